@@ -1,4 +1,5 @@
-"""The reference of the configuration, written from its JSON schema: python .ci/config_reference.py > docs/configuration.md"""
+"""The reference of the configuration, written from its JSON schema: python .ci/config_reference.py
+> docs/configuration.md"""
 
 from __future__ import annotations
 
@@ -15,12 +16,19 @@ HEADER = """# Configuration
 
 Written from `hapvr/config.py` by `make docs`; a test compares the two.
 
-A configuration is a YAML file; `configs/` has some. `extends: other.yaml` starts from another file, a list of paths
-from several, the last one over the first: `configs/backbones/` has files for this. `${NAME}` in a value stands for an
-environment variable. What is not given has the default, which is the paper's where the paper gives one. An unknown key
-is an error. Units are in the names: `_s` seconds, `_px` pixels, `_bytes` bytes; a rate or probability is in [0, 1].
+A configuration is a YAML file; `configs/` has some. `extends: other.yaml` starts from another file,
+a list of paths from several, the last one over the first: `configs/backbones/` has files for this.
+`${NAME}` in a value stands for an environment variable. What is not given has the default, which is
+the paper's where the paper gives one. An unknown key is an error. Units are in the names: `_s`
+seconds, `_px` pixels, `_bytes` bytes; a rate or probability is in [0, 1].
 """
-LIMITS = {"minimum": "≥ ", "exclusiveMinimum": "> ", "maximum": "≤ ", "exclusiveMaximum": "< ", "pattern": "matching "}
+LIMITS = {
+    "minimum": "≥ ",
+    "exclusiveMinimum": "> ",
+    "maximum": "≤ ",
+    "exclusiveMaximum": "< ",
+    "pattern": "matching ",
+}
 Schema = Mapping[str, Any]
 
 
@@ -29,9 +37,16 @@ def markdown() -> str:
     schema = Config.model_json_schema()
     parts = [HEADER]
     for path, section in _sections(schema, schema["$defs"], ""):
-        text = textwrap.fill(_text(section["description"]), 119, break_long_words=False, break_on_hyphens=False)
-        rows = [_row(name, field, section.get("required", ())) for name, field in section["properties"].items()]
-        head = f"## {f'`{path}`' if path else 'Top level'}\n\n{text}\n\n| key | values | default | |"
+        text = textwrap.fill(
+            _text(section["description"]), 119, break_long_words=False, break_on_hyphens=False
+        )
+        rows = [
+            _row(name, field, section.get("required", ()))
+            for name, field in section["properties"].items()
+        ]
+        head = (
+            f"## {f'`{path}`' if path else 'Top level'}\n\n{text}\n\n| key | values | default | |"
+        )
         parts += [head, "| --- | --- | --- | --- |", *rows, ""]
     return "\n".join(parts)
 
@@ -41,11 +56,15 @@ def _sections(section: Schema, defs: Schema, path: str) -> Iterator[tuple[str, S
     for name, field in section["properties"].items():
         above, condition, kind = path.partition("` with ")
         inner = f"{above}.{name}{condition}{kind}" if path else name
-        found = [defs[one["$ref"].removeprefix("#/$defs/")] for one in _walk(field) if "$ref" in one]
+        found = [
+            defs[one["$ref"].removeprefix("#/$defs/")] for one in _walk(field) if "$ref" in one
+        ]
         for one in found:
             first, tag = next(iter(one["properties"].items()))
             kinds = " or ".join(map(str, tag.get("enum", [tag.get("const")])))
-            yield from _sections(one, defs, f"{inner}` with `{first}: {kinds}" if len(found) > 1 else inner)
+            yield from _sections(
+                one, defs, f"{inner}` with `{first}: {kinds}" if len(found) > 1 else inner
+            )
 
 
 def _walk(field: Schema) -> Iterator[Schema]:
@@ -87,7 +106,13 @@ def _type(field: Schema) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(_value(one) for one in value)}]"
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    return (
+        f"{value:g}"
+        if isinstance(value, float)
+        else value
+        if isinstance(value, str)
+        else json.dumps(value)
+    )
 
 
 def _text(text: str) -> str:

@@ -1,7 +1,8 @@
 """Run uv with pip's package index: python .ci/uv.py pip install ...
 
-uv does not read pip's configuration, and the machine's mirror, certificates and proxy are usually configured there.
-Installs uv into the running interpreter's environment if it is not there yet. Variables UV_* that are already set win.
+uv does not read pip's configuration, and the machine's mirror, certificates and proxy are usually
+configured there. Installs uv into the running interpreter's environment if it is not there yet.
+Variables UV_* that are already set win.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ VARIABLES = {
 
 
 def pip_options() -> dict[str, str]:
-    """Option -> value as `pip install` would see it; the environment wins over [install], and that over [global]."""
-    listed = subprocess.run([*PIP, "config", "list"], capture_output=True, text=True, check=True).stdout
+    """Option -> value as `pip install` would see it; the environment wins over [install], and that
+    over [global]."""
+    listed = subprocess.run(
+        [*PIP, "config", "list"], capture_output=True, text=True, check=True
+    ).stdout
     options: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in listed.splitlines():
         key, _, value = line.partition("=")
@@ -47,8 +51,11 @@ def environment() -> dict[str, str]:
     for option, value in pip_options().items():
         if option in VARIABLES:
             values = value.split()
-            variables[VARIABLES[option]] = (",".join if option == "find-links" else " ".join)(values)
-    # pip looks for the best version on every index, while uv stops at the first one that knows the package.
+            variables[VARIABLES[option]] = (",".join if option == "find-links" else " ".join)(
+                values
+            )
+    # pip looks for the best version on every index, while uv stops at the first one that knows the
+    # package.
     variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return variables | dict(os.environ) | {"VIRTUAL_ENV": sys.prefix}
 

@@ -1,4 +1,5 @@
-"""Asset checks: the findings on a shard, with severity and a hint. They run with the asset that they are about."""
+"""Asset checks: the findings on a shard, with severity and a hint. They run with the asset that
+they are about."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -29,13 +30,23 @@ def specs(asset: str, checks: Mapping[str, str]) -> list[dg.AssetCheckSpec]:
 
 
 def result(
-    name: str, passed: bool, hint: str, *, severity: str = "warn", asset: str | None = None, **values: Any
+    name: str,
+    passed: bool,
+    hint: str,
+    *,
+    severity: str = "warn",
+    asset: str | None = None,
+    **values: Any,
 ) -> dg.AssetCheckResult:
     """A check, with what it is about, and with the hint where it has not passed.
 
-    severity: warn or error. asset: of a function that makes several assets, the one that it is about.
+    severity: warn or error. asset: of a function that makes several assets, the one that it is
+    about.
     """
-    shown = {key: dg.MetadataValue.json(one) if isinstance(one, list | dict) else one for key, one in values.items()}
+    shown = {
+        key: dg.MetadataValue.json(one) if isinstance(one, list | dict) else one
+        for key, one in values.items()
+    }
     return dg.AssetCheckResult(
         check_name=name,
         asset_key=asset,
@@ -46,13 +57,16 @@ def result(
     )
 
 
-def empty_record(reason: str, names: Iterable[str], *, asset: str | None = None) -> dg.MaterializeResult:
+def empty_record(
+    reason: str, names: Iterable[str], *, asset: str | None = None
+) -> dg.MaterializeResult:
     """The record of a shard for which there is nothing to make; its checks pass."""
     return dg.MaterializeResult(
         asset_key=asset,
         metadata={"dagster/row_count": 0, "reason": reason},
         data_version=dg.DataVersion("nothing"),
         check_results=[
-            dg.AssetCheckResult(check_name=name, asset_key=asset, passed=True, description=reason) for name in names
+            dg.AssetCheckResult(check_name=name, asset_key=asset, passed=True, description=reason)
+            for name in names
         ],
     )

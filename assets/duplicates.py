@@ -10,10 +10,14 @@ from hapvr.chain import CHAIN, shards_of
 CALIBRATED = "calibrated"
 COMPLETE = "all_shards_compared"
 CALIBRATE = (
-    "Only files of the same bytes are pairs until then. Register a model with a validation benchmark of five queries or more, "
+    "Only files of the same bytes are pairs until then. Register a model with a validation "
+    "benchmark of five queries or more, "
     "bring the index up to date, and materialise the asset again."
 )
-COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for them, then this asset again."
+COMPARE = (
+    "Groups lack pairs of these shards. Materialise duplicate_pairs for them, then "
+    "this asset again."
+)
 
 
 @chain_asset(
@@ -22,7 +26,9 @@ COMPARE = "Groups lack pairs of these shards. Materialise duplicate_pairs for th
     kinds={"pytorch", "parquet"},
     checks={CALIBRATED: "The model of the index says how sure it is of a match."},
 )
-def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
+def duplicate_pairs(
+    context: dg.AssetExecutionContext, project: ProjectResource
+) -> dg.MaterializeResult:
     import polars as pl
 
     from hapvr.search.duplicates import PAIR_SCHEMA, read_rows
@@ -42,7 +48,9 @@ def duplicate_pairs(context: dg.AssetExecutionContext, project: ProjectResource)
     done = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     place = rows_place(PAIRS_STAGE, context.partition_key)
     stored = metadata.stored(opened.root, place)
-    table = pl.DataFrame(read_rows(opened.root, place, PAIR_SCHEMA)).sort("probability", descending=True)
+    table = pl.DataFrame(read_rows(opened.root, place, PAIR_SCHEMA)).sort(
+        "probability", descending=True
+    )
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(table),
@@ -65,7 +73,10 @@ def _show_groups(made: Made) -> dg.MaterializeResult:
 
     members, opened = made.result, made.project
     awaited = sorted(outdated_pairs(opened))
-    groups, named = {member.group for member in members}, {member.group for member in members if member.keep}
+    groups, named = (
+        {member.group for member in members},
+        {member.group for member in members if member.keep},
+    )
     others = [member for member in members if member.group in named and not member.keep]
     stored = metadata.stored(opened.root, GROUPS_PLACE)
     return dg.MaterializeResult(

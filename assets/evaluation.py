@@ -17,7 +17,9 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
 
     scored, run = made.result, trained_run(made.project, training_key(made.context.run))
     files = {name: file_sha256(run.folder / "benchmarks" / name / "scores.json") for name in scored}
-    digest = hashlib.sha256("".join(f"{name} {file}\n" for name, file in sorted(files.items())).encode()).hexdigest()
+    digest = hashlib.sha256(
+        "".join(f"{name} {file}\n" for name, file in sorted(files.items())).encode()
+    ).hexdigest()
     # One number per entry: Dagster draws these over time.
     metrics = {
         f"{name}: {task.metric} {task.task}": task.value
@@ -30,7 +32,10 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
         for title, figure in figures.items()
     }
     tables = []
-    for name, (results, _) in scored.items():  # how much could be scored, and every metric of both models in percent
+    for name, (
+        results,
+        _,
+    ) in scored.items():  # how much could be scored, and every metric of both models in percent
         counts = results[TRAINED].availability
         tables += [
             f"**{name}**: {counts['num_queries_scored']} of {counts['num_queries']} queries and "

@@ -1,4 +1,5 @@
-"""An asset for each step of the chain: inputs, partitions and pool come from `hapvr.chain`, the rest is what the UI shows."""
+"""An asset for each step of the chain: inputs, partitions and pool come from `hapvr.chain`, the
+rest is what the UI shows."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,9 @@ from hapvr.chain import CHAIN, shards_of
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
-NOT_IN_COLLECTION = "This shard is a benchmark made of the collection's videos, so it is not searched."
+NOT_IN_COLLECTION = (
+    "This shard is a benchmark made of the collection's videos, so it is not searched."
+)
 PROGRESS_EVERY_S = 5.0
 
 
@@ -49,7 +52,10 @@ def dependencies(name: str) -> list[dg.AssetDep]:
     step = CHAIN[name]
     return [
         dg.AssetDep(
-            source, partition_mapping=dg.AllPartitionMapping() if CHAIN[source].per_shard > step.per_shard else None
+            source,
+            partition_mapping=dg.AllPartitionMapping()
+            if CHAIN[source].per_shard > step.per_shard
+            else None,
         )
         for source in step.inputs
     ]
@@ -61,10 +67,15 @@ def described(name: str) -> str:
 
 
 def chain_asset(
-    name: str, *, group: str, kinds: set[str], checks: Mapping[str, str] | None = None, output_required: bool = True
+    name: str,
+    *,
+    group: str,
+    kinds: set[str],
+    checks: Mapping[str, str] | None = None,
+    output_required: bool = True,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """`dg.asset` with what the chain says of a step. checks: by name, what each is about; output_required: False where it may
-    make nothing; steps after it are skipped then."""
+    """`dg.asset` with what the chain says of a step. checks: by name, what each is about;
+    output_required: False where it may make nothing; steps after it are skipped then."""
     step = CHAIN[name]
     return dg.asset(
         name=name,
@@ -87,8 +98,8 @@ def step_asset(
     arguments: Callable[[dg.AssetExecutionContext], dict[str, Any]] = lambda _: {},
     **options: Any,
 ) -> dg.AssetsDefinition:
-    """The asset of a step. show: what a materialisation says of what was made; arguments: of `Step.run`; options: as
-    `chain_asset` takes them."""
+    """The asset of a step. show: what a materialisation says of what was made; arguments: of
+    `Step.run`; options: as `chain_asset` takes them."""
     step = CHAIN[name]
 
     @chain_asset(name, **options)

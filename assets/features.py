@@ -1,4 +1,5 @@
-"""Features: whitening, whitened region features of whole videos and of augmented views, and the teacher's labels of the views."""
+"""Features: whitening, whitened region features of whole videos and of augmented views, and the
+teacher's labels of the views."""
 
 from collections.abc import Iterator
 
@@ -20,7 +21,9 @@ def _show_whitening(made: Made) -> dg.MaterializeResult:
         metadata={
             "dims": result.whitening.dims,
             "regions": int(result.provenance.environment["num_regions"]),
-            "backbone_weights": str(result.provenance.settings.get("backbone", {}).get("source", "imported")),
+            "backbone_weights": str(
+                result.provenance.settings.get("backbone", {}).get("source", "imported")
+            ),
             "path": dg.MetadataValue.path(f"{made.project.root.url}/{WEIGHTS_NAME}"),
             "digest": result.whitening.sha256,
             "was_finished": not result.done,
@@ -40,7 +43,11 @@ def _show_features(made: Made) -> dg.MaterializeResult:
 
 
 features = step_asset(
-    "features", _show_features, group="features", kinds={"pytorch", "parquet"}, checks=checks.FEATURES
+    "features",
+    _show_features,
+    group="features",
+    kinds={"pytorch", "parquet"},
+    checks=checks.FEATURES,
 )
 
 
@@ -63,7 +70,9 @@ features = step_asset(
     ],
     check_specs=[*checks.specs(VIEWS, checks.STORED), *checks.specs(LABELS, checks.STORED)],
 )
-def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -> Iterator[dg.MaterializeResult]:
+def training_data(
+    context: dg.AssetExecutionContext, project: ProjectResource
+) -> Iterator[dg.MaterializeResult]:
     from hapvr.data.manifest import is_training_shard
     from hapvr.steps.quality import check_stored
     from hapvr.steps.views import make_views_and_labels
@@ -76,7 +85,10 @@ def training_data(context: dg.AssetExecutionContext, project: ProjectResource) -
         yield from (checks.empty_record(NOT_TRAINING, checks.STORED, asset=name) for name in wanted)
         return
     made = make_views_and_labels(
-        opened, shard, outputs=wanted, progress=progress_lines(context.log.info, "making views and labels")
+        opened,
+        shard,
+        outputs=wanted,
+        progress=progress_lines(context.log.info, "making views and labels"),
     )
     for name, result in made.items():
         yield metadata.shard(result, [check_stored(result.shard)], asset=name)

@@ -27,14 +27,20 @@ def columns(root: "DataRoot", name: str) -> dict[str, dg.TableSchemaMetadataValu
     import pyarrow.parquet as pq
 
     with root.open(name) as file:
-        schema = dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in pq.read_schema(file)])
+        schema = dg.TableSchema(
+            [dg.TableColumn(field.name, str(field.type)) for field in pq.read_schema(file)]
+        )
     return {"dagster/column_schema": dg.MetadataValue.table_schema(schema)}
 
 
 def stored(root: "DataRoot", name: str) -> dict[str, Any]:
     """Path, digest and column schema of a table that is one file."""
     digest = root.sha256(name)
-    return {"path": dg.MetadataValue.path(f"{root.url}/{name}"), "digest": digest, **columns(root, name)}
+    return {
+        "path": dg.MetadataValue.path(f"{root.url}/{name}"),
+        "digest": digest,
+        **columns(root, name),
+    }
 
 
 def table(frame: "pl.DataFrame", *, rows: int = PREVIEW_ROWS) -> dg.TableMetadataValue:
@@ -55,11 +61,14 @@ def figure(value: "Figure") -> dg.MarkdownMetadataValue:
 
 
 def image(value: "Image", *, rows: Sequence[str] = ()) -> dg.MarkdownMetadataValue:
-    """A picture as JPEG inside Markdown. rows: names of its rows, from the top, for the list below it."""
+    """A picture as JPEG inside Markdown. rows: names of its rows, from the top, for the list below
+    it."""
     buffer = io.BytesIO()
     value.save(buffer, format="JPEG", quality=80)
     picture = _picture(buffer.getvalue(), "jpeg").value
-    names = [f"{number}. `{name.replace('`', chr(39))}`" for number, name in enumerate(rows, start=1)]
+    names = [
+        f"{number}. `{name.replace('`', chr(39))}`" for number, name in enumerate(rows, start=1)
+    ]
     return dg.MetadataValue.md("\n".join([picture or "", "", *names]) if names else picture)
 
 
@@ -70,10 +79,11 @@ def shard(
     asset: str | None = None,
     more: dict[str, Any] | None = None,
 ) -> dg.MaterializeResult:
-    """Counts, columns, digests and failures of a shard. Its data version is the digest of its index, so a run that left it
-    alone changes nothing downstream.
+    """Counts, columns, digests and failures of a shard. Its data version is the digest of its
+    index, so a run that left it alone changes nothing downstream.
 
-    findings: of its checks. asset: which one it is, in a function that makes several. more: entries of the step's own.
+    findings: of its checks. asset: which one it is, in a function that makes several. more: entries
+    of the step's own.
     """
     import polars as pl
 
@@ -87,7 +97,9 @@ def shard(
         "path": dg.MetadataValue.path(f"{shard.root.url}/{shard.stage}/{shard.key}"),
         "digest": shard.digest(),
         "was_finished": not result.done,
-        **({"data_digest": data_digest} if data_digest else {}),  # the lineage of a model names the rows by it
+        **(
+            {"data_digest": data_digest} if data_digest else {}
+        ),  # the lineage of a model names the rows by it
         **columns(shard.root, shard.data_name if data_digest else shard.index_name),
         **({"failures": table(failed)} if len(failed) else {}),
     }
@@ -96,15 +108,21 @@ def shard(
         metadata=entries | (more or {}),
         data_version=dg.DataVersion(shard.digest()),
         check_results=[
-            checks.result(one.name, one.passed, one.hint, severity=one.severity, asset=asset, **one.values)
+            checks.result(
+                one.name, one.passed, one.hint, severity=one.severity, asset=asset, **one.values
+            )
             for one in findings
         ],
     )
 
 
 def _picture(data: bytes, kind: str) -> dg.MarkdownMetadataValue:
-    return dg.MetadataValue.md(f"![picture](data:image/{kind};base64,{base64.b64encode(data).decode()})")
+    return dg.MetadataValue.md(
+        f"![picture](data:image/{kind};base64,{base64.b64encode(data).decode()})"
+    )
 
 
 def _cell(value: Any) -> str | int | float | bool | None:
-    return value if value is None or isinstance(value, bool | int | float) else str(value)[:MAX_TEXT]
+    return (
+        value if value is None or isinstance(value, bool | int | float) else str(value)[:MAX_TEXT]
+    )

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 SHARDS = dg.DynamicPartitionsDefinition(name="shards")
 """The one set of partitions: shards of videos."""
 GPU_POOL = "gpu"
-"""Runs with an asset of this pool follow each other: dagster.yaml gives the pool one run at a time."""
+"""Runs with an asset of this pool follow each other: dagster.yaml gives the pool one run at a time.
+"""
 PROCESS_TAG = "hapvr/process"
 DATA_TEAM = "team:data"
 MODEL_TEAM = "team:models"
@@ -25,12 +26,14 @@ def process_tag(process: psutil.Process) -> str:
 
 
 def started_s(process: psutil.Process) -> float:
-    """Seconds from the start of the machine to that of a process. Both move with the clock when it is set; this does not."""
+    """Seconds from the start of the machine to that of a process. Both move with the clock when it
+    is set; this does not."""
     return float(process.create_time() - psutil.boot_time())
 
 
 class ProjectResource(dg.ConfigurableResource):
-    """A configuration file, the folder its relative paths start from, and values that replace some of its keys."""
+    """A configuration file, the folder its relative paths start from, and values that replace some
+    of its keys."""
 
     config_path: str
     folder: str
@@ -41,7 +44,9 @@ class ProjectResource(dg.ConfigurableResource):
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Note on the run which process executes it, see `process_tag`."""
         if context.run is not None and context.instance is not None:
-            context.instance.add_run_tags(context.run.run_id, {PROCESS_TAG: process_tag(psutil.Process())})
+            context.instance.add_run_tags(
+                context.run.run_id, {PROCESS_TAG: process_tag(psutil.Process())}
+            )
 
     def open(self) -> "Project":
         """Raises ConfigError naming key and allowed values."""
@@ -51,13 +56,19 @@ class ProjectResource(dg.ConfigurableResource):
         return Project.open(folder / self.config_path, folder=folder, overrides=self.overrides)
 
     def dagster_tags(self, run_id: str) -> dict[str, str]:
-        """Tags that lead from an MLflow run back to the Dagster run that made it; the note is what its page shows on top."""
+        """Tags that lead from an MLflow run back to the Dagster run that made it; the note is what
+        its page shows on top."""
         page = f"{self.dagster_page.rstrip('/')}/runs/{run_id}"
         note = f"Made by [Dagster run {run_id[:8]}]({page})."
-        return {"dagster.run_id": run_id, "mlflow.source.name": "dagster", "mlflow.note.content": note}
+        return {
+            "dagster.run_id": run_id,
+            "mlflow.source.name": "dagster",
+            "mlflow.note.content": note,
+        }
 
     def run_link(self, project: "Project", run_id: str) -> dg.MetadataValue:
-        """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is configured."""
+        """Link to a run's page in MLflow; `make ui` serves it at `mlflow_page` unless a server is
+        configured."""
         from hapvr.steps.training import tracker_of
 
         return self._link(project, f"experiments/{tracker_of(project).experiment_id}/runs/{run_id}")

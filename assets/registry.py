@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 BETTER = "better_on_the_target"
 NOT_WORSE = "no_required_metric_worse"
 HINT = (
-    "Nothing is broken: the champion keeps serving. Look at `comparison` and at the two MLflow runs; "
+    "Nothing is broken: the champion keeps serving. Look at `comparison` and at the two "
+    "MLflow runs; "
     "`hapvr models promote VERSION` overrules the gate, `hapvr models rollback` goes back."
 )
 
@@ -67,9 +68,13 @@ def _comparison(decision: "Decision") -> dg.TableMetadataValue:
 
 
 def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
-    """Both checks. Where there was nothing to compare, neither is passed, and the reason of the decision says why."""
+    """Both checks. Where there was nothing to compare, neither is passed, and the reason of the
+    decision says why."""
     verdict = decision.verdict
-    found = {BETTER: verdict is not None and verdict.better, NOT_WORSE: verdict is not None and not verdict.worse}
+    found = {
+        BETTER: verdict is not None and verdict.better,
+        NOT_WORSE: verdict is not None and not verdict.worse,
+    }
     return [
         dg.AssetCheckResult(
             check_name=name,
@@ -91,5 +96,8 @@ registered_model = step_asset(
         BETTER: "The mean of the target metrics is higher than the champion's.",
         NOT_WORSE: "No required metric is lower than the champion's.",
     },
-    arguments=lambda context: {"run": training_key(context.run), "tags": {"dagster.run_id": training_key(context.run)}},
+    arguments=lambda context: {
+        "run": training_key(context.run),
+        "tags": {"dagster.run_id": training_key(context.run)},
+    },
 )

@@ -1,4 +1,5 @@
-"""Search: descriptors of all frames by the champion, the index over them, and watch lists, with which every shard is compared."""
+"""Search: descriptors of all frames by the champion, the index over them, and watch lists, with
+which every shard is compared."""
 
 import dagster as dg
 
@@ -7,12 +8,18 @@ from assets.factory import Made, step_asset
 
 RECALL = "recall"
 HINT = (
-    "Nothing is lost: the index before this one keeps answering if there is one. Raise search.index.probed_lists, "
+    "Nothing is lost: the index before this one keeps answering if there is one. Raise "
+    "search.index.probed_lists, "
     "refine_factor or code_bits, and materialise the asset again."
 )
 USABLE, DELIVERED = "queries_usable", "alerts_delivered"
-REPLACE = "The other queries were compared. Replace or remove these, and materialise the asset again."
-WAIT = "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does the sensor waiting_alerts."
+REPLACE = (
+    "The other queries were compared. Replace or remove these, and materialise the asset again."
+)
+WAIT = (
+    "Nothing is lost: matches wait in watch/outbox.db. `hapvr watch` posts them; so does "
+    "the sensor waiting_alerts."
+)
 
 
 def _show_descriptors(made: Made) -> dg.MaterializeResult:
@@ -20,7 +27,9 @@ def _show_descriptors(made: Made) -> dg.MaterializeResult:
     return metadata.shard(made.result, more={"model": _champion(made), "frames_kept": kept})
 
 
-frame_descriptors = step_asset("frame_descriptors", _show_descriptors, group="search", kinds={"pytorch", "parquet"})
+frame_descriptors = step_asset(
+    "frame_descriptors", _show_descriptors, group="search", kinds={"pytorch", "parquet"}
+)
 
 
 def _show_index(made: Made) -> dg.MaterializeResult:
@@ -44,7 +53,14 @@ def _show_index(made: Made) -> dg.MaterializeResult:
         },
         data_version=dg.DataVersion(update.status.digest),
         check_results=[
-            checks.result(RECALL, update.passed, HINT, severity="error", recall=update.recall, wanted=MIN_RECALL)
+            checks.result(
+                RECALL,
+                update.passed,
+                HINT,
+                severity="error",
+                recall=update.recall,
+                wanted=MIN_RECALL,
+            )
         ],
     )
 
@@ -52,7 +68,10 @@ def _show_index(made: Made) -> dg.MaterializeResult:
 def _champion(made: Made) -> str:
     from hapvr.registry.client import pinned_uri
 
-    return pinned_uri(f"models:/{made.project.config.tracking.registered_model}@champion", made.project.tracking_uri)
+    return pinned_uri(
+        f"models:/{made.project.config.tracking.registered_model}@champion",
+        made.project.tracking_uri,
+    )
 
 
 search_index = step_asset(
@@ -73,7 +92,11 @@ def _show_matches(made: Made) -> dg.MaterializeResult:
 
     matches, delivery = made.result, deliver_alerts(made.project)
     stored = metadata.stored(made.project.root, rows_place(STAGE, made.key))
-    table = pl.DataFrame(matches.table).drop("query_sha256", "video_sha256").sort("probability", descending=True)
+    table = (
+        pl.DataFrame(matches.table)
+        .drop("query_sha256", "video_sha256")
+        .sort("probability", descending=True)
+    )
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(table),
@@ -85,7 +108,13 @@ def _show_matches(made: Made) -> dg.MaterializeResult:
         data_version=dg.DataVersion(stored["digest"]),
         check_results=[
             checks.result(USABLE, not matches.failed, REPLACE, failed=matches.failed),
-            checks.result(DELIVERED, not delivery.problem, WAIT, problem=delivery.problem, waiting=delivery.waiting),
+            checks.result(
+                DELIVERED,
+                not delivery.problem,
+                WAIT,
+                problem=delivery.problem,
+                waiting=delivery.waiting,
+            ),
         ],
     )
 

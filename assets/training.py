@@ -16,24 +16,29 @@ if TYPE_CHECKING:
 
 
 NOT_TRAINED = (
-    "nothing is trained, and the untrained baseline stays: evaluation.benchmarks names no benchmark that could show whether a "
+    "nothing is trained, and the untrained baseline stays: evaluation.benchmarks names no "
+    "benchmark that could show whether a "
     "trained model is better (configs/own_videos.yaml holds one out of your clips)"
 )
 KEEP_IF_UNCHANGED = "{ops: {similarity_model: {config: {keep_if_unchanged: true}}}}"
 
 
 class TrainingConfig(dg.Config):
-    """keep_if_unchanged: keep the current model if neither training data nor settings changed since it was trained."""
+    """keep_if_unchanged: keep the current model if neither training data nor settings changed since
+    it was trained."""
 
     keep_if_unchanged: bool = False
 
 
 def training_key(run: dg.DagsterRun) -> str:
-    """The id of the run's first attempt. It names the training, so a retry resumes from that attempt's checkpoint."""
+    """The id of the run's first attempt. It names the training, so a retry resumes from that
+    attempt's checkpoint."""
     return run.root_run_id or run.run_id
 
 
-@chain_asset("similarity_model", group="training", kinds={"pytorch", "mlflow"}, output_required=False)
+@chain_asset(
+    "similarity_model", group="training", kinds={"pytorch", "mlflow"}, output_required=False
+)
 def similarity_model(
     context: dg.AssetExecutionContext,
     config: TrainingConfig,
@@ -59,8 +64,10 @@ def similarity_model(
     if pending_data(opened).is_empty:
         current = trained_run(opened)
         context.log.warning(
-            f"Neither training data nor settings changed since model {current.key} was trained, so a training gives the "
-            f"same weights again. To keep that model, launch the run with this configuration: {KEEP_IF_UNCHANGED}"
+            f"Neither training data nor settings changed since model {current.key} was "
+            "trained, so a training gives the "
+            f"same weights again. To keep that model, launch the run with this "
+            f"configuration: {KEEP_IF_UNCHANGED}"
         )
         if config.keep_if_unchanged:
             yield _trained(current, project.run_link(opened, current.mlflow_run_id))
@@ -87,7 +94,8 @@ def similarity_model(
 
 
 def history_figure(history: Sequence[Mapping[str, float]], prefix: str, *, title: str) -> "Figure":
-    """Every metric whose name begins with the prefix, such as "loss/" or "validation/", over steps."""
+    """Every metric whose name begins with the prefix, such as "loss/" or "validation/", over
+    steps."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.6), layout="constrained")
@@ -118,8 +126,12 @@ def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult
             "mlflow_run": link,
             "path": dg.MetadataValue.path(str(run.folder)),
             "digest": result["weights_sha256"],
-            "loss_curves": metadata.figure(history_figure(history, "loss/", title="loss terms (unweighted)")),
-            "validation_curve": metadata.figure(history_figure(history, "validation/", title="validation")),
+            "loss_curves": metadata.figure(
+                history_figure(history, "loss/", title="loss terms (unweighted)")
+            ),
+            "validation_curve": metadata.figure(
+                history_figure(history, "validation/", title="validation")
+            ),
         },
         data_version=dg.DataVersion(result["weights_sha256"]),
     )

@@ -1,9 +1,11 @@
 """JPEG rows to features, against the frozen network alone.
 
-    python -m bench.extraction [--architectures resnet50.tv_in1k mobilenetv2_100 ...] [--precision float32|bfloat16]
+    python -m bench.extraction [--architectures resnet50.tv_in1k mobilenetv2_100 ...] [--precision
+    float32|bfloat16]
         [--videos 4] [--frames 24] [--rounds 3] [--device cpu|cuda] [--threads 1]
 
-The network alone runs in torch on prepared pixels: no decoding, no normalisation, no regions, no whitening.
+The network alone runs in torch on prepared pixels: no decoding, no normalisation, no regions, no
+whitening.
 """
 
 import argparse
@@ -28,8 +30,11 @@ ARCHITECTURES = ("resnet50.tv_in1k", "mobilenetv2_100", "vit_small_patch16_224")
 
 
 def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Frames per second of the whole way from JPEG rows to features, and of torch's network alone; and their ratio."""
-    config = BackboneConfig(architecture=architecture, weights=Weights(source="random"), precision=options.precision)
+    """Frames per second of the whole way from JPEG rows to features, and of torch's network alone;
+    and their ratio."""
+    config = BackboneConfig(
+        architecture=architecture, weights=Weights(source="random"), precision=options.precision
+    )
     backbone = load_backbone(config)
     with torch.inference_mode():
         empty = torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)
@@ -37,13 +42,19 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
     dims = min(DIMS, channels)
     projection = torch.randn(channels, dims, generator=torch_rng(0, "whitening")).numpy()
     embed = region_embedder(
-        backbone, Whitening(np.zeros(channels, np.float32), projection, np.ones(dims, np.float32)), options.device
+        backbone,
+        Whitening(np.zeros(channels, np.float32), projection, np.ones(dims, np.float32)),
+        options.device,
     )
     noise = numpy_rng(0, "frames").integers(0, 255, (16, 28, 3), dtype=np.uint8)
     picture = np.kron(noise, np.ones((16, 16, 1), np.uint8))
     jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1)) for number in range(options.frames)]
-    frames = torch.from_numpy(np.tile(crops(jpegs, backbone.crop_px), (options.videos, 1, 1, 1))).to(options.device)
-    pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(memory_format=torch.channels_last)
+    frames = torch.from_numpy(
+        np.tile(crops(jpegs, backbone.crop_px), (options.videos, 1, 1, 1))
+    ).to(options.device)
+    pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(
+        memory_format=torch.channels_last
+    )
 
     def whole() -> None:
         clips = ((str(number), crops(jpegs, backbone.crop_px)) for number in range(options.videos))
@@ -52,7 +63,9 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
     @torch.inference_mode()
     def network() -> None:
         for part in torch.split(pixels, BATCH_FRAMES):
-            with torch.autocast(part.device.type, torch.bfloat16, enabled=options.precision == "bfloat16"):
+            with torch.autocast(
+                part.device.type, torch.bfloat16, enabled=options.precision == "bfloat16"
+            ):
                 backbone.network(part)[0].flatten()[0].item()  # waits for the device
 
     network()
@@ -70,7 +83,9 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Measures and prints a table."""
     sizes = {"videos": 4, "frames": 24, "rounds": 3, "threads": 1}
-    options = parse(__doc__, architectures=ARCHITECTURES, precision="float32", device="cpu", **sizes)
+    options = parse(
+        __doc__, architectures=ARCHITECTURES, precision="float32", device="cpu", **sizes
+    )
     show([measure(architecture, options) for architecture in options.architectures])
 
 

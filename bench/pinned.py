@@ -1,10 +1,11 @@
-"""What the demo made, as a short JSON document: compare it before and after a change that should change no result.
+"""What the demo made, as a short JSON document: compare it before and after a change that should
+change no result.
 
 python bench/pinned.py configs/demo.yaml > before.json
 python bench/pinned.py configs/demo.yaml --compare before.json
 
-The document has digests of the stored values (not of the files, whose layout may change), the metrics of both models, and
-the answers of 50 searches by the champion.
+The document has digests of the stored values (not of the files, whose layout may change), the
+metrics of both models, and the answers of 50 searches by the champion.
 """
 
 import argparse
@@ -35,14 +36,17 @@ def digest_of_table(path: Path) -> str:
         kind = column.type
         digest.update(f"{name}:{kind}:".encode())
         if pa.types.is_fixed_size_binary(kind) or pa.types.is_primitive(kind):
-            digest.update(np.ascontiguousarray(np.frombuffer(column.buffers()[1], np.uint8)).tobytes())
+            digest.update(
+                np.ascontiguousarray(np.frombuffer(column.buffers()[1], np.uint8)).tobytes()
+            )
         else:
             digest.update(repr(column.to_pylist()).encode())
     return digest.hexdigest()
 
 
 def answers(config: Path, video_ids: list[str]) -> dict[str, Any]:
-    """For each video of the collection as a query: its matches with similarity, probability and times."""
+    """For each video of the collection as a query: its matches with similarity, probability and
+    times."""
     options = [word for video_id in video_ids for word in ("--id", video_id)]
     command = ["hapvr", "search", "--config", str(config), "--json", "--top", "10", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -67,8 +71,15 @@ def pinned(config: Path) -> dict[str, Any]:
         path.parent.name: json.loads(path.read_text())["results"]
         for path in sorted((root / "models").glob("*/benchmarks/*/scores.json"))
     }
-    metrics = {name: {row: result["metrics"] for row, result in rows.items()} for name, rows in scores.items()}
-    ids = sorted(pq.read_table(root / "videos" / "demo-test-00000" / "index.parquet").column("video_id").to_pylist())
+    metrics = {
+        name: {row: result["metrics"] for row, result in rows.items()}
+        for name, rows in scores.items()
+    }
+    ids = sorted(
+        pq.read_table(root / "videos" / "demo-test-00000" / "index.parquet")
+        .column("video_id")
+        .to_pylist()
+    )
     found = answers(config, ids[:NUM_SEARCHES])
     return {"shards": shards, "whitening": whitening, "metrics": metrics, **found}
 
@@ -77,19 +88,33 @@ def differences(before: Any, after: Any, place: str = "") -> list[str]:
     """Where two documents differ, with both values; numbers that differ say by how much."""
     if isinstance(before, dict) and isinstance(after, dict):
         keys = sorted({*before, *after})
-        return [line for key in keys for line in differences(before.get(key), after.get(key), f"{place}/{key}")]
+        return [
+            line
+            for key in keys
+            for line in differences(before.get(key), after.get(key), f"{place}/{key}")
+        ]
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         pairs = enumerate(zip(before, after, strict=True))
-        return [line for number, (one, other) in pairs for line in differences(one, other, f"{place}/{number}")]
+        return [
+            line
+            for number, (one, other) in pairs
+            for line in differences(one, other, f"{place}/{number}")
+        ]
     if before == after:
         return []
-    by = f" ({after - before:+.2e})" if isinstance(before, float) and isinstance(after, float) else ""
+    by = (
+        f" ({after - before:+.2e})"
+        if isinstance(before, float) and isinstance(after, float)
+        else ""
+    )
     return [f"{place}: {str(before)[:80]} -> {str(after)[:80]}{by}"]
 
 
 def main() -> int:
     """0: printed, or equal; 1: something differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("config", type=Path)
     parser.add_argument("--compare", type=Path, help="a document of before; prints what differs")
     arguments = parser.parse_args()

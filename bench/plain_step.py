@@ -1,4 +1,5 @@
-"""HAP-VR's score and training step from their equations, one pair of videos at a time; what the benchmarks compare with."""
+"""HAP-VR's score and training step from their equations, one pair of videos at a time; what the
+benchmarks compare with."""
 
 from collections.abc import Mapping
 
@@ -35,12 +36,15 @@ def plain_step(
 
 def attend(features: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
     """x <- sigmoid(u . tanh(W x + b)) x. features: [T, R, D]."""
-    hidden = torch.tanh(features @ weights["attention.transform.weight"].T + weights["attention.transform.bias"])
+    hidden = torch.tanh(
+        features @ weights["attention.transform.weight"].T + weights["attention.transform.bias"]
+    )
     return features * torch.sigmoid(hidden @ weights["attention.context_vector.weight"].T)
 
 
 def frame_similarity(query: Tensor, reference: Tensor) -> Tensor:
-    """[T_q, T_r] of two videos [T, R, D]: the mean over the query's regions of the largest product."""
+    """[T_q, T_r] of two videos [T, R, D]: the mean over the query's regions of the largest
+    product."""
     return torch.einsum("tid,sjd->tsij", query, reference).max(dim=3).values.mean(dim=2)
 
 
@@ -48,18 +52,35 @@ def compare(frame: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
     """What the network's convolutions make of frame similarities [T_q, T_r]."""
     hidden = frame[None, None]
     for layer in ("conv1", "conv2"):
-        hidden = F.conv2d(hidden, weights[f"comparator.{layer}.weight"], weights[f"comparator.{layer}.bias"], padding=1)
+        hidden = F.conv2d(
+            hidden,
+            weights[f"comparator.{layer}.weight"],
+            weights[f"comparator.{layer}.bias"],
+            padding=1,
+        )
         hidden = F.max_pool2d(F.relu(hidden), 2)
-    hidden = F.relu(F.conv2d(hidden, weights["comparator.conv3.weight"], weights["comparator.conv3.bias"], padding=1))
-    return F.conv2d(hidden, weights["comparator.output.weight"], weights["comparator.output.bias"])[0, 0]
+    hidden = F.relu(
+        F.conv2d(
+            hidden, weights["comparator.conv3.weight"], weights["comparator.conv3.bias"], padding=1
+        )
+    )
+    return F.conv2d(hidden, weights["comparator.output.weight"], weights["comparator.output.bias"])[
+        0, 0
+    ]
 
 
 def _objective(
-    video: Tensor, labels: Tensor, frames: dict[tuple[int, int], Tensor], frame_labels: Tensor, pair_index: Tensor
+    video: Tensor,
+    labels: Tensor,
+    frames: dict[tuple[int, int], Tensor],
+    frame_labels: Tensor,
+    pair_index: Tensor,
 ) -> Tensor:
     own = torch.eye(len(video), dtype=torch.bool, device=video.device)
     positive, negative = (labels > 0) & ~own, labels < 0
-    video_ap = torch.stack([_row_loss(row, positive[i], negative[i], VIDEO_RHO) for i, row in enumerate(video)]).mean()
+    video_ap = torch.stack(
+        [_row_loss(row, positive[i], negative[i], VIDEO_RHO) for i, row in enumerate(video)]
+    ).mean()
     infonce = []
     for i, row in enumerate(video):
         negatives = (row[negative[i]] / TEMPERATURE).exp().sum()
@@ -67,7 +88,9 @@ def _objective(
             found = (row[j] / TEMPERATURE).exp()
             infonce.append(-(found / (found + negatives)).log())
     hardest = torch.stack([row[negative[i]].max() for i, row in enumerate(video)])
-    sshn = -(1 - hardest).clamp(min=1e-3).log().mean() - video.diagonal().clamp(min=1e-3).log().mean()
+    sshn = (
+        -(1 - hardest).clamp(min=1e-3).log().mean() - video.diagonal().clamp(min=1e-3).log().mean()
+    )
     frame_ap = []
     for (i, j), pair_labels in zip(pair_index.tolist(), frame_labels, strict=True):
         if i == j:

@@ -1,13 +1,15 @@
-"""How good answers are on uploads: edits stacked as people stack them, parts in long films, and look-alikes, by the packaged network.
+"""How good answers are on uploads: edits stacked as people stack them, parts in long films, and
+look-alikes, by the packaged network.
 
     python -m bench.quality --videos CLIPS [CLIPS ...] --out FOLDER [--left-out FILE] [--test]
 
-Three in ten clips are originals, one is shown within a film, one is other footage in uploads and never searched, and the
-rest are distractors; what a clip becomes depends on its content. Long originals are searched by their first half: the
-second shows the same at another time, a look-alike. Choices are made on the validation half of the queries; `--test`
-asks the other half. Systems: votes of frames, fine scores and hashes of the whole picture, and the probability of the
-answer; the second table says how far that can be believed. FILE names clips that share footage with others, a line each,
-which leaves them out.
+Three in ten clips are originals, one is shown within a film, one is other footage in uploads and
+never searched, and the rest are distractors; what a clip becomes depends on its content. Long
+originals are searched by their first half: the second shows the same at another time, a look-alike.
+Choices are made on the validation half of the queries; `--test` asks the other half. Systems: votes
+of frames, fine scores and hashes of the whole picture, and the probability of the answer; the
+second table says how far that can be believed. FILE names clips that share footage with others, a
+line each, which leaves them out.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ DATA_STEPS = ("video_manifest", "videos", "frames", "whitening", "features")
 INDEX_STEPS = ("frame_descriptors", "search_index")
 
 
-def make_pile(folders: Sequence[Path], out: Path, *, left_out: frozenset[str], part: str) -> list[Upload]:
+def make_pile(
+    folders: Sequence[Path], out: Path, *, left_out: frozenset[str], part: str
+) -> list[Upload]:
     """Write the videos to search in, `out/clips`, and all uploads. Returns those of one part."""
     found = [find_clips(folder, out=out, name="clips")[0] for folder in folders]
     clips = [group[0] for groups in found for group in groups if group[0].path.name not in left_out]
@@ -83,7 +87,9 @@ def open_searcher(out: Path) -> Searcher:
 
 def ask(searcher: Searcher, uploads: Sequence[Upload]) -> Iterator[dict[str, dict[str, float]]]:
     """By system the scores of videos that it found for each upload, higher is closer."""
-    with searcher.scorer.open_videos([str(upload.path) for upload in uploads], inner=True) as videos:
+    with searcher.scorer.open_videos(
+        [str(upload.path) for upload in uploads], inner=True
+    ) as videos:
         for upload in uploads:
             views = searcher.scorer.views(videos.get(str(upload.path)))
             candidates = searcher.shortlist(views[0])
@@ -93,19 +99,30 @@ def ask(searcher: Searcher, uploads: Sequence[Upload]) -> Iterator[dict[str, dic
                 "votes": {one.video_id: one.votes for one in candidates},
                 "fine": {one.video_id: one.similarity for one in fine},
                 "hash": {
-                    one.video_id: one.candidate.num_aligned / max(one.candidate.num_asked_hashes, 1) for one in fine
+                    one.video_id: one.candidate.num_aligned / max(one.candidate.num_asked_hashes, 1)
+                    for one in fine
                 },
-                "answer": {one.video_id: searcher.probability(one, prior=searcher.prior) or 0.0 for one in answer},
+                "answer": {
+                    one.video_id: searcher.probability(one, prior=searcher.prior) or 0.0
+                    for one in answer
+                },
             }
 
 
-def measures(found: Sequence[Mapping[str, float]], originals: Sequence[str], weights: Floats) -> dict[str, Floats]:
-    """mAP, micro-AP and recall at PRECISION, each [B], of queries drawn so often as `weights` [B, Q] say."""
+def measures(
+    found: Sequence[Mapping[str, float]], originals: Sequence[str], weights: Floats
+) -> dict[str, Floats]:
+    """mAP, micro-AP and recall at PRECISION, each [B], of queries drawn so often as `weights` [B,
+    Q] say."""
     query = np.repeat(np.arange(len(found)), [len(scores) for scores in found])
     scores = np.array([score for one in found for score in one.values()])
-    right = np.array([name == original for one, original in zip(found, originals, strict=True) for name in one])
+    right = np.array(
+        [name == original for one, original in zip(found, originals, strict=True) for name in one]
+    )
     ranks = [
-        1 + sum(score >= one[name] for other, score in one.items() if other != name) if name in one else np.inf
+        1 + sum(score >= one[name] for other, score in one.items() if other != name)
+        if name in one
+        else np.inf
         for one, name in zip(found, originals, strict=True)
     ]
     order = np.argsort(-scores, kind="stable")
@@ -119,8 +136,11 @@ def measures(found: Sequence[Mapping[str, float]], originals: Sequence[str], wei
     }
 
 
-def table(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, float]]]) -> Iterator[dict[str, Any]]:
-    """A row per edit and system; of all, the easy and the hard ones with intervals of 95 % over queries."""
+def table(
+    uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, float]]]
+) -> Iterator[dict[str, Any]]:
+    """A row per edit and system; of all, the easy and the hard ones with intervals of 95 % over
+    queries."""
     hard = {upload.edit for upload in uploads} - set(EASY)
     groups = {"all": {upload.edit for upload in uploads}, "easy": set(EASY), "hard": hard}
     groups |= {edit: {edit} for edit in (UPLOADS | EXCERPTS)}
@@ -139,8 +159,11 @@ def table(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, f
             yield row
 
 
-def trust(uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
-    """How good what is called a match is, how much it leaves out, and how many searches call something else likely."""
+def trust(
+    uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, float]]]
+) -> dict[str, Any]:
+    """How good what is called a match is, how much it leaves out, and how many searches call
+    something else likely."""
     likely = [
         (upload.original == name, p)
         for upload, one in zip(uploads, found, strict=True)
@@ -164,8 +187,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--videos", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--left-out", type=Path, help="a text file with the name of a clip in each line")
-    parser.add_argument("--test", action="store_true", help="ask the queries that no choice is made on")
+    parser.add_argument(
+        "--left-out", type=Path, help="a text file with the name of a clip in each line"
+    )
+    parser.add_argument(
+        "--test", action="store_true", help="ask the queries that no choice is made on"
+    )
     options = parser.parse_args()
     names = options.left_out.read_text(encoding="utf-8").split("\n") if options.left_out else []
     part = PARTS[options.test]

@@ -1,10 +1,11 @@
 """The search service under several clients at once, against the same searches in one process.
 
-    python -m bench.service --config configs/demo.yaml [--data DIR] [--clients 1 8 32] [--requests 200]
+    python -m bench.service --config configs/demo.yaml [--data DIR] [--clients 1 8 32] [--requests
+    200]
 
-Starts `hapvr serve` on a free port of this machine; each client sends a search, of a video of the collection, as soon as
-its last one was answered, until there were so many requests. The index of the project must be there; --data: its data
-root, if it is not the configuration's.
+Starts `hapvr serve` on a free port of this machine; each client sends a search, of a video of the
+collection, as soon as its last one was answered, until there were so many requests. The index of
+the project must be there; --data: its data root, if it is not the configuration's.
 """
 
 import json
@@ -43,12 +44,14 @@ def serving(config: Path, data_root: str) -> Iterator[str]:
 
 
 def ask(address: str, video_id: str, client: int = 0) -> float:
-    """Seconds of one search; one that takes long is a job, which is asked for until it is done. client: each has an address
-    of its own, since one has at most half of the places."""
+    """Seconds of one search; one that takes long is a job, which is asked for until it is done.
+    client: each has an address of its own, since one has at most half of the places."""
     source = (f"127.0.0.{client + 1}", 0)
 
     def fetch(method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        with closing(HTTPConnection(address.removeprefix("http://"), timeout=300, source_address=source)) as connection:
+        with closing(
+            HTTPConnection(address.removeprefix("http://"), timeout=300, source_address=source)
+        ) as connection:
             connection.request(method, path, body, {"content-type": "application/json"})
             found: dict[str, Any] = json.loads(connection.getresponse().read())
         if found.get("error"):
@@ -56,7 +59,9 @@ def ask(address: str, video_id: str, client: int = 0) -> float:
         return found
 
     start = time.perf_counter()
-    answer = fetch("POST", "/search", json.dumps({"id": video_id, "top": TOP, "segments": False}).encode())
+    answer = fetch(
+        "POST", "/search", json.dumps({"id": video_id, "top": TOP, "segments": False}).encode()
+    )
     while answer["status"] != "done":
         time.sleep(0.01)
         answer = fetch("GET", f"/jobs/{answer['job']}")
@@ -66,13 +71,23 @@ def ask(address: str, video_id: str, client: int = 0) -> float:
 def row(name: str, clients: int, times: Sequence[float], wall: float) -> dict[str, Any]:
     """Rate and percentiles of some searches."""
     p50, p99 = 1e3 * np.percentile(times, (50, 99))
-    return {"way": name, "clients": clients, "searches/s": len(times) / wall, "p50 ms": p50, "p99 ms": p99}
+    return {
+        "way": name,
+        "clients": clients,
+        "searches/s": len(times) / wall,
+        "p50 ms": p50,
+        "p99 ms": p99,
+    }
 
 
 def main() -> None:
     """Measures and prints a table."""
-    options = parse(__doc__, config=Path("configs/demo.yaml"), data="", clients=(1, 8, 32), requests=200)
-    project = Project.open(options.config, overrides={"data_root": options.data} if options.data else {})
+    options = parse(
+        __doc__, config=Path("configs/demo.yaml"), data="", clients=(1, 8, 32), requests=200
+    )
+    project = Project.open(
+        options.config, overrides={"data_root": options.data} if options.data else {}
+    )
     searcher = Searcher.open(project)
     ids = sorted(searcher.collection.video_ids())
     queries = [ids[number % len(ids)] for number in range(options.requests)]

@@ -1,9 +1,11 @@
-"""Shards that arrive one by one, with a search of the index after each: do files, memory and times stay bounded?
+"""Shards that arrive one by one, with a search of the index after each: do files, memory and times
+stay bounded?
 
     python -m bench.soak [--shards 200] [--videos 20] [--frames 60] [--keep 60]
 
-Features are random, imported as `hapvr features import` does, and taken in by the step `search_index`; a search looks up the
-frames of one stored video. `files` and `MB` are of the folder of the index. --keep: seconds that replaced versions stay.
+Features are random, imported as `hapvr features import` does, and taken in by the step
+`search_index`; a search looks up the frames of one stored video. `files` and `MB` are of the folder
+of the index. --keep: seconds that replaced versions stay.
 """
 
 import tempfile
@@ -32,7 +34,9 @@ from hapvr.steps.search_model import search_model
 REGIONS, DIMS = 9, 32
 
 
-def soak(folder: Path, *, shards: int, videos: int, frames: int, keep_s: float) -> Iterator[dict[str, Any]]:
+def soak(
+    folder: Path, *, shards: int, videos: int, frames: int, keep_s: float
+) -> Iterator[dict[str, Any]]:
     """A row for each shard that has arrived in a new project in `folder`."""
     index_module.KEEP_S = keep_s
     config: dict[str, Any] = {"name": "soak", "data_root": str(folder / "data"), "device": "cpu"}
@@ -49,18 +53,26 @@ def soak(folder: Path, *, shards: int, videos: int, frames: int, keep_s: float) 
             for video in range(videos):
                 centre = rng.standard_normal((1, REGIONS, DIMS))
                 values = centre + rng.standard_normal((frames, REGIONS, DIMS))
-                stored[f"{number:04d}-{video:03d}"] = (values / np.linalg.norm(values, axis=-1, keepdims=True)).astype(
-                    "f2"
-                )
+                stored[f"{number:04d}-{video:03d}"] = (
+                    values / np.linalg.norm(values, axis=-1, keepdims=True)
+                ).astype("f2")
             query = values.mean(axis=1)
         import_features(project.root, file, name=f"s{number:04d}")
         began = time.perf_counter()
         made = update_index(project, model)
         updated = time.perf_counter()
         place = current_index(project.root).place
-        found = current_index(project.root).open(project.root, project.config.search).search_frames(query, 10)
+        found = (
+            current_index(project.root)
+            .open(project.root, project.config.search)
+            .search_frames(query, 10)
+        )
         searched = time.perf_counter()
-        files = [path.stat().st_size for path in project.root.local_path(place).rglob("*") if path.is_file()]
+        files = [
+            path.stat().st_size
+            for path in project.root.local_path(place).rglob("*")
+            if path.is_file()
+        ]
         yield {
             "shards": number + 1,
             "frames": made.status.frames,

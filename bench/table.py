@@ -1,4 +1,5 @@
-"""What the benchmarks share: options, works that take turns, so that other load meets all of them alike, and a table."""
+"""What the benchmarks share: options, works that take turns, so that other load meets all of them
+alike, and a table."""
 
 import argparse
 import statistics
@@ -13,8 +14,11 @@ from hapvr.tables import markdown_table
 
 
 def parse(usage: str | None, **defaults: Any) -> argparse.Namespace:
-    """`--name VALUE` for each of these, `--name VALUE ...` for a tuple; `threads` are torch's. usage: what --help prints."""
-    parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """`--name VALUE` for each of these, `--name VALUE ...` for a tuple; `threads` are torch's.
+    usage: what --help prints."""
+    parser = argparse.ArgumentParser(
+        description=usage, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in defaults.items():
         many = isinstance(default, tuple)
         kind = type(default[0] if many else default)
@@ -48,7 +52,10 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows as a Markdown table; numbers with three digits."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     values = [[row.get(name, "") for name in names] for row in rows]
-    lines = [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row] for row in values]
+    lines = [
+        [f"{value:.3g}" if isinstance(value, float) else str(value) for value in row]
+        for row in values
+    ]
     sys.stdout.write(f"{markdown_table(names, lines)}\n")
 
 

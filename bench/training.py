@@ -1,13 +1,16 @@
 """A training step against a plain implementation of it, and the paper's batch.
 
-    python -m bench.training [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda] [--threads N]
+    python -m bench.training [--clips 32] [--frames 28] [--rounds 3] [--device cpu|cuda] [--threads
+    N]
 
-step: similarities and all losses, forward and backward, of `clips` clips with 9 regions of 512 values. The plain
-implementation is written from the equations: it computes each pair of clips by itself, and each term of the objective by
-comparing all pairs of entries of a row. Memory growth is how much the peak of the resident set rises during one step, in a
-process of its own for each implementation.
+step: similarities and all losses, forward and backward, of `clips` clips with 9 regions of 512
+values. The plain implementation is written from the equations: it computes each pair of clips by
+itself, and each term of the objective by comparing all pairs of entries of a row. Memory growth is
+how much the peak of the resident set rises during one step, in a process of its own for each
+implementation.
 
-paper: a step with the paper's batch (64 videos, two views, 28 frames), in float32 and in bf16-mixed.
+paper: a step with the paper's batch (64 videos, two views, 28 frames), in float32 and in
+bf16-mixed.
 """
 
 import argparse
@@ -37,16 +40,23 @@ PAPER = (128, 28)
 """Clips and frames."""
 
 
-def make_batch(num_clips: int, num_frames: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Regions, labels, frame labels and pairs: clips 2 k and 2 k + 1 are of one video, the second a noisy copy."""
+def make_batch(
+    num_clips: int, num_frames: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Regions, labels, frame labels and pairs: clips 2 k and 2 k + 1 are of one video, the second a
+    noisy copy."""
     rng = torch_rng(num_clips, num_frames, "batch")
-    weak = F.normalize(torch.randn(num_clips // 2, num_frames, REGIONS, DIMS, generator=rng), dim=-1)
+    weak = F.normalize(
+        torch.randn(num_clips // 2, num_frames, REGIONS, DIMS, generator=rng), dim=-1
+    )
     noise = torch.randn(weak.shape, generator=rng) * DIMS**-0.5
     regions = torch.stack([weak, F.normalize(weak + noise, dim=-1)], dim=1).flatten(0, 1)
     video = torch.arange(num_clips) // 2
     labels = torch.where(video[:, None] == video[None], 1, -1).to(torch.int8)
     pairs = (labels > 0).nonzero()
-    frame_labels = torch.randint(-1, 2, (len(pairs), num_frames, num_frames), generator=rng, dtype=torch.int8)
+    frame_labels = torch.randint(
+        -1, 2, (len(pairs), num_frames, num_frames), generator=rng, dtype=torch.int8
+    )
     return regions.to(device), labels.to(device), frame_labels.to(device), pairs.to(device)
 
 
@@ -74,7 +84,8 @@ def make_step(device: torch.device) -> TrainingModule:
 def run_step(
     name: str, num_clips: int, num_frames: int, device: torch.device, *, precision: str = "32-true"
 ) -> Callable[[], tuple[float, Tensor]]:
-    """One step, forward and backward, of the implementation `ours` or `plain`; returns loss and all gradients."""
+    """One step, forward and backward, of the implementation `ours` or `plain`; returns loss and all
+    gradients."""
     batch, step = make_batch(num_clips, num_frames, device), make_step(device)
 
     def work() -> tuple[float, Tensor]:
@@ -83,15 +94,22 @@ def run_step(
             total = step(batch_of(*batch))[0] if name == "ours" else plain_step(step, *batch)
         total.backward()
         gradients = torch.cat(
-            [parameter.grad.flatten() for parameter in step.parameters() if parameter.grad is not None]
+            [
+                parameter.grad.flatten()
+                for parameter in step.parameters()
+                if parameter.grad is not None
+            ]
         )
         return float(total.detach()), gradients
 
     return work
 
 
-def peak_growth_mib(name: str, num_clips: int, num_frames: int, device_name: str, threads: int) -> float:
-    """Memory of one step in this process, which has done nothing before; on a GPU of its allocator."""
+def peak_growth_mib(
+    name: str, num_clips: int, num_frames: int, device_name: str, threads: int
+) -> float:
+    """Memory of one step in this process, which has done nothing before; on a GPU of its
+    allocator."""
     torch.set_num_threads(threads)
     device = torch.device(device_name)
     work = run_step(name, num_clips, num_frames, device)
@@ -101,7 +119,9 @@ def peak_growth_mib(name: str, num_clips: int, num_frames: int, device_name: str
         before = torch.cuda.memory_allocated(device)
         work()
         return (torch.cuda.max_memory_allocated(device) - before) / MIB
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted from here on
+    Path("/proc/self/clear_refs").write_text(
+        "5", encoding="ascii"
+    )  # the peak is counted from here on
     before_mib = _status_mib("VmRSS")
     work()
     return _status_mib("VmHWM") - before_mib
@@ -114,7 +134,10 @@ def measure_step(options: argparse.Namespace, device: torch.device) -> list[dict
     results = {name: work() for name, work in works.items()}
     times = take_turns(works, rounds=options.rounds, device=device)
     threads = torch.get_num_threads()
-    memory = {name: in_own_process(peak_growth_mib, name, *size, options.device, threads) for name in works}
+    memory = {
+        name: in_own_process(peak_growth_mib, name, *size, options.device, threads)
+        for name in works
+    }
     gradients = results["plain"][1]
     return [
         {
@@ -134,7 +157,8 @@ def measure_step(options: argparse.Namespace, device: torch.device) -> list[dict
 def measure_paper(options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
     """The paper's batch in both precisions."""
     works = {
-        precision: run_step("ours", *PAPER, device, precision=precision) for precision in ("32-true", "bf16-mixed")
+        precision: run_step("ours", *PAPER, device, precision=precision)
+        for precision in ("32-true", "bf16-mixed")
     }
     for work in works.values():
         work()
@@ -162,7 +186,9 @@ def _status_mib(name: str) -> float:
 
 def main() -> None:
     """Measures and prints tables."""
-    options = parse(__doc__, clips=32, frames=28, rounds=3, device="cpu", threads=torch.get_num_threads())
+    options = parse(
+        __doc__, clips=32, frames=28, rounds=3, device="cpu", threads=torch.get_num_threads()
+    )
     device = torch.device(options.device)
     show(measure_step(options, device))
     show(measure_paper(options, device))

@@ -1,4 +1,5 @@
-"""Uploads as people make them: a video edited two and three times over, in other footage, in a layout, filmed from a screen."""
+"""Uploads as people make them: a video edited two and three times over, in other footage, in a
+layout, filmed from a screen."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def _canvas(frames: Pixels, height: int, width: int, colour: tuple[int, int, int
     return np.full((len(frames), height, width, 3), colour, np.uint8)
 
 
-def _put(canvas: Pixels, frames: Pixels, top: float, left: float, height: float, width: float) -> None:
+def _put(
+    canvas: Pixels, frames: Pixels, top: float, left: float, height: float, width: float
+) -> None:
     """Place frames, as often as the canvas lasts, into a box."""
     y, x, high, wide = int(top), int(left), int(height), int(width)
     shown = resized(frames[: len(canvas)], width_px=wide, height_px=high)
@@ -41,11 +44,22 @@ def _put(canvas: Pixels, frames: Pixels, top: float, left: float, height: float,
 def _small_picture(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
     """Over other footage, on 15 to 25 % of its area, with other colours."""
     height, width = frames.shape[1:3]
-    side, across, down = rng.uniform(0.15, 0.25) ** 0.5, rng.uniform(0.02, 0.98), rng.uniform(0.02, 0.98)
+    side, across, down = (
+        rng.uniform(0.15, 0.25) ** 0.5,
+        rng.uniform(0.02, 0.98),
+        rng.uniform(0.02, 0.98),
+    )
     result = _canvas(frames, height, width)
     _put(result, donor, 0, 0, height, width)
     shown = stacked(frames, rng, kinds=("color",))
-    _put(result, shown, down * (1 - side) * height, across * (1 - side) * width, side * height, side * width)
+    _put(
+        result,
+        shown,
+        down * (1 - side) * height,
+        across * (1 - side) * width,
+        side * height,
+        side * width,
+    )
     return result
 
 
@@ -61,16 +75,31 @@ def _reaction(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
 
 
 def _split_screen(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
-    """Its middle on one half of the screen, side by side with other footage or one above the other."""
+    """Its middle on one half of the screen, side by side with other footage or one above the
+    other."""
     height, width = frames.shape[1:3]
     result = _canvas(frames, height, width)
     above, first = bool(rng.integers(2)), bool(rng.integers(2))
     for place, video in ((0, frames if first else donor), (1, donor if first else frames)):
         high, wide = video.shape[1:3]
         if above:
-            _put(result, video[:, high // 4 : high - high // 4], place * height / 2, 0, height / 2, width)
+            _put(
+                result,
+                video[:, high // 4 : high - high // 4],
+                place * height / 2,
+                0,
+                height / 2,
+                width,
+            )
         else:
-            _put(result, video[:, :, wide // 4 : wide - wide // 4], 0, place * width / 2, height, width / 2)
+            _put(
+                result,
+                video[:, :, wide // 4 : wide - wide // 4],
+                0,
+                place * width / 2,
+                height,
+                width / 2,
+            )
     return result
 
 
@@ -79,10 +108,19 @@ def _meme(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
     height, width = frames.shape[1:3]
     picture = Image.new("RGB", (width, int(height * rng.uniform(1.3, 1.6))), WHITE)
     font = ImageFont.load_default(size=width * 0.07)
-    ImageDraw.Draw(picture).multiline_text((0.05 * width, 0.04 * height), str(rng.choice(LINES)), fill=DARK, font=font)
+    ImageDraw.Draw(picture).multiline_text(
+        (0.05 * width, 0.04 * height), str(rng.choice(LINES)), fill=DARK, font=font
+    )
     result = np.repeat(np.asarray(picture)[None], len(frames), axis=0)
     shown, margin = stacked(frames, rng, kinds=("crop",)), rng.uniform(0, 0.06)
-    _put(result, shown, 0.28 * height, margin * width, result.shape[1] - 0.32 * height, (1 - 2 * margin) * width)
+    _put(
+        result,
+        shown,
+        0.28 * height,
+        margin * width,
+        result.shape[1] - 0.32 * height,
+        (1 - 2 * margin) * width,
+    )
     return result
 
 
@@ -90,15 +128,29 @@ def _filmed_screen(frames: Pixels, rng: Rng) -> Pixels:
     """By a camera that stands askew and shakes, in a dark room."""
     height, width = frames.shape[1:3]
     corners = np.array([(0, 0), (width, 0), (width, height), (0, height)], float)
-    screen = corners * 0.7 + (0.15 * width, 0.15 * height) + rng.uniform(-0.12, 0.12, (4, 2)) * (width, height)
+    screen = (
+        corners * 0.7
+        + (0.15 * width, 0.15 * height)
+        + rng.uniform(-0.12, 0.12, (4, 2)) * (width, height)
+    )
     filmed = []
     for frame in stacked(frames, rng, kinds=("color",)):
         shaken = screen + rng.uniform(-0.004, 0.004, 2) * width
-        rows = [[x, y, 1, 0, 0, 0, -u * x, -u * y] for (x, y), (u, _) in zip(shaken, corners, strict=True)]
-        rows += [[0, 0, 0, x, y, 1, -v * x, -v * y] for (x, y), (_, v) in zip(shaken, corners, strict=True)]
+        rows = [
+            [x, y, 1, 0, 0, 0, -u * x, -u * y]
+            for (x, y), (u, _) in zip(shaken, corners, strict=True)
+        ]
+        rows += [
+            [0, 0, 0, x, y, 1, -v * x, -v * y]
+            for (x, y), (_, v) in zip(shaken, corners, strict=True)
+        ]
         warp = np.linalg.solve(np.array(rows), corners.T.ravel())
         picture = Image.fromarray(frame).transform(
-            (width, height), Image.Transform.PERSPECTIVE, warp.tolist(), Image.Resampling.BILINEAR, fillcolor=DARK
+            (width, height),
+            Image.Transform.PERSPECTIVE,
+            warp.tolist(),
+            Image.Resampling.BILINEAR,
+            fillcolor=DARK,
         )
         filmed.append(np.asarray(picture))
     return _noisy(np.stack(filmed), rng, level=6)
@@ -122,8 +174,12 @@ UPLOADS: dict[str, Edit] = {
     "split screen": Edit("DS", combines=True, whole=_split_screen),
     "meme frame": Edit("DS", whole=_meme),
     "filmed screen": Edit("DS", _filmed_screen),
-    "crop to 30 %": Edit("DS", lambda frames, rng: stacked(crop_to(frames, 0.3, rng), rng, kinds=("color",))),
-    "low light": Edit("DS", lambda frames, rng: _noisy(frames, rng, level=8, brightness=0.2), crf=32),
+    "crop to 30 %": Edit(
+        "DS", lambda frames, rng: stacked(crop_to(frames, 0.3, rng), rng, kinds=("color",))
+    ),
+    "low light": Edit(
+        "DS", lambda frames, rng: _noisy(frames, rng, level=8, brightness=0.2), crf=32
+    ),
     "poor": Edit("DS", partial(stacked, kinds=("rescale", "rescale", "color")), crf=44),
     "odd speed": Edit("DS", partial(stacked, kinds=("crop", "text")), rows=_speed_rows),
     "fast grey noise": ALL_EDITS["fast_grey_noise"],
@@ -144,15 +200,20 @@ EXCERPTS: dict[str, Edit] = {
 
 
 def plain_pictures(count: int, num_frames: int, rng: Rng) -> list[Pixels]:
-    """Skies and title cards, of which many videos have some: look-alikes of each other and of nothing else."""
+    """Skies and title cards, of which many videos have some: look-alikes of each other and of
+    nothing else."""
     found = []
     for number in range(count):
         top, low = rng.integers(90, 256, 3), rng.integers(60, 256, 3)
         slope = np.linspace(0, 1, 240)[:, None, None]
-        picture = Image.fromarray(np.repeat(top * (1 - slope) + low * slope, 320, axis=1).astype(np.uint8))
+        picture = Image.fromarray(
+            np.repeat(top * (1 - slope) + low * slope, 320, axis=1).astype(np.uint8)
+        )
         if number % 2:
             font = ImageFont.load_default(size=30)
-            ImageDraw.Draw(picture).text((40, 60 + 8 * number), str(rng.choice(LINES)), fill=DARK, font=font)
+            ImageDraw.Draw(picture).text(
+                (40, 60 + 8 * number), str(rng.choice(LINES)), fill=DARK, font=font
+            )
         frames = np.repeat(np.asarray(picture)[None], num_frames, axis=0)
         found.append(_noisy(frames, rng, level=3))
     return found
@@ -160,7 +221,8 @@ def plain_pictures(count: int, num_frames: int, rng: Rng) -> list[Pixels]:
 
 @dataclass(frozen=True)
 class Task:
-    """What is made of a clip in the folder `out`. asked: whether its uploads are queries now. others: footage to show it in."""
+    """What is made of a clip in the folder `out`. asked: whether its uploads are queries now.
+    others: footage to show it in."""
 
     clip: UserClip
     role: str
@@ -199,7 +261,10 @@ def make(task: Task) -> list[Upload]:
     write_mp4(clips / name, shown, fps=fps)
     found = []
     for kind in kinds if task.asked else ():
-        path, edit = task.out / "uploads" / kind.replace(" ", "_") / name, (UPLOADS | EXCERPTS)[kind]
+        path, edit = (
+            task.out / "uploads" / kind.replace(" ", "_") / name,
+            (UPLOADS | EXCERPTS)[kind],
+        )
         if not path.is_file():
             edited = edit.apply(frames, donors[0], fps, numpy_rng("upload", task.clip.sha256, kind))
             write_mp4(path, edited, fps=fps, crf=edit.crf)

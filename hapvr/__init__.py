@@ -1,11 +1,13 @@
-"""HAP-VR: hierarchical learning for average-precision-oriented video retrieval (Liu et al., ACM MM 2024)."""
+"""HAP-VR: hierarchical learning for average-precision-oriented video retrieval (Liu et al., ACM MM
+2024)."""
 
 import os
 import sys
 
 __version__ = "0.1.0"
 
-# Before any library is imported: none of them reports its use to its makers, nor starts what is not used here.
+# Before any library is imported: none of them reports its use to its makers, nor starts what is not
+# used here.
 os.environ.update(
     DO_NOT_TRACK="1",
     DAGSTER_DISABLE_TELEMETRY="1",

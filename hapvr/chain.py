@@ -1,8 +1,9 @@
 """The chain: every step, what it is made from and what makes it, declared once.
 
-Assets, jobs, automation, the verbs of `hapvr`, `hapvr status` and the repairs of `hapvr verify` follow from `CHAIN`.
-A step is done where the fingerprint that it stored equals that of its settings, its version and the digests of its inputs
-(`hapvr.provenance.Provenance`); a step that is done is left alone, so running one twice costs nothing.
+Assets, jobs, automation, the verbs of `hapvr`, `hapvr status` and the repairs of `hapvr verify`
+follow from `CHAIN`. A step is done where the fingerprint that it stored equals that of its
+settings, its version and the digests of its inputs (`hapvr.provenance.Provenance`); a step that is
+done is left alone, so running one twice costs nothing.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,13 @@ from typing import Any, Literal
 from hapvr.config import Job
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import frames_digest
-from hapvr.data.manifest import CHANGED_PLACE, FORGETTING, collection_keys, shard_keys, training_shard_keys
+from hapvr.data.manifest import (
+    CHANGED_PLACE,
+    FORGETTING,
+    collection_keys,
+    shard_keys,
+    training_shard_keys,
+)
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
@@ -24,11 +31,12 @@ from hapvr.steps.project import Project
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the chain.
-    name: of the asset. job: the Dagster job that makes it. does: in half a sentence. inputs: steps that it is made from. make:
-    `module:function` of `hapvr.steps`, called with the project, `progress`, and for a step per shard `key`; takes: what else it is
-    called with, the champion or a searcher by it. shards: "" for a step that is made once; else which shards it is made for: all, those
-    of the training split, or those of the collection; others get an empty record. gpu: computes on a GPU where there is one.
+    """One step of the chain. name: of the asset. job: the Dagster job that makes it. does: in half
+    a sentence. inputs: steps that it is made from. make: `module:function` of `hapvr.steps`, called
+    with the project, `progress`, and for a step per shard `key`; takes: what else it is called
+    with, the champion or a searcher by it. shards: "" for a step that is made once; else which
+    shards it is made for: all, those of the training split, or those of the collection; others get
+    an empty record. gpu: computes on a GPU where there is one.
     """
 
     name: str
@@ -44,8 +52,11 @@ class Step:
     def per_shard(self) -> bool:
         return self.shards != ""
 
-    def run(self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any) -> Any:
-        """Make what this step lacks. key: of the shard; "" for a step without shards. Returns the result of its function."""
+    def run(
+        self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any
+    ) -> Any:
+        """Make what this step lacks. key: of the shard; "" for a step without shards. Returns the
+        result of its function."""
         module, _, function = self.make.partition(":")
         if self.per_shard:
             options["key"] = key
@@ -53,51 +64,145 @@ class Step:
             from hapvr.steps.search_model import search_model
             from hapvr.steps.searcher import Searcher
 
-            options[self.takes] = search_model(project) if self.takes == "model" else Searcher.open(project)
-        return getattr(import_module(f"hapvr.steps.{module}"), function)(project, progress=progress, **options)
+            options[self.takes] = (
+                search_model(project) if self.takes == "model" else Searcher.open(project)
+            )
+        return getattr(import_module(f"hapvr.steps.{module}"), function)(
+            project, progress=progress, **options
+        )
 
 
-# fmt: off
-CHAIN: Mapping[str, Step] = {step.name: step for step in (
-    Step("video_manifest", "find_videos", "sources:make_manifest",
-         does="lists the videos of all sources in shards; it only grows"),
-    Step("videos", "ingest", "videos:make_videos", inputs=("video_manifest",), shards="all",
-         does="fetches remote files and inspects every file"),
-    Step("frames", "ingest", "videos:make_frames", inputs=("videos",), shards="all",
-         does="samples one frame per second, in processes that are killed when they hang"),
-    Step("whitening", "whiten", "features:make_whitening", inputs=("frames",), gpu=True,
-         does="fits PCA whitening on regions of training frames, once"),
-    Step("features", "extract", "features:make_features", inputs=("frames", "whitening"), shards="all", gpu=True,
-         does="computes region features [T, 9, D] of whole videos"),
-    Step("training_views", "extract", "views:make_training_views",
-         inputs=("frames", "whitening"), shards="training", gpu=True,
-         does="computes features of weakly and strongly augmented clips"),
-    Step("pseudo_labels", "extract", "views:make_pseudo_labels", inputs=("frames",), shards="training", gpu=True,
-         does="computes the teacher's embeddings of the same clips, which label their frames"),
-    Step("similarity_model", "retrain", "training:train_model",
-         inputs=("training_views", "pseudo_labels", "features"), gpu=True,
-         does="trains the network in a process of its own, tracked as one MLflow run"),
-    Step("benchmark_scores", "retrain", "evaluation:score_benchmarks",
-         inputs=("similarity_model", "features"), gpu=True,
-         does="scores every benchmark with the trained model and the untrained baseline"),
-    Step("registered_model", "retrain", "registration:make_registered_model",
-         inputs=("similarity_model", "benchmark_scores"),
-         does="registers a calibrated version, which the gate may promote to champion"),
-    Step("frame_descriptors", "describe", "search_index:make_descriptors",
-         inputs=("features", "registered_model"), takes="model", shards="collection", gpu=True,
-         does="computes one vector per frame with the champion's network"),
-    Step("search_index", "index", "search_index:update_index", inputs=("frame_descriptors",), takes="model",
-         does="builds the index that searches use"),
-    Step("duplicate_pairs", "duplicates", "duplicates:make_duplicate_pairs",
-         inputs=("search_index",), takes="searcher", shards="collection", gpu=True,
-         does="finds pairs of the shard's videos with all others that share footage"),
-    Step("duplicate_groups", "group", "duplicates:make_duplicate_groups", inputs=("duplicate_pairs",), takes="searcher",
-         does="groups copies and says which to keep"),
-    Step("watch_matches", "watch", "watch_lists:make_watch_matches",
-         inputs=("search_index",), takes="searcher", shards="collection", gpu=True,
-         does="compares the queries of watch lists with the shard, and posts matches on request"),
-)}
-# fmt: on
+CHAIN: Mapping[str, Step] = {
+    step.name: step
+    for step in (
+        Step(
+            "video_manifest",
+            "find_videos",
+            "sources:make_manifest",
+            does="lists the videos of all sources in shards; it only grows",
+        ),
+        Step(
+            "videos",
+            "ingest",
+            "videos:make_videos",
+            inputs=("video_manifest",),
+            shards="all",
+            does="fetches remote files and inspects every file",
+        ),
+        Step(
+            "frames",
+            "ingest",
+            "videos:make_frames",
+            inputs=("videos",),
+            shards="all",
+            does="samples one frame per second, in processes that are killed when they hang",
+        ),
+        Step(
+            "whitening",
+            "whiten",
+            "features:make_whitening",
+            inputs=("frames",),
+            gpu=True,
+            does="fits PCA whitening on regions of training frames, once",
+        ),
+        Step(
+            "features",
+            "extract",
+            "features:make_features",
+            inputs=("frames", "whitening"),
+            shards="all",
+            gpu=True,
+            does="computes region features [T, 9, D] of whole videos",
+        ),
+        Step(
+            "training_views",
+            "extract",
+            "views:make_training_views",
+            inputs=("frames", "whitening"),
+            shards="training",
+            gpu=True,
+            does="computes features of weakly and strongly augmented clips",
+        ),
+        Step(
+            "pseudo_labels",
+            "extract",
+            "views:make_pseudo_labels",
+            inputs=("frames",),
+            shards="training",
+            gpu=True,
+            does="computes the teacher's embeddings of the same clips, which label their frames",
+        ),
+        Step(
+            "similarity_model",
+            "retrain",
+            "training:train_model",
+            inputs=("training_views", "pseudo_labels", "features"),
+            gpu=True,
+            does="trains the network in a process of its own, tracked as one MLflow run",
+        ),
+        Step(
+            "benchmark_scores",
+            "retrain",
+            "evaluation:score_benchmarks",
+            inputs=("similarity_model", "features"),
+            gpu=True,
+            does="scores every benchmark with the trained model and the untrained baseline",
+        ),
+        Step(
+            "registered_model",
+            "retrain",
+            "registration:make_registered_model",
+            inputs=("similarity_model", "benchmark_scores"),
+            does="registers a calibrated version, which the gate may promote to champion",
+        ),
+        Step(
+            "frame_descriptors",
+            "describe",
+            "search_index:make_descriptors",
+            inputs=("features", "registered_model"),
+            takes="model",
+            shards="collection",
+            gpu=True,
+            does="computes one vector per frame with the champion's network",
+        ),
+        Step(
+            "search_index",
+            "index",
+            "search_index:update_index",
+            inputs=("frame_descriptors",),
+            takes="model",
+            does="builds the index that searches use",
+        ),
+        Step(
+            "duplicate_pairs",
+            "duplicates",
+            "duplicates:make_duplicate_pairs",
+            inputs=("search_index",),
+            takes="searcher",
+            shards="collection",
+            gpu=True,
+            does="finds pairs of the shard's videos with all others that share footage",
+        ),
+        Step(
+            "duplicate_groups",
+            "group",
+            "duplicates:make_duplicate_groups",
+            inputs=("duplicate_pairs",),
+            takes="searcher",
+            does="groups copies and says which to keep",
+        ),
+        Step(
+            "watch_matches",
+            "watch",
+            "watch_lists:make_watch_matches",
+            inputs=("search_index",),
+            takes="searcher",
+            shards="collection",
+            gpu=True,
+            does="compares the queries of watch lists with the shard, and posts matches on request",
+        ),
+    )
+}
 """All steps by name, each after its inputs."""
 
 JOBS: Mapping[Job, tuple[Step, ...]] = {
@@ -119,18 +224,24 @@ def shards_of(project: Project, step: Step) -> list[str]:
 
 @lru_cache(maxsize=10_000)
 def _stale(root_url: str, key: str, _written: tuple[int, ...]) -> dict[str, str]:
-    """Steps of a shard that are gone or whose inputs are others now, each with their digest; remembered while no file is written.
-    Raises DataError for a shard without frames, which other steps make."""
+    """Steps of a shard that are gone or whose inputs are others now, each with their digest;
+    remembered while no file is written. Raises DataError for a shard without frames, which other
+    steps make."""
     from hapvr.steps.videos import content_digest
 
     videos, frames, *_ = shards = [Shard(DataRoot(root_url), name, key) for name in SHARD_STEPS]
     now = {"videos": content_digest(videos.rows()), "frames": frames_digest(frames)}
     made = {shard.stage: (shard.provenance(), CHAIN[shard.stage].inputs[0]) for shard in shards[1:]}
-    return {step: now[name] for step, (one, name) in made.items() if one is None or one.inputs.get(name) != now[name]}
+    return {
+        step: now[name]
+        for step, (one, name) in made.items()
+        if one is None or one.inputs.get(name) != now[name]
+    }
 
 
 def stale(project: Project) -> dict[str, dict[str, str]]:
-    """As `outdated`: what was made of other files or frames than there are, and what is gone; nothing while `forget` is not ended."""
+    """As `outdated`: what was made of other files or frames than there are, and what is gone;
+    nothing while `forget` is not ended."""
     root, training = project.root, set(training_shard_keys(project.root))
     changed = root.read_json(CHANGED_PLACE, hint="remove it") if root.exists(CHANGED_PLACE) else {}
     found: dict[str, dict[str, str]] = {"videos": changed}
@@ -144,9 +255,10 @@ def stale(project: Project) -> dict[str, dict[str, str]]:
 
 
 def outdated(project: Project) -> dict[str, dict[str, str]]:
-    """What the steps after registration lack now: step -> shard key ("" without shards) -> a digest of what asks for it.
-    The digest differs when the same shard is asked for again, e.g. as a champion comes back. A step is not asked for while one
-    before it is. Steps that the configuration does not use ask for nothing."""
+    """What the steps after registration lack now: step -> shard key ("" without shards) -> a digest
+    of what asks for it. The digest differs when the same shard is asked for again, e.g. as a
+    champion comes back. A step is not asked for while one before it is. Steps that the
+    configuration does not use ask for nothing."""
     from hapvr.steps.search_model import search_model
 
     found: dict[str, dict[str, str]] = {}
@@ -158,7 +270,9 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
 
     (undescribed, lacking), known = outdated_index(project, model), shard_keys(project.root)
     # Imported features are not shards of the manifest; the index describes them itself.
-    found["frame_descriptors"] = {key: digest for key, digest in undescribed.items() if key in known}
+    found["frame_descriptors"] = {
+        key: digest for key, digest in undescribed.items() if key in known
+    }
     if lacking:
         found["search_index"] = {} if found["frame_descriptors"] else {"": lacking}
         return found
@@ -175,7 +289,8 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class StepStatus:
-    """done and missing: shards, or 1 and 0 of a step without shards; failed_videos: rows with a reason in its shards."""
+    """done and missing: shards, or 1 and 0 of a step without shards; failed_videos: rows with a
+    reason in its shards."""
 
     step: str
     done: int
@@ -192,7 +307,9 @@ def chain_status(project: Project) -> list[StepStatus]:
     files = {
         "whitening": ["whitening/whitening.json"],
         "similarity_model": [CURRENT_NAME],
-        "benchmark_scores": [f"{scores}/{name}/scores.json" for name in project.config.evaluation.benchmarks],
+        "benchmark_scores": [
+            f"{scores}/{name}/scores.json" for name in project.config.evaluation.benchmarks
+        ],
     }
     for step in CHAIN.values():
         keys, failed = shards_of(project, step), 0
@@ -201,7 +318,12 @@ def chain_status(project: Project) -> list[StepStatus]:
         elif step.job in ("ingest", "extract"):
             indexes = [project.shard(step.name, key).find() for key in keys]
             there = [index is not None for index in indexes]
-            failed = sum(row["status"] != STATUS_OK for index in indexes if index is not None for row in index.rows())
+            failed = sum(
+                row["status"] != STATUS_OK
+                for index in indexes
+                if index is not None
+                for row in index.rows()
+            )
         elif step.name == "video_manifest":
             there = [True] * len(shard_keys(root))
         elif step.name == "registered_model":

@@ -1,4 +1,5 @@
-"""`hapvr`: every step and every question from the command line. 0: fine, 1: the work failed, 2: the call was wrong."""
+"""`hapvr`: every step and every question from the command line. 0: fine, 1: the work failed, 2: the
+call was wrong."""
 
 import io
 import json
@@ -15,8 +16,22 @@ import typer
 from hapvr import __version__
 from hapvr.commands import index, models, pdq, scoring, search, stages, terminal
 
-VERBS: list[Callable[..., None]] = [scoring.score, search.search, search.duplicates, search.watch, search.serve]
-VERBS += [scoring.evaluate, stages.run, stages.status, stages.download, stages.sample, stages.extract, stages.train]
+VERBS: list[Callable[..., None]] = [
+    scoring.score,
+    search.search,
+    search.duplicates,
+    search.watch,
+    search.serve,
+]
+VERBS += [
+    scoring.evaluate,
+    stages.run,
+    stages.status,
+    stages.download,
+    stages.sample,
+    stages.extract,
+    stages.train,
+]
 VERBS += [stages.verify, stages.forget]
 
 app = terminal.Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -34,30 +49,49 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True)) -> None:
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True),
+) -> None:
     """Find copies, edits and other footage of the same incident."""
 
 
-def _say_warning(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
-    """Our own warnings as a line for people; those of libraries speak to programmers, and are left out."""
+def _say_warning(
+    message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any
+) -> None:
+    """Our own warnings as a line for people; those of libraries speak to programmers, and are left
+    out."""
     if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parent):
         terminal.say(f"warning: {message}", err=True)
 
 
 def main() -> None:
-    """Entry point of the console script. With --json a call that cannot be parsed gives a JSON object too."""
-    sys.stdout, sys.stderr = (one or io.StringIO() for one in (sys.stdout, sys.stderr))  # closed by the caller
+    """Entry point of the console script. With --json a call that cannot be parsed gives a JSON
+    object too."""
+    sys.stdout, sys.stderr = (
+        one or io.StringIO() for one in (sys.stdout, sys.stderr)
+    )  # closed by the caller
     warnings.showwarning = _say_warning
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")  # libraries do not report on their own work
+    os.environ.setdefault(
+        "MLFLOW_LOGGING_LEVEL", "ERROR"
+    )  # libraries do not report on their own work
     for name in ("timm", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         app()
     except SystemExit as ended:
-        if ended.code == terminal.WRONG_CALL and "--json" in sys.argv[1:] and terminal.printing_json.get() is None:
+        if (
+            ended.code == terminal.WRONG_CALL
+            and "--json" in sys.argv[1:]
+            and terminal.printing_json.get() is None
+        ):
             message = "this call is not understood; standard error says why"
             typer.echo(json.dumps({"error": message, "exit_code": ended.code}))
         raise
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is buffered would fail again at the exit
-        sys.exit(f"error: standard output cannot be written ({error.strerror}); correct it, and try again")
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # what is buffered would fail again at the exit
+        sys.exit(
+            f"error: standard output cannot be written ({error.strerror}); correct it, and "
+            "try again"
+        )

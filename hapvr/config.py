@@ -1,6 +1,8 @@
-"""The configuration: frozen pydantic models. `hapvr.config_file` reads them and says what is wrong with a file.
+"""The configuration: frozen pydantic models. `hapvr.config_file` reads them and says what is wrong
+with a file.
 
-Defaults are the paper's (HAP-VR, section 4 and appendix B). The files under `configs/` state what differs from them.
+Defaults are the paper's (HAP-VR, section 4 and appendix B). The files under `configs/` state what
+differs from them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ from hapvr.augment.settings import ViewsConfig
 from hapvr.files import digest_of
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
-from hapvr.networks.settings import BackboneConfig, FeaturesConfig, PseudoLabelSettings, TeacherConfig, WhiteningConfig
+from hapvr.networks.settings import (
+    BackboneConfig,
+    FeaturesConfig,
+    PseudoLabelSettings,
+    TeacherConfig,
+    WhiteningConfig,
+)
 from hapvr.settings import GateConfig, Rate, SearchSettings, ServingConfig, Settings
 from hapvr.video.settings import PARTS, DownloadConfig, SamplingConfig, Source, SourceName
 
@@ -29,28 +37,36 @@ class OptimizerConfig(Settings):
     learning_rate: float = Field(default=4e-5, gt=0)
     weight_decay: float = Field(default=1e-2, ge=0)
     warmup_steps: int = Field(default=1000, ge=0)
-    floor_rate: Rate = Field(default=0.1, description="last learning rate as a part of `learning_rate`")
+    floor_rate: Rate = Field(
+        default=0.1, description="last learning rate as a part of `learning_rate`"
+    )
 
 
 class TrainConfig(Settings):
-    """One training run (HAP-VR section 4). The objective is that of the similarity network, the contrast that of TCA."""
+    """One training run (HAP-VR section 4). The objective is that of the similarity network, the
+    contrast that of TCA."""
 
     steps: int = Field(default=30_000, ge=1)
     batch_videos: int = Field(default=64, ge=2)
     seed: int = 0
     num_processes: int = Field(default=1, ge=1)
     """processes that share a batch, whose clips are all compared with each other"""
-    data_workers: int = Field(default=2, ge=0, description="processes that read views ahead of training")
+    data_workers: int = Field(
+        default=2, ge=0, description="processes that read views ahead of training"
+    )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     source: Literal["cached_views", "online"] = "cached_views"
-    """`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper"""
+    """`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper
+    """
     repeat_short_clips: bool = True
-    """a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its clips end with the video,
-    and the rest is masked"""
+    """a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its
+    clips end with the video, and the rest is masked"""
     look_alikes: bool = False
-    """ours, of cached views: a batch holds videos that look alike, the hardest negatives; known copies are not brought together.
-    false: random ones, as in the papers"""
-    validate_every_steps: int = Field(default=1000, ge=1, description="between two validations, each with a checkpoint")
+    """ours, of cached views: a batch holds videos that look alike, the hardest negatives; known
+    copies are not brought together. false: random ones, as in the papers"""
+    validate_every_steps: int = Field(
+        default=1000, ge=1, description="between two validations, each with a checkpoint"
+    )
     network: AnyNetworkSettings = NetworkSettings()
     objective: ObjectiveSettings = ObjectiveSettings()
     contrast: ContrastSettings = ContrastSettings()
@@ -64,8 +80,8 @@ class TrainConfig(Settings):
 
 
 class TrackingConfig(Settings):
-    """Where MLflow is: a SQLite file under the data root by default, or the address of a server, whose login stands in the
-    variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
+    """Where MLflow is: a SQLite file under the data root by default, or the address of a server,
+    whose login stands in the variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
 
     uri: str | None = None
     registered_model: str = Field(default="hapvr", pattern=r"^[A-Za-z0-9_-]+$")
@@ -86,7 +102,16 @@ class EvaluationConfig(Settings):
 
 
 Job = Literal[
-    "find_videos", "ingest", "whiten", "extract", "retrain", "describe", "index", "duplicates", "group", "watch"
+    "find_videos",
+    "ingest",
+    "whiten",
+    "extract",
+    "retrain",
+    "describe",
+    "index",
+    "duplicates",
+    "group",
+    "watch",
 ]
 
 
@@ -94,15 +119,21 @@ class WatchList(Settings):
     """Queries that every shard is compared with."""
 
     name: SourceName
-    path: str = Field(min_length=1, description="a folder of videos and pictures, or a text file with one path a line")
+    path: str = Field(
+        min_length=1,
+        description="a folder of videos and pictures, or a text file with one path a line",
+    )
     min_probability: float = Field(default=0.9, gt=0, le=1)
     """of a match; what people marked as one counts in any case"""
 
 
 class WebhookConfig(Settings):
-    """Where matches of watch lists are posted, and what needs a person, as JSON. No redirect is followed, and no proxy is used."""
+    """Where matches of watch lists are posted, and what needs a person, as JSON. No redirect is
+    followed, and no proxy is used."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^\s]+$"), AfterValidator(lambda url: str(HttpUrl(url)))]
+    url: Annotated[
+        str, Field(pattern=r"^https?://[^\s]+$"), AfterValidator(lambda url: str(HttpUrl(url)))
+    ]
     secret: str | None = Field(default=None, min_length=16)
     """`${NAME}` of an environment variable; its HMAC-SHA256 of each body is sent along"""
 
@@ -115,11 +146,12 @@ class WatchConfig(Settings):
 
 
 class RetentionConfig(Settings):
-    """How long runs are kept. For ever: those of registered versions, the current model, and what an asset was made by last."""
+    """How long runs are kept. For ever: those of registered versions, the current model, and what
+    an asset was made by last."""
 
     run_days: float | None = Field(default=180.0, ge=1, le=36_500)
-    """runs of Dagster and trainings without a registered version are removed so long after their end, with logs, artifacts and
-    folders; null: they are kept"""
+    """runs of Dagster and trainings without a registered version are removed so long after their
+    end, with logs, artifacts and folders; null: they are kept"""
 
 
 _NUMBERS = ("[1-5]?[0-9]", "1?[0-9]|2[0-3]", "[1-9]|1[0-9]|2[0-8]", "[1-9]|1[0-2]", "[0-7]")
@@ -128,20 +160,29 @@ _CRON = re.compile(" ".join(f"{part}(,{part})*" for part in _PARTS))
 
 
 class AutomationConfig(Settings):
-    """What runs by itself. The switches give the state in which schedules and sensors start; the UI turns them on and off."""
+    """What runs by itself. The switches give the state in which schedules and sensors start; the UI
+    turns them on and off."""
 
     enabled: bool = Field(default=False, description="start with all schedules and sensors on")
-    watch_every_s: int = Field(default=300, ge=5, description="how often sources are looked at for new videos")
-    retrain_cron: str = Field(default="0 3 * * 0", description="when to re-train whatever has arrived")
-    timezone: str = Field(default="UTC", description="time zone of `retrain_cron`, e.g. Europe/Berlin")
+    watch_every_s: int = Field(
+        default=300, ge=5, description="how often sources are looked at for new videos"
+    )
+    retrain_cron: str = Field(
+        default="0 3 * * 0", description="when to re-train whatever has arrived"
+    )
+    timezone: str = Field(
+        default="UTC", description="time zone of `retrain_cron`, e.g. Europe/Berlin"
+    )
     retrain_new_videos: int = Field(default=1000, ge=1)
     """re-train as soon as this many training videos have features the model has not seen"""
     duplicates: bool = False
-    """with `enabled`, also look for duplicates; a new champion then searches for every video again"""
-    run_resources: dict[Job, dict[Literal["num_cpus", "num_gpus", "memory"], Annotated[float, Field(ge=0)]]] = Field(
-        default={}
-    )
-    """by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`; memory in bytes"""
+    """with `enabled`, also look for duplicates; a new champion then searches for every video again
+    """
+    run_resources: dict[
+        Job, dict[Literal["num_cpus", "num_gpus", "memory"], Annotated[float, Field(ge=0)]]
+    ] = Field(default={})
+    """by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`;
+    memory in bytes"""
 
 
 class Config(Settings):
@@ -171,7 +212,8 @@ class Config(Settings):
     _variables: dict[tuple[str | int, ...], str] = PrivateAttr(default_factory=dict)
 
     def set_variables(self, variables: Mapping[tuple[str | int, ...], str]) -> None:
-        """Remember which values came from environment variables: path -> the text in the file, e.g. "${TOKEN}"."""
+        """Remember which values came from environment variables: path -> the text in the file, e.g.
+        "${TOKEN}"."""
         self._variables.update(variables)
 
     def training_identity(self) -> dict[str, Any]:
@@ -180,7 +222,8 @@ class Config(Settings):
         return dumped | {"train": self.train.identity_fields()}
 
     def stored(self) -> dict[str, Any]:
-        """As it may be written down: JSON values, with the names of environment variables in place of what they hold."""
+        """As it may be written down: JSON values, with the names of environment variables in place
+        of what they hold."""
         values = self.model_dump(mode="json")
         for (*parents, last), text in self._variables.items():
             node: Any = values
@@ -199,7 +242,10 @@ class Config(Settings):
         """What does not go together, and what may not stop Dagster's definitions."""
         network, validation = self.train.network, self.evaluation.validation
         if self.features.pooled and self.backbone.descriptor != "regions":
-            descriptor = f"backbone.descriptor is {self.backbone.descriptor}; set it to regions, or pooled to false"
+            descriptor = (
+                f"backbone.descriptor is {self.backbone.descriptor}; set it to "
+                "regions, or pooled to false"
+            )
             yield f"features.pooled is made from the nine regions of a frame, and {descriptor}"
         sources = [f"{one.name}{part}" for one in self.sources for part in PARTS]
         lists = {"source": sources, "watch.lists:": [one.name for one in self.watch.lists]}
@@ -208,23 +254,38 @@ class Config(Settings):
                 behind = " also with -train or -held-out behind them," if what == "source" else ""
                 yield f"{what} names must differ,{behind} repeated: {min(repeated)}; rename one"
         if needs_extras(network) and not self.features.pooled:
-            yield "features.pooled: set it to true; train.network.distractor_discrimination reads pooled vectors"
+            yield (
+                "features.pooled: set it to true; train.network.distractor_discrimination "
+                "reads pooled vectors"
+            )
         if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
-            yield "train.repeat_short_clips: false, and family vvs compares clips of one length; set it to true"
+            yield (
+                "train.repeat_short_clips: false, and family vvs compares clips of one "
+                "length; set it to true"
+            )
         if network.family != "similarity" and self.train.num_processes > 1:
             yield f"train.num_processes: family {network.family} trains in one process; set it to 1"
         if self.train.batch_videos % self.train.num_processes:
-            yield f"train.batch_videos {self.train.batch_videos} must be a multiple of num_processes {self.train.num_processes}"
+            yield (
+                f"train.batch_videos {self.train.batch_videos} must be a multiple of "
+                f"num_processes {self.train.num_processes}"
+            )
         if validation in self.evaluation.benchmarks:
             yield f"validation benchmark {validation!r} must not also be a test benchmark"
         cron, zone = self.automation.retrain_cron, self.automation.timezone
         if _CRON.fullmatch(cron) is None:
-            wanted = "numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0"
+            wanted = (
+                "numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0"
+            )
             yield f"automation.retrain_cron: wanted {wanted} (got {cron!r:.120})"
         if zone != "UTC" and zone not in available_timezones():
-            yield f"automation.timezone: not a time zone of this machine, as Europe/Berlin is (got {zone!r:.120})"
+            yield (
+                f"automation.timezone: not a time zone of this machine, as Europe/Berlin "
+                f"is (got {zone!r:.120})"
+            )
 
 
 def digest(*settings: Settings) -> str:
-    """A 16-digit hex digest of one or more sections; equal settings give equal digests, whatever their order in the file."""
+    """A 16-digit hex digest of one or more sections; equal settings give equal digests, whatever
+    their order in the file."""
     return digest_of([section.model_dump(mode="json") for section in settings])[:16]

@@ -1,4 +1,5 @@
-"""Configurations as YAML files: reading with `extends`, environment variables and overrides; writing without secrets."""
+"""Configurations as YAML files: reading with `extends`, environment variables and overrides;
+writing without secrets."""
 
 import os
 import re
@@ -18,11 +19,13 @@ from hapvr.settings import explain
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 MAX_FILES, MAX_BYTES = 32, 1 << 18
-"""Files that one configuration may extend, each counted as often as it is named; the size of each."""
+"""Files that one configuration may extend, each counted as often as it is named; the size of each.
+"""
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with few aliases, as a page of them can stand for 2^100 values, and with each key once."""
+    """YAML with few aliases, as a page of them can stand for 2^100 values, and with each key
+    once."""
 
     aliases = 0
 
@@ -46,20 +49,24 @@ class _Loader(yaml.SafeLoader):
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read a YAML file into a `Config`.
 
-    A file may name others to start from, the last one over the first: `extends: ../paper.yaml`, or a list of paths relative to
-    its own folder. `${NAME}` in a value stands for an environment variable.
+    A file may name others to start from, the last one over the first: `extends: ../paper.yaml`, or
+    a list of paths relative to its own folder. `${NAME}` in a value stands for an environment
+    variable.
 
-    overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}. Raises ConfigError naming the file,
-    the key, the value and what is allowed."""
+    overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}. Raises
+    ConfigError naming the file, the key, the value and what is allowed."""
     data = _read_extended(path, [])
     # A family comes first, because it drops the settings of another one.
-    for key, value in sorted((overrides or {}).items(), key=lambda item: item[0] != "train.network.family"):
+    for key, value in sorted(
+        (overrides or {}).items(), key=lambda item: item[0] != "train.network.family"
+    ):
         _set(data, key, value)
     return parse_config(data, origin=str(path))
 
 
 def read_overrides(values: Iterable[str]) -> dict[str, Any]:
-    """Texts KEY=VALUE of `--set` as a mapping for `load_config`; values are YAML, so quotes make text of anything. Raises ConfigError."""
+    """Texts KEY=VALUE of `--set` as a mapping for `load_config`; values are YAML, so quotes make
+    text of anything. Raises ConfigError."""
     overrides = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -67,8 +74,17 @@ def read_overrides(values: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"--set {value!r:.120}: wanted KEY=VALUE, e.g. train.steps=50")
         try:
             overrides[key] = yaml.load(text, _Loader)
-        except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
-            said = f"not a YAML value ({' '.join(str(error).split())[:200]}); put quotes around text"
+        except (
+            yaml.YAMLError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            said = (
+                f"not a YAML value ({' '.join(str(error).split())[:200]}); put quotes around text"
+            )
             raise ConfigError(f"--set {key}: {text!r:.120}: {said}") from error
     return overrides
 
@@ -81,34 +97,54 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
     except (KeyError, RecursionError, ValidationError) as error:
         reason = "it is nested too deeply; see configs/demo.yaml for the usual form"
         if isinstance(error, KeyError):
-            reason = f"the environment variable {error.args[0]} is not set, or is empty; set it first"
+            reason = (
+                f"the environment variable {error.args[0]} is not set, or is empty; set it first"
+            )
         elif isinstance(error, ValidationError):
             names = [name for text in variables.values() for name in VARIABLE.findall(text)]
             reason = explain(error, secrets=[os.environ[name].rstrip("\r\n") for name in names])
         raise ConfigError(f"config: {origin} is not valid: {reason}") from error
     webhook = config.watch.webhook
-    if webhook is not None and webhook.secret is not None and ("watch", "webhook", "secret") not in variables:
+    if (
+        webhook is not None
+        and webhook.secret is not None
+        and ("watch", "webhook", "secret") not in variables
+    ):
         # trainings and MLflow keep copies of the configuration
-        raise ConfigError(f"config: {origin}: watch.webhook.secret: wanted ${{NAME}} of an environment variable")
+        raise ConfigError(
+            f"config: {origin}: watch.webhook.secret: wanted ${{NAME}} of an environment variable"
+        )
     config.set_variables(variables)
     return config
 
 
 def dump_config(config: Config) -> str:
-    """The configuration as YAML, defaults included; `load_config` of it gives an equal one. Secrets stay `${NAME}`."""
+    """The configuration as YAML, defaults included; `load_config` of it gives an equal one. Secrets
+    stay `${NAME}`."""
     return yaml.safe_dump(config.stored(), sort_keys=False, allow_unicode=True)
 
 
-def _with_environment(value: Any, place: tuple[str | int, ...], variables: dict[tuple[str | int, ...], str]) -> Any:
-    """The value with `${NAME}` replaced wherever it stands in text, without the line end that a secret's file may have.
-    variables: gets place -> text of what was replaced. Raises KeyError for a variable that is not set, or is empty."""
+def _with_environment(
+    value: Any, place: tuple[str | int, ...], variables: dict[tuple[str | int, ...], str]
+) -> Any:
+    """The value with `${NAME}` replaced wherever it stands in text, without the line end that a
+    secret's file may have. variables: gets place -> text of what was replaced. Raises KeyError for
+    a variable that is not set, or is empty."""
     if isinstance(value, dict):
-        return {key: _with_environment(inner, (*place, key), variables) for key, inner in value.items()}
+        return {
+            key: _with_environment(inner, (*place, key), variables) for key, inner in value.items()
+        }
     if isinstance(value, list):
-        return [_with_environment(inner, (*place, number), variables) for number, inner in enumerate(value)]
+        return [
+            _with_environment(inner, (*place, number), variables)
+            for number, inner in enumerate(value)
+        ]
     if not isinstance(value, str) or not VARIABLE.search(value):
         return value
-    variables[place], known = value, {name: line for name, text in os.environ.items() if (line := text.rstrip("\r\n"))}
+    variables[place], known = (
+        value,
+        {name: line for name, text in os.environ.items() if (line := text.rstrip("\r\n"))},
+    )
     return VARIABLE.sub(lambda match: known[match[1]], value)
 
 
@@ -116,19 +152,34 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
     """A file merged over those that its key `extends` names. read: all files so far."""
     read.append(path)
     if len(read) > MAX_FILES:
-        raise ConfigError(f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer")
+        raise ConfigError(
+            f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer"
+        )
     try:
         require_regular(path, max_bytes=MAX_BYTES)
         data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (OSError, ValueError, ArithmeticError, LookupError, AttributeError, yaml.YAMLError, RecursionError) as error:
+    except (
+        OSError,
+        ValueError,
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+        yaml.YAMLError,
+        RecursionError,
+    ) as error:
         problem = " ".join(str(error).split())[:300]
         said = f"is not readable YAML ({problem}); configs/ has examples"
         raise ConfigError(f"config: {str(path)!r:.200} {said}") from error
     extends = data.pop("extends", []) if isinstance(data, dict) else None
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        wanted = "a mapping of sections, and extends in it a path relative to this file, or a list of paths"
-        raise ConfigError(f"config: {path} must hold {wanted}; got {data if extends is None else extends!r:.120}")
+        wanted = (
+            "a mapping of sections, and extends in it a path relative to this file, or "
+            "a list of paths"
+        )
+        raise ConfigError(
+            f"config: {path} must hold {wanted}; got {data if extends is None else extends!r:.120}"
+        )
     merged: dict[str, Any] = {}
     for base in bases:
         merged = _merge(merged, _read_extended(path.parent / base, read))
@@ -136,7 +187,8 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
 
 
 def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` over `base`: sections are merged key by key; lists, values, and sections of another `source` or `family` replace."""
+    """`data` over `base`: sections are merged key by key; lists, values, and sections of another
+    `source` or `family` replace."""
     merged = dict(base)
     for key, value in data.items():
         before, merged[key] = base.get(key), value
@@ -158,4 +210,6 @@ def _set(data: dict[str, Any], key: str, value: Any) -> None:
             node.clear()
         node[int(last) if isinstance(node, list) else last] = value
     except (ValueError, LookupError, AttributeError, TypeError) as error:
-        raise ConfigError(f"config: override {key!r:.120}: there is no such place ({error})") from error
+        raise ConfigError(
+            f"config: override {key!r:.120}: there is no such place ({error})"
+        ) from error

@@ -1,7 +1,9 @@
-"""Errors that a user can act on. Every message says what failed, what was found, what is wanted and what to do next.
+"""Errors that a user can act on. Every message says what failed, what was found, what is wanted and
+what to do next.
 
-And which parts of HAP-VR are installed: `hapvr[score]` compares videos, `hapvr[search]` also searches an index and serves
-it, `hapvr[registry]` asks MLflow's servers, `hapvr[all]` does everything.
+And which parts of HAP-VR are installed: `hapvr[score]` compares videos, `hapvr[search]` also
+searches an index and serves it, `hapvr[registry]` asks MLflow's servers, `hapvr[all]` does
+everything.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ class HapvrError(Exception):
 
 
 class ArgumentError(HapvrError, ValueError):
-    """A function argument has a wrong shape, range or type; the message names the argument, its value and the limits."""
+    """A function argument has a wrong shape, range or type; the message names the argument, its
+    value and the limits."""
 
 
 class ConfigError(HapvrError, ValueError):
@@ -30,15 +33,18 @@ class DataError(HapvrError):
 
 
 class DamagedError(DataError):
-    """A stored file is missing, cut off or damaged; the message names it and says what makes it again."""
+    """A stored file is missing, cut off or damaged; the message names it and says what makes it
+    again."""
 
 
 class RegistryError(DataError):
-    """A model registry does not answer, or with an error of its own, so nobody knows whether what was asked for is there."""
+    """A model registry does not answer, or with an error of its own, so nobody knows whether what
+    was asked for is there."""
 
 
 class MissingPartError(HapvrError, ImportError):
-    """This needs a part of HAP-VR that is not installed; the message names the installation that has it."""
+    """This needs a part of HAP-VR that is not installed; the message names the installation that
+    has it."""
 
 
 class VideoError(HapvrError):
@@ -64,5 +70,8 @@ def is_installed(package: str) -> bool:
 
 
 def on_processor(device: str) -> bool:
-    """Whether networks run on a processor with this setting of `device`, judged without importing torch."""
-    return device == "cpu" or (device == "auto" and not (is_installed("torch") and Path("/dev/nvidiactl").exists()))
+    """Whether networks run on a processor with this setting of `device`, judged without importing
+    torch."""
+    return device == "cpu" or (
+        device == "auto" and not (is_installed("torch") and Path("/dev/nvidiactl").exists())
+    )

@@ -1,4 +1,5 @@
-"""Files that are written whole, so that a reader finds the old content or the new one; JSON files that may be damaged; digests."""
+"""Files that are written whole, so that a reader finds the old content or the new one; JSON files
+that may be damaged; digests."""
 
 import errno
 import hashlib
@@ -19,17 +20,22 @@ from hapvr.settings import explain
 Value = TypeVar("Value")
 
 PART_SUFFIX = ".hapvr-part"
-FULL_DISK = (*map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)), "disk is full")
+FULL_DISK = (
+    *map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)),
+    "disk is full",
+)
 
 
 @contextmanager
 def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Path]:
-    """Yield the path of a part; what the block writes there becomes `path` when the block ends well.
+    """Yield the path of a part; what the block writes there becomes `path` when the block ends
+    well.
 
-    The content is flushed to the disk before the rename, and the folder after it. A block that fails leaves the old content in
-    place and removes the part. The folder is made if it is missing.
+    The content is flushed to the disk before the rename, and the folder after it. A block that
+    fails leaves the old content in place and removes the part. The folder is made if it is missing.
 
-    invalidates: a file that describes the old content; it is removed right before the new content appears."""
+    invalidates: a file that describes the old content; it is removed right before the new content
+    appears."""
     require_regular(path)  # a superuser could replace a device
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + PART_SUFFIX)
@@ -54,15 +60,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a file that may be the only copy of something to `<name>.damaged`, or `-2`, `-3` ...; returns the new path."""
-    names = (f"{path.name}.damaged{'' if number == 1 else f'-{number}'}" for number in itertools.count(1))
+    """Rename a file that may be the only copy of something to `<name>.damaged`, or `-2`, `-3` ...;
+    returns the new path."""
+    names = (
+        f"{path.name}.damaged{'' if number == 1 else f'-{number}'}" for number in itertools.count(1)
+    )
     place = next(place for place in map(path.with_name, names) if not os.path.lexists(place))
     return path.rename(place)
 
 
 def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
-    """Raise OSError for what is there and no regular file (a folder, a device or a pipe, whose reading may never end), or
-    larger. And for a name that no file can have: a library that ends it at the NUL would read another file."""
+    """Raise OSError for what is there and no regular file (a folder, a device or a pipe, whose
+    reading may never end), or larger. And for a name that no file can have: a library that ends it
+    at the NUL would read another file."""
     problem = "no file can have this name"
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(path):
@@ -75,8 +85,9 @@ def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
 
 @contextmanager
 def naming_full_disk(folder: Path | str, *, hint: str) -> Iterator[None]:
-    """Turn errors of a block that could not write below `folder` into a DataError. hint: what to do after making space. Also
-    those of libraries that pass on what the system said. Other errors pass."""
+    """Turn errors of a block that could not write below `folder` into a DataError. hint: what to do
+    after making space. Also those of libraries that pass on what the system said. Other errors
+    pass."""
     try:
         yield
     except Exception as error:
@@ -87,8 +98,9 @@ def naming_full_disk(folder: Path | str, *, hint: str) -> Iterator[None]:
 
 
 def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:
-    """The value in a JSON file, checked against a type that pydantic knows. hint: what makes the file again, for the error.
-    Raises DamagedError, naming the file and the wrong value, where it is missing or holds something else."""
+    """The value in a JSON file, checked against a type that pydantic knows. hint: what makes the
+    file again, for the error. Raises DamagedError, naming the file and the wrong value, where it is
+    missing or holds something else."""
     try:
         require_regular(path)
         return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
@@ -99,8 +111,8 @@ def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:
 
 
 def read_json_lines(path: Path, kind: TypeAdapter[Value]) -> list[Value]:
-    """The values of a file with a JSON value of this kind per line; empty if there is no file. A line that cannot be used, as a
-    power cut leaves one, is skipped with a warning."""
+    """The values of a file with a JSON value of this kind per line; empty if there is no file. A
+    line that cannot be used, as a power cut leaves one, is skipped with a warning."""
     values = []
     require_regular(path)
     lines = path.read_bytes().splitlines() if path.exists() else []
@@ -118,14 +130,18 @@ def _flush(path: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems cannot flush a folder
+        if error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+        ):  # some network file systems cannot flush a folder
             raise
     finally:
         os.close(descriptor)
 
 
 def file_sha256(path: Path) -> str:
-    """Hex SHA-256 of a local file. Raises OSError where it cannot be read, and for a device or pipe, which may never end."""
+    """Hex SHA-256 of a local file. Raises OSError where it cannot be read, and for a device or
+    pipe, which may never end."""
     require_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -137,7 +153,8 @@ def digest_of(value: object) -> str:
 
 
 def arrays_sha256(arrays: Mapping[str, Any]) -> str:
-    """Hex SHA-256 over arrays of numpy in name order: name, type as torch prints it, shape, and bytes of each."""
+    """Hex SHA-256 over arrays of numpy in name order: name, type as torch prints it, shape, and
+    bytes of each."""
     digest = hashlib.sha256()
     for name, values in sorted(arrays.items(), key=lambda item: item[0]):
         digest.update(f"{name}:torch.{values.dtype}:{values.shape};".encode())

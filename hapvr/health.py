@@ -1,4 +1,5 @@
-"""How a project is, in ten lines, and what of it needs a person: for `hapvr status` and for the webhook."""
+"""How a project is, in ten lines, and what of it needs a person: for `hapvr status` and for the
+webhook."""
 
 import shutil
 import time
@@ -30,9 +31,10 @@ SETTLED_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """files: source -> how many of its videos lost their file, and how many have been usable. champion: its name, since when
-    (ISO 8601, UTC) and the decision; None as the index where there is none, or where the registry does not answer. tick_s:
-    when the automation looked at the sources last. waiting: messages of the outbox. failure: of the last training, or ""."""
+    """files: source -> how many of its videos lost their file, and how many have been usable.
+    champion: its name, since when (ISO 8601, UTC) and the decision; None as the index where there
+    is none, or where the registry does not answer. tick_s: when the automation looked at the
+    sources last. waiting: messages of the outbox. failure: of the last training, or ""."""
 
     steps: list[StepStatus]
     files: dict[str, tuple[int, int]]
@@ -46,22 +48,36 @@ class Health:
 
     def lines(self) -> list[str]:
         """What people read."""
-        lost, usable = (sum(column) for column in zip(*self.files.values(), strict=True)) if self.files else (0, 0)
+        lost, usable = (
+            (sum(column) for column in zip(*self.files.values(), strict=True))
+            if self.files
+            else (0, 0)
+        )
         failed = max((step.failed_videos for step in self.steps), default=0)
         missing = ", ".join(f"{step.step} {step.missing}" for step in self.steps if step.missing)
         minutes = "has not run here"
         if self.tick_s is not None:
             minutes = f"looked at the sources {(time.time() - self.tick_s) / 60:.0f} min ago"
+        champion = "none"
+        search = "no index"
+        if self.champion:
+            champion = "{name} since {since}: {decision}".format(**self.champion)
+        if self.index:
+            search = f"{self.index.model} answers since {self.index.since}"
         lines = [
             f"videos      {usable} usable, {lost} of them offline; {failed} cannot be used",
             f"missing     {missing or 'nothing'}",
             f"training    {self.failure or 'the last one did not fail'}",
-            "champion    " + ("{name} since {since}: {decision}".format(**self.champion) if self.champion else "none"),
-            f"search      {f'{self.index.model} answers since {self.index.since}' if self.index else 'no index'}",
+            f"champion    {champion}",
+            f"search      {search}",
             f"automation  {minutes}",
             f"webhook     {self.waiting} messages wait",
         ]
-        lines += [f"disk        {self.free_bytes / 1e9:.1f} GB free"] if self.free_bytes is not None else []
+        lines += (
+            [f"disk        {self.free_bytes / 1e9:.1f} GB free"]
+            if self.free_bytes is not None
+            else []
+        )
         return lines + [f"NEEDS YOU   {one.text}" for one in self.concerns]
 
 
@@ -70,20 +86,39 @@ def health(project: Project) -> Health:
     from hapvr.steps.training import MODELS
     from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
 
-    root, run, failure, failed_s, ticked = project.root, "", "", 0.0, project.root.exists(TICK_PLACE)
+    root, run, failure, failed_s, ticked = (
+        project.root,
+        "",
+        "",
+        0.0,
+        project.root.exists(TICK_PLACE),
+    )
     # of the training that was begun last
     runs = list((root.local / MODELS).glob(f"*/{RUN_NAME}")) if root.local is not None else []
-    if runs and (file := max(runs, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)).is_file():
-        run, failure, failed_s = file.parent.name, file.read_text(encoding="utf-8"), file.stat().st_mtime
+    if (
+        runs
+        and (
+            file := max(runs, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)
+        ).is_file()
+    ):
+        run, failure, failed_s = (
+            file.parent.name,
+            file.read_text(encoding="utf-8"),
+            file.stat().st_mtime,
+        )
     found = Health(
         steps=chain_status(project),
         files=lost_files(project),
         champion=_champion(project),
         index=serving_index(root),
-        tick_s=root.read_json_as(TICK_PLACE, dict[str, float], hint="remove it").get("time_s") if ticked else None,
+        tick_s=root.read_json_as(TICK_PLACE, dict[str, float], hint="remove it").get("time_s")
+        if ticked
+        else None,
         waiting=AlertOutbox(root).counts()[1] if root.exists(OUTBOX_PLACE) else 0,
         failure=failure and f"{run} failed: {failure}",
-        free_bytes=shutil.disk_usage(root.local).free if root.local is not None and root.local.exists() else None,
+        free_bytes=shutil.disk_usage(root.local).free
+        if root.local is not None and root.local.exists()
+        else None,
         concerns=[],
     )
     found.concerns.extend(_concerns(project, found))
@@ -100,16 +135,32 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
         hint = "see `make ui` and the ticks of the sensor new_videos"
         yield Concern("automation_stopped", "automation", f"{said}; {hint}", lasting=True)
     # an alias that was set by hand in MLflow does not say since when
-    if champion and champion["since"] and (found.index is None or found.index.model != champion["name"]):
-        age_h = (now_s - datetime.fromisoformat(champion["since"]).replace(tzinfo=UTC).timestamp()) / 3600
+    if (
+        champion
+        and champion["since"]
+        and (found.index is None or found.index.model != champion["name"])
+    ):
+        age_h = (
+            now_s - datetime.fromisoformat(champion["since"]).replace(tzinfo=UTC).timestamp()
+        ) / 3600
         if age_h > MAX_INDEX_HOURS:
             answers = "nothing" if found.index is None else found.index.model
-            said = f"{champion['name']} is champion for {age_h:.0f} hours, and {answers} answers searches"
+            said = (
+                f"{champion['name']} is champion for {age_h:.0f} hours, and {answers} "
+                "answers searches"
+            )
             key = f"index/{champion['name']}/{champion['since']}"
             yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
     if champion is None and found.index is not None and found.index.model.startswith(REGISTERED):
-        said = f"{found.index.model} answers searches, but the registry names no champion, or is lost"
-        yield Concern("champion_lost", "registry", f"{said}; restore mlflow/, or promote a version", lasting=True)
+        said = (
+            f"{found.index.model} answers searches, but the registry names no champion, or is lost"
+        )
+        yield Concern(
+            "champion_lost",
+            "registry",
+            f"{said}; restore mlflow/, or promote a version",
+            lasting=True,
+        )
     if project.root.exists(FORGETTING):
         said = "`hapvr forget` has not ended; if none runs, repeat it"
         yield Concern("forget_unfinished", "forget", said, lasting=True)
@@ -119,7 +170,10 @@ def _concerns(project: Project, found: Health) -> Iterator[Concern]:
     for source, (lost, usable) in found.files.items():
         if lost > MAX_LOST_RATE * usable:
             said = f"source {source}: the files of {lost} of {usable} videos are not there"
-            hint = "connect their drive; what was downloaded is fetched again by `hapvr download --retry-failed`"
+            hint = (
+                "connect their drive; what was downloaded is fetched again by `hapvr "
+                "download --retry-failed`"
+            )
             yield Concern("source_lost", f"source/{source}", f"{said}; {hint}", lasting=True)
 
 

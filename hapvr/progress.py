@@ -1,4 +1,5 @@
-"""How long work tells its caller how far it is, without knowing whether that is a terminal or a run's log."""
+"""How long work tells its caller how far it is, without knowing whether that is a terminal or a
+run's log."""
 
 from collections.abc import Callable
 

@@ -24,8 +24,9 @@ from hapvr.errors import DataError
 class Provenance:
     """What a shard or a file was made from.
 
-    stage: name of the step. settings: everything that determines the content (sections of the configuration, weights identity, seed).
-    inputs: name of an upstream artifact -> its digest. environment: versions, for people; they do not enter the fingerprint.
+    stage: name of the step. settings: everything that determines the content (sections of the
+    configuration, weights identity, seed). inputs: name of an upstream artifact -> its digest.
+    environment: versions, for people; they do not enter the fingerprint.
     """
 
     stage: str
@@ -40,7 +41,9 @@ class Provenance:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self) | {"fingerprint": self.fingerprint}, sort_keys=True, default=str)
+        return json.dumps(
+            asdict(self) | {"fingerprint": self.fingerprint}, sort_keys=True, default=str
+        )
 
     @staticmethod
     def from_json(text: str) -> Provenance:
@@ -58,8 +61,11 @@ def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str
     ]
 
 
-def require_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], *, what: str, hint: str) -> None:
-    """Raise DataError, naming what differs, unless the settings are the wanted ones. what: is wrong then; hint: what to do."""
+def require_settings(
+    found: Mapping[str, Any], wanted: Mapping[str, Any], *, what: str, hint: str
+) -> None:
+    """Raise DataError, naming what differs, unless the settings are the wanted ones. what: is wrong
+    then; hint: what to do."""
     if different := differences(wanted, found):
         raise DataError(f"{what}: {'; '.join(different)}. {hint}")
 
@@ -68,17 +74,32 @@ def require_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], *, wha
 def environment() -> dict[str, str]:
     """Versions of this package, Python and the libraries that touch the data."""
     versions = {"hapvr": __version__, "python": platform.python_version()}
-    for library in ("torch", "torchvision", "timm", "openvino", "numpy", "pyarrow", "av", "lightning-fabric"):
+    for library in (
+        "torch",
+        "torchvision",
+        "timm",
+        "openvino",
+        "numpy",
+        "pyarrow",
+        "av",
+        "lightning-fabric",
+    ):
         with suppress(PackageNotFoundError):
             versions[library] = version(library)
     return versions
 
 
 def git_revision() -> str:
-    """The commit of this package's checkout, with `+dirty` when files differ; `unknown` outside of one."""
-    describe, folder = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"], Path(__file__)
+    """The commit of this package's checkout, with `+dirty` when files differ; `unknown` outside of
+    one."""
+    describe, folder = (
+        ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"],
+        Path(__file__),
+    )
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(describe, cwd=folder.parent, capture_output=True, text=True, check=True, timeout=20)
+        done = subprocess.run(
+            describe, cwd=folder.parent, capture_output=True, text=True, check=True, timeout=20
+        )
         return done.stdout.strip()
     return "unknown"
 

@@ -1,4 +1,5 @@
-"""Seeds derived from names, so that any single draw can be made again without replaying the ones before it."""
+"""Seeds derived from names, so that any single draw can be made again without replaying the ones
+before it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed from the parts, e.g. (run seed, video id, view index); equal parts give equal seeds everywhere."""
+    """A 63-bit seed from the parts, e.g. (run seed, video id, view index); equal parts give equal
+    seeds everywhere."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -33,7 +35,8 @@ def torch_rng(*parts: int | str) -> torch.Generator:
 
 @contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """What torch draws inside, on the CPU or on this device, follows from the seed; its generators are then as they were."""
+    """What torch draws inside, on the CPU or on this device, follows from the seed; its generators
+    are then as they were."""
     import torch
 
     with torch.random.fork_rng([device] if device is not None and device.type == "cuda" else []):

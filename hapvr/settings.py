@@ -1,4 +1,5 @@
-"""What all settings have in common, and those of search, serving and the gate; other rooms have a `settings.py` of their own."""
+"""What all settings have in common, and those of search, serving and the gate; other rooms have a
+`settings.py` of their own."""
 
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
@@ -9,9 +10,12 @@ Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Settings(BaseModel):
-    """Base of all settings: immutable, and an unknown key is an error rather than a silent default."""
+    """Base of all settings: immutable, and an unknown key is an error rather than a silent
+    default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -20,9 +24,14 @@ class Settings(BaseModel):
         if not isinstance(data, dict):
             return data
         if unknown := [key for key in data if key not in cls.model_fields]:
-            raise ValueError(f"unknown key {unknown[0]!r:.100}; allowed here: {', '.join(sorted(cls.model_fields))}")
+            raise ValueError(
+                f"unknown key {unknown[0]!r:.100}; allowed here: "
+                f"{', '.join(sorted(cls.model_fields))}"
+            )
         # A strict reader of JSON, once it has come through here, takes no list for a tuple.
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+        return {
+            key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
+        }
 
 
 Policy = Literal["official", "strict", "frozen"]
@@ -30,19 +39,24 @@ Policy = Literal["official", "strict", "frozen"]
 
 
 class GateConfig(Settings):
-    """When a challenger becomes champion: better on the target, worse on no required metric (paired bootstrap over queries)."""
+    """When a challenger becomes champion: better on the target, worse on no required metric (paired
+    bootstrap over queries)."""
 
-    enabled: bool = Field(default=True, description="false: no version replaces a champion until somebody promotes it")
+    enabled: bool = Field(
+        default=True, description="false: no version replaces a champion until somebody promotes it"
+    )
     required_metrics: tuple[str, ...] = ()
     """metrics that must not get worse, as well as `parts`; none named: the target metrics"""
     confidence: float = Field(default=0.95, ge=0.5, lt=1)
     """share of resamples that makes a difference count as real"""
-    max_drop: Rate = Field(default=0.02, description="a required metric that falls by more is worse, sure or not")
+    max_drop: Rate = Field(
+        default=0.02, description="a required metric that falls by more is worse, sure or not"
+    )
 
 
 class ServingConfig(Settings):
-    """Limits of one request to a registered model; stored with it. HAPVR_<NAME> in the environment replaces a value. A video,
-    pair or request above a limit gives rows with an error."""
+    """Limits of one request to a registered model; stored with it. HAPVR_<NAME> in the environment
+    replaces a value. A video, pair or request above a limit gives rows with an error."""
 
     max_pairs: int = Field(default=10_000, ge=1, description="pairs of one request")
     max_frame_pairs: int = Field(default=1_000_000_000, ge=1)
@@ -55,28 +69,34 @@ class ServingConfig(Settings):
 
 
 class IndexSettings(Settings):
-    """How descriptors are indexed (inverted lists of RaBitQ codes) and how much of the index a query looks at."""
+    """How descriptors are indexed (inverted lists of RaBitQ codes) and how much of the index a
+    query looks at."""
 
     min_indexed_rows: int = Field(default=50_000, ge=64)
     """a table with fewer rows is compared whole, which is exact"""
     code_bits: int = Field(default=3, ge=1, le=9)
-    """bits of a code per dimension, in indexes that are built from now on; with fewer than 3, set refine_factor to 4 or more"""
+    """bits of a code per dimension, in indexes that are built from now on; with fewer than 3, set
+    refine_factor to 4 or more"""
     probed_lists: int = Field(default=16, ge=1, description="inverted lists that a query looks at")
     refine_factor: int = Field(default=0, ge=0)
-    """this many times the wanted rows are found by code and compared exactly; 0: the codes decide, which is eight times as fast"""
+    """this many times the wanted rows are found by code and compared exactly; 0: the codes decide,
+    which is eight times as fast"""
 
 
 class SearchSettings(Settings):
     """Search over the collection."""
 
     index: IndexSettings = IndexSettings()
-    candidates: int = Field(default=100, ge=1, le=10_000, description="videos that the network compares with a query")
+    candidates: int = Field(
+        default=100, ge=1, le=10_000, description="videos that the network compares with a query"
+    )
     min_duplicate_probability: float = Field(default=0.9, ge=0.5, le=1)
     """pairs of duplicates below it are stored, but neither shown nor grouped"""
 
 
 def explain(error: ValidationError, *, secrets: Collection[str] = ()) -> str:
-    """What is wrong with which setting, in one line; of many errors the first 20. secrets: texts that must not be shown."""
+    """What is wrong with which setting, in one line; of many errors the first 20. secrets: texts
+    that must not be shown."""
     lines, hidden = [], {form for secret in secrets for form in (secret, repr(secret)[1:-1])}
     for item in error.errors()[:20]:
         name = f"{'.'.join(str(part) for part in item['loc']):.200}"
@@ -89,7 +109,8 @@ def explain(error: ValidationError, *, secrets: Collection[str] = ()) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, up to 200 characters: its type where it has none, of a ValidationError `explain`."""
+    """The first line of an error's text, up to 200 characters: its type where it has none, of a
+    ValidationError `explain`."""
     if isinstance(error, ValidationError):
         return explain(error)[:200]
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

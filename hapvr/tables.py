@@ -1,7 +1,7 @@
 """Reading tables that may be damaged, and writing small ones that notice a flipped bit.
 
-The pages of these carry checksums, and their metadata has one of the schema. Tables of others have none. Arrow reads
-them all: on a damaged file Polars' own reader panics, or ends the process.
+The pages of these carry checksums, and their metadata has one of the schema. Tables of others have
+none. Arrow reads them all: on a damaged file Polars' own reader panics, or ends the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ _CHECKSUM_KEY = b"hapvr.checksum"
 def write_table(table: pa.Table, stream: Any) -> None:
     """Write a table with a CRC-32 of each page and one of its schema. stream: an open file."""
     metadata = {**(table.schema.metadata or {}), _CHECKSUM_KEY: _checksum(table).encode()}
-    pq.write_table(table.replace_schema_metadata(metadata), stream, compression="zstd", write_page_checksum=True)
+    pq.write_table(
+        table.replace_schema_metadata(metadata),
+        stream,
+        compression="zstd",
+        write_page_checksum=True,
+    )
 
 
 def read_table(file: Any) -> pa.Table:
@@ -70,40 +75,57 @@ def read_frame(path: Path) -> pl.DataFrame:
 
 
 def read_user_table(path: Path) -> pl.DataFrame:
-    """The table in a CSV (all columns as text) or .parquet file that a user wrote, read by a process with limits. Raises one of
-    TABLE_ERRORS or pl.exceptions.PolarsError; NoDataError for an empty CSV."""
+    """The table in a CSV (all columns as text) or .parquet file that a user wrote, read by a
+    process with limits. Raises one of TABLE_ERRORS or pl.exceptions.PolarsError; NoDataError for an
+    empty CSV."""
     require_regular(path, max_bytes=MAX_USER_BYTES)
-    return call_limited(_read_user_table, path, memory_bytes=USER_MEMORY_BYTES, timeout_s=USER_TIMEOUT_S)
+    return call_limited(
+        _read_user_table, path, memory_bytes=USER_MEMORY_BYTES, timeout_s=USER_TIMEOUT_S
+    )
 
 
 def _read_user_table(path: Path) -> pl.DataFrame:
     """Runs in a process with limits."""
-    os.environ["POLARS_MAX_THREADS"] = "1"  # each thread takes address space, and where that ends Polars panics
+    os.environ["POLARS_MAX_THREADS"] = (
+        "1"  # each thread takes address space, and where that ends Polars panics
+    )
     import polars as pl
     import polars.selectors as cs
 
     if path.suffix.lower() == ".parquet":
-        return read_frame(path).drop(cs.temporal(), cs.nested())  # nobody asks for these; Python has fewer years
-    data = path.read_bytes()  # Polars takes `[`, `*` and `?` in a name for a pattern, and reads other files
-    names = [name for name in pl.read_csv(data, has_header=False, n_rows=1, infer_schema=False).row(0) if name]
+        return read_frame(path).drop(
+            cs.temporal(), cs.nested()
+        )  # nobody asks for these; Python has fewer years
+    data = (
+        path.read_bytes()
+    )  # Polars takes `[`, `*` and `?` in a name for a pattern, and reads other files
+    names = [
+        name
+        for name in pl.read_csv(data, has_header=False, n_rows=1, infer_schema=False).row(0)
+        if name
+    ]
     if len(set(names)) < len(names):
         raise ValueError("it names a column twice")
     return pl.read_csv(data, infer_schema=False)
 
 
 def check_columns(table: pa.Table, fields: Iterable[pa.Field]) -> None:
-    """Raise ValueError unless a table has each of these columns once, of this type, and with a value wherever one is due."""
+    """Raise ValueError unless a table has each of these columns once, of this type, and with a
+    value wherever one is due."""
     for field in fields:
         places = table.schema.get_all_field_indices(field.name)
         if len(places) != 1 or table.schema.field(places[0]).type != field.type:
             wanted = f"column {field.name} of type {field.type}"
-            raise ValueError(f"it has no one {wanted}: another version made it; delete it and run again")
+            raise ValueError(
+                f"it has no one {wanted}: another version made it; delete it and run again"
+            )
         if table.column(places[0]).null_count and not field.nullable:
             raise ValueError(f"its column {field.name} has rows without a value")
 
 
 def export_table(table: pa.Table, path: Path, kind: str) -> None:
-    """Write a table for other programs. kind: .csv with a line of names, .parquet, or .json for a list of objects. Raises OSError."""
+    """Write a table for other programs. kind: .csv with a line of names, .parquet, or .json for a
+    list of objects. Raises OSError."""
     if kind == ".parquet":
         pq.write_table(table, path, compression="zstd")
     elif kind == ".csv":
@@ -114,12 +136,15 @@ def export_table(table: pa.Table, path: Path, kind: str) -> None:
 
 
 def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], file: TextIO) -> None:
-    """A line of names, and a line for each row, whose values are in the order of the names. A text that a spreadsheet would
-    take for a formula gets a quote before it, and a carriage return, which many take for the end of a line, becomes \\r."""
+    """A line of names, and a line for each row, whose values are in the order of the names. A text
+    that a spreadsheet would take for a formula gets a quote before it, and a carriage return, which
+    many take for the end of a line, becomes \\r."""
 
     def cell(value: Any) -> Any:
         if isinstance(value, str):
-            return "'" * value.startswith(("=", "+", "-", "@", "\t", "\r")) + value.replace("\r", "\\r")
+            return "'" * value.startswith(("=", "+", "-", "@", "\t", "\r")) + value.replace(
+                "\r", "\\r"
+            )
         return str(value).lower() if isinstance(value, bool) else value
 
     writer = csv.writer(file, lineterminator="\n")
@@ -128,7 +153,8 @@ def write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], file: Tex
 
 
 def export_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """`write_csv` to the `--out` of a verb. Raises ArgumentError for a name that is not of a .csv file: a video may have it."""
+    """`write_csv` to the `--out` of a verb. Raises ArgumentError for a name that is not of a .csv
+    file: a video may have it."""
     if path.suffix.lower() != ".csv":
         raise ArgumentError(f"--out is {str(path)!r:.200}; wanted a name that ends in .csv")
     with write_atomic(path) as part, part.open("w", encoding="utf-8", newline="") as file:
@@ -137,7 +163,9 @@ def export_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Pa
 
 def _checksum(table: pa.Table) -> str:
     """CRC-32 of names, types and metadata, in hexadecimal, and the number of rows."""
-    metadata = {key: value for key, value in (table.schema.metadata or {}).items() if key != _CHECKSUM_KEY}
+    metadata = {
+        key: value for key, value in (table.schema.metadata or {}).items() if key != _CHECKSUM_KEY
+    }
     fields = [(field.name, str(field.type), field.nullable) for field in table.schema]
     return f"{zlib.crc32(repr((fields, sorted(metadata.items()))).encode()):08x} {len(table)}"
 
@@ -145,5 +173,7 @@ def _checksum(table: pa.Table) -> str:
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table of these columns, as text without a last line end; bars within cells are escaped."""
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows]
+    lines += [
+        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows
+    ]
     return "\n".join(lines)

@@ -1,4 +1,5 @@
-"""One process of a training: `python -m hapvr.trainer --run-folder F --project-folder P`; torchrun starts several."""
+"""One process of a training: `python -m hapvr.trainer --run-folder F --project-folder P`; torchrun
+starts several."""
 
 import argparse
 import os
@@ -25,7 +26,8 @@ REPORT_EVERY_S = 5.0
 
 
 class ProgressLog(Logger):
-    """A logger that prints metrics as lines, at most one every REPORT_EVERY_S seconds. It prints every validation."""
+    """A logger that prints metrics as lines, at most one every REPORT_EVERY_S seconds. It prints
+    every validation."""
 
     def __init__(self, steps: int, say: Callable[[str], object]) -> None:
         self._steps = steps
@@ -33,7 +35,9 @@ class ProgressLog(Logger):
         self._say = say
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        validation = {name: value for name, value in values.items() if name.startswith("validation/")}
+        validation = {
+            name: value for name, value in values.items() if name.startswith("validation/")
+        }
         now = time.monotonic()
         if not validation and now - self._last < REPORT_EVERY_S and step + 1 < self._steps:
             return
@@ -49,14 +53,19 @@ class ProgressLog(Logger):
 
 def main() -> int:
     """0: done; 1: failed, or stopped on request, with a checkpoint."""
-    parser = argparse.ArgumentParser(prog="hapvr.trainer", description="Train in a prepared run folder.")
+    parser = argparse.ArgumentParser(
+        prog="hapvr.trainer", description="Train in a prepared run folder."
+    )
     parser.add_argument("--run-folder", type=Path, required=True)
     parser.add_argument("--project-folder", type=Path, required=True)
     arguments = parser.parse_args()
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
     record = read_record(folder)
-    networks = {name: f"{found['sha256']} {found.get('precision', '')}" for name, found in record["weights"].items()}
+    networks = {
+        name: f"{found['sha256']} {found.get('precision', '')}"
+        for name, found in record["weights"].items()
+    }
     settings = project.config.train
     device = choose_device(project.config.device)
     fabric = Fabric(
@@ -74,7 +83,11 @@ def main() -> int:
         progress: ProgressLog | None = None
         if fabric.is_global_zero:  # only the first rank may talk through Pipes
             piped = DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ
-            say = stack.enter_context(open_dagster_pipes()).log.info if piped else partial(print, file=sys.stderr)
+            say = (
+                stack.enter_context(open_dagster_pipes()).log.info
+                if piped
+                else partial(print, file=sys.stderr)
+            )
             progress = ProgressLog(settings.steps, say)
 
         def open_loggers(first_step: int) -> list[Logger]:
@@ -84,11 +97,15 @@ def main() -> int:
             assert progress is not None
             if first_step:
                 progress.message(f"going on from the checkpoint at step {first_step}")
-            tracked = stack.enter_context(closing(TrackedTraining(project.tracking_uri, record["mlflow_run_id"])))
+            tracked = stack.enter_context(
+                closing(TrackedTraining(project.tracking_uri, record["mlflow_run_id"]))
+            )
             return [History(folder, first_step=first_step), tracked, progress]
 
         try:
-            with naming_full_disk(folder, hint="run again, and the training resumes from its last checkpoint"):
+            with naming_full_disk(
+                folder, hint="run again, and the training resumes from its last checkpoint"
+            ):
                 Trainer(
                     project.config,
                     project.root,

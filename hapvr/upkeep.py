@@ -1,9 +1,11 @@
 """Whether the files of a data root still are what was written, and making again what is not.
 
-One table, `KINDS`, says for everything that the chain stores where it lies, how it is checked, and what makes it again.
+One table, `KINDS`, says for everything that the chain stores where it lies, how it is checked, and
+what makes it again.
 
-Repairs lose nothing: a damaged file is set aside under another name until its replacement stands, and is put back where none
-can be made. Only files that our own records say we made or fetched are touched.
+Repairs lose nothing: a damaged file is set aside under another name until its replacement stands,
+and is put back where none can be made. Only files that our own records say we made or fetched are
+touched.
 """
 
 import re
@@ -23,13 +25,23 @@ from hapvr.chain import CHAIN
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.frames import frames_digest
-from hapvr.data.manifest import FORGETTING, FORGOTTEN, forgotten_digests, read_manifest_shard, shard_keys
+from hapvr.data.manifest import (
+    FORGETTING,
+    FORGOTTEN,
+    forgotten_digests,
+    read_manifest_shard,
+    shard_keys,
+)
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.demo.corpus import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
-from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening, whitening_provenance
+from hapvr.networks.whitening import (
+    PROVENANCE_NAME as WHITENING_NAME,
+    load_whitening,
+    whitening_provenance,
+)
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import load_bundle, read_description as read_bundle_description
 from hapvr.search import collection, marks
@@ -53,8 +65,9 @@ from hapvr.train import run_folder
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What was found of one thing that is stored. kind: of `KINDS`; key: of the shard, the run or the like, "" where there is
-    only one. message: the problem and what to do about it; "" if there is none."""
+    """What was found of one thing that is stored. kind: of `KINDS`; key: of the shard, the run or
+    the like, "" where there is only one. message: the problem and what to do about it; "" if there
+    is none."""
 
     kind: str
     key: str
@@ -64,7 +77,8 @@ class FileCheck:
 
 @dataclass(frozen=True)
 class Kind:
-    """keys: of all there is; check: raises DataError for damage; remake: None where nothing can, and `advice` says what to do."""
+    """keys: of all there is; check: raises DataError for damage; remake: None where nothing can,
+    and `advice` says what to do."""
 
     keys: Callable[[DataRoot], Sequence[str]]
     check: Callable[[DataRoot, str], object]
@@ -75,12 +89,16 @@ class Kind:
 def verify_root(
     root: DataRoot, *, kinds: Collection[str] | None = None, progress: Progress = no_progress
 ) -> list[FileCheck]:
-    """Read what the chain wrote below a data root and compare it with what was recorded of it. kinds: of KINDS; None for all.
-    Raises DataError where there is nothing to check."""
+    """Read what the chain wrote below a data root and compare it with what was recorded of it.
+    kinds: of KINDS; None for all. Raises DataError where there is nothing to check."""
     chosen = KINDS if kinds is None else kinds
-    places = [(name, key) for name, kind in KINDS.items() if name in chosen for key in kind.keys(root)]
+    places = [
+        (name, key) for name, kind in KINDS.items() if name in chosen for key in kind.keys(root)
+    ]
     if not places:
-        raise DataError(f"verify: {root.url} holds nothing that the chain wrote; is that the data root?")
+        raise DataError(
+            f"verify: {root.url} holds nothing that the chain wrote; is that the data root?"
+        )
     checks = []
     for name, key in places:
         checks.append(check(root, name, key))
@@ -97,13 +115,16 @@ def check(root: DataRoot, name: str, key: str) -> FileCheck:
         return FileCheck(name, key, "damaged", str(error))
     if made == there:
         return FileCheck(name, key, "ok")
-    said = "made from other data than is there; `hapvr index add`, or `sample`, `extract` and `index update`, make it again"
+    said = (
+        "made from other data than is there; `hapvr index add`, or `sample`, `extract` "
+        "and `index update`, make it again"
+    )
     return FileCheck(name, key, "outdated", said)
 
 
 def _origin(root: DataRoot, name: str, key: str) -> tuple[object, object]:
-    """Digests of what a step's output was made from, and of that as it is now: a copy of a part of a data root may be older
-    than the rest. Equal where nothing is known."""
+    """Digests of what a step's output was made from, and of that as it is now: a copy of a part of
+    a data root may be older than the rest. Equal where nothing is known."""
     above = {"frames": "videos", "features": "frames"}.get(name, "")
     if above:
         provenance, found = Shard(root, name, key).read().provenance, Shard(root, above, key)
@@ -115,7 +136,10 @@ def _origin(root: DataRoot, name: str, key: str) -> tuple[object, object]:
     serving = collection.serving_index(root) if name in ("descriptors", "search_index") else None
     if serving is not None and name == "search_index":
         held = serving.shards(root)
-        return held, {shard: descriptor_shard(root, serving.digest, shard).read().data_sha256 for shard in held}
+        return held, {
+            shard: descriptor_shard(root, serving.digest, shard).read().data_sha256
+            for shard in held
+        }
     if serving is not None and key.startswith(f"{serving.digest}/"):
         shard = key.split("/")[1]
         inputs = descriptor_shard(root, serving.digest, shard).read().provenance.inputs
@@ -123,8 +147,11 @@ def _origin(root: DataRoot, name: str, key: str) -> tuple[object, object]:
     return None, None
 
 
-def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress) -> list[FileCheck]:
-    """Make again what is damaged, in the order of the chain; returns all checks, with what came of it."""
+def repair(
+    project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress
+) -> list[FileCheck]:
+    """Make again what is damaged, in the order of the chain; returns all checks, with what came of
+    it."""
     root = project.root
     # files that a killed repair had set aside return to their places where nothing replaced them
     aside = pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
@@ -140,21 +167,25 @@ def repair(project: Project, checks: Sequence[FileCheck], *, progress: Progress 
             results[one] = replace(one, message=f"{one.message}. {KINDS[one.kind].advice}")
         else:
             try:
-                after = check(root, one.kind, one.key)  # whole, if what was damaged is what it was made from
+                after = check(
+                    root, one.kind, one.key
+                )  # whole, if what was damaged is what it was made from
                 if after.state == "damaged":
                     remake(project, one.key)
                     after = check(root, one.kind, one.key)
                 results[one] = replace(one, state="repaired") if after.state == "ok" else after
             except (HapvrError, OSError) as error:
-                results[one] = replace(one, message=f"{one.message}. It could not be made again: {error}")
+                results[one] = replace(
+                    one, message=f"{one.message}. It could not be made again: {error}"
+                )
         progress(len(results), len(broken))
     return [results.get(one, one) for one in checks]
 
 
 @contextmanager
 def _set_aside(root: DataRoot, *names: str) -> Iterator[None]:
-    """Move files into ASIDE while the block makes them again; they are removed once they are replaced, and put back where the
-    block fails or does not replace them."""
+    """Move files into ASIDE while the block makes them again; they are removed once they are
+    replaced, and put back where the block fails or does not replace them."""
     moved = [name for name in names if root.exists(name)]
     for name in moved:
         _move(root, name, f"{ASIDE}/{name}")
@@ -184,13 +215,17 @@ def _move(root: DataRoot, name: str, target: str) -> None:
 
 def _check_registry(root: DataRoot, _: str) -> None:
     try:
-        with closing(sqlite3.connect(f"{root.local_path(REGISTRY).as_uri()}?mode=ro", uri=True)) as database:
+        with closing(
+            sqlite3.connect(f"{root.local_path(REGISTRY).as_uri()}?mode=ro", uri=True)
+        ) as database:
             (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
             versions = database.execute("SELECT storage_location FROM model_versions").fetchall()
     except sqlite3.DatabaseError as error:
         said, versions = "ok" if "locked" in str(error) else str(error), []  # somebody writes to it
     if said != "ok":
-        raise DamagedError(f"tracking: {REGISTRY} is damaged ({said}); restore mlflow/ from one back-up")
+        raise DamagedError(
+            f"tracking: {REGISTRY} is damaged ({said}); restore mlflow/ from one back-up"
+        )
     for model in re.findall(r"/models/(m-[0-9a-f]+)/", str(versions)):
         for place in root.local_path(f"mlflow/artifacts/models/{model}").rglob("artifacts/bundle"):
             read_bundle_description(place).require_files(place)
@@ -202,7 +237,8 @@ def _check_downloads(root: DataRoot, key: str) -> None:
 
 
 def _remake_downloads(project: Project, key: str) -> None:
-    """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is, with the record of its shard."""
+    """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is,
+    with the record of its shard."""
     root = project.root
     assert root.local is not None
     record = Shard(root, "videos", key).index_name
@@ -212,7 +248,9 @@ def _remake_downloads(project: Project, key: str) -> None:
             with _set_aside(root, path.relative_to(root.local).as_posix()):
                 _regenerate(project)
                 CHAIN["videos"].run(project, key, retry_failed=True, retry_gone=False)
-                if not path.is_file() or path in damaged_files(root, key):  # e.g. a page that says it is gone
+                if not path.is_file() or path in damaged_files(
+                    root, key
+                ):  # e.g. a page that says it is gone
                     raise FileNotFoundError(path)
         except (DataError, FileNotFoundError):
             with root.write(record) as stream:
@@ -222,7 +260,8 @@ def _remake_downloads(project: Project, key: str) -> None:
 
 
 def _regenerate(project: Project, name: str = "") -> None:
-    """Make what is missing of the generated videos and benchmarks. name: of a folder whose benchmark is made again, too."""
+    """Make what is missing of the generated videos and benchmarks. name: of a folder whose
+    benchmark is made again, too."""
     with _set_aside(project.root, *([f"{CORPUS_FOLDER}/{name}/benchmark.json"] if name else [])):
         for _ in resolve_sources(project):
             pass
@@ -237,7 +276,8 @@ def _check_corpus(root: DataRoot, name: str) -> None:
 
 
 def _check_training(root: DataRoot, key: str) -> None:
-    """The files of a training, which may have come to any point; key "": the file that names the latest model."""
+    """The files of a training, which may have come to any point; key "": the file that names the
+    latest model."""
     if not key:
         current_key(root)
         return
@@ -250,7 +290,9 @@ def _check_training(root: DataRoot, key: str) -> None:
         read_description(folder / run_folder.NETWORK)
         if weights_sha256(folder / run_folder.NETWORK) != ended.weights_sha256:
             weights = folder / run_folder.NETWORK / WEIGHTS_FILE
-            raise DamagedError(f"{weights} does not hold the weights that the training ended with; {hint}")
+            raise DamagedError(
+                f"{weights} does not hold the weights that the training ended with; {hint}"
+            )
     elif (folder / run_folder.NETWORK).is_dir():  # of a baseline, or of a training that runs
         read_description(folder / run_folder.NETWORK)
         weights_sha256(folder / run_folder.NETWORK)
@@ -275,9 +317,14 @@ def _check_scores(root: DataRoot, key: str) -> None:
 def _remake_descriptors(project: Project, key: str) -> None:
     digest, shard = key.split("/")
     serving = collection.serving_index(project.root)
-    model = search_model(project, serving.model if serving is not None and serving.digest == digest else None)
+    model = search_model(
+        project, serving.model if serving is not None and serving.digest == digest else None
+    )
     if model.digest != digest:
-        raise DataError("it is of an earlier model; remove its folder, and it is made again when that one answers")
+        raise DataError(
+            "it is of an earlier model; remove its folder, and it is made again when that "
+            "one answers"
+        )
     with _set_aside(project.root, descriptor_shard(project.root, digest, shard).index_name):
         make_descriptors(project, shard, model)
     if serving is not None and serving.digest == digest:
@@ -295,7 +342,9 @@ def _check_index(root: DataRoot, _: str) -> None:
 
 def _rebuild_index(project: Project, _: str) -> None:
     serving = collection.serving_index(project.root)
-    update_index(project, search_model(project, None if serving is None else serving.model), rebuild=True)
+    update_index(
+        project, search_model(project, None if serving is None else serving.model), rebuild=True
+    )
 
 
 def _one(*places: str) -> Callable[[DataRoot], list[str]]:
@@ -309,31 +358,51 @@ def _folders(place: str) -> Callable[[DataRoot], list[str]]:
 def _shards(name: str) -> Kind:
     def remake(project: Project, key: str) -> None:
         if key not in shard_keys(project.root):
-            raise DataError(f"the manifest lacks it; if it was imported, remove {name}/{key} and import it again")
+            raise DataError(
+                f"the manifest lacks it; if it was imported, remove {name}/{key} and import "
+                "it again"
+            )
         shard, needed = Shard(project.root, name, key), {"videos": "frames", "frames": "features"}
 
         def usable(stage: str) -> set[str]:
             with suppress(DataError, OSError):  # its index may be what is damaged
-                return {row["video_id"] for row in Shard(project.root, stage, key).rows() if row["status"] == STATUS_OK}
+                return {
+                    row["video_id"]
+                    for row in Shard(project.root, stage, key).rows()
+                    if row["status"] == STATUS_OK
+                }
             return set()
 
-        held = usable(name) | usable(needed[name]) if name in needed else set[str]()  # not to be lost
+        held = (
+            usable(name) | usable(needed[name]) if name in needed else set[str]()
+        )  # not to be lost
         # Without its index nothing is taken over from the damaged data.
         with _set_aside(project.root, shard.data_name, shard.index_name):
             CHAIN[name].run(project, key)
-            asked = usable("videos") if name == "frames" else {row["video_id"] for row in shard.rows()}  # not given up
+            asked = (
+                usable("videos") if name == "frames" else {row["video_id"] for row in shard.rows()}
+            )  # not given up
             if away := held & asked - usable(name):
-                said = "are not there, or are not those that were read; connect their drive or restore them; `hapvr download` gives them up"
+                said = (
+                    "are not there, or are not those that were read; connect their drive "
+                    "or restore them; `hapvr download` gives them up"
+                )
                 raise DataError(f"{len(away)} of its videos, such as {min(away)}, {said}")
 
     return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)
 
 
 def _rows(name: str, schema: pa.Schema) -> Kind:
-    return Kind(_folders(name), lambda root, key: read_rows(root, rows_place(name, key), schema), CHAIN[name].run)
+    return Kind(
+        _folders(name),
+        lambda root, key: read_rows(root, rows_place(name, key), schema),
+        CHAIN[name].run,
+    )
 
 
-ONLY_RECORD = "Restore it from a copy: it is the only record of what people said and of what was sent"
+ONLY_RECORD = (
+    "Restore it from a copy: it is the only record of what people said and of what was sent"
+)
 KINDS: dict[str, Kind] = {
     "corpus": Kind(_folders(CORPUS_FOLDER), _check_corpus, _regenerate),
     "video_manifest": Kind(
@@ -341,7 +410,9 @@ KINDS: dict[str, Kind] = {
         read_manifest_shard,
         advice="Restore the manifest from a copy: it is the only record of its videos",
     ),
-    "forgotten": Kind(_one(FORGOTTEN, FORGETTING), lambda root, _: (forgotten_digests(root), read_journal(root))),
+    "forgotten": Kind(
+        _one(FORGOTTEN, FORGETTING), lambda root, _: (forgotten_digests(root), read_journal(root))
+    ),
     "videos": _shards("videos"),
     "downloads": Kind(_folders("videos"), _check_downloads, _remake_downloads),
     "frames": _shards("frames"),
@@ -356,7 +427,8 @@ KINDS: dict[str, Kind] = {
     "models": Kind(
         lambda root: [*_one(CURRENT_NAME)(root), *root.list_folders(MODELS)],
         _check_training,
-        advice="Nothing here can be made again; a training resumes from its newest checkpoint that can be read",
+        advice="Nothing here can be made again; a training resumes from its newest "
+        "checkpoint that can be read",
     ),
     "benchmark_scores": Kind(
         lambda root: [
@@ -365,7 +437,9 @@ KINDS: dict[str, Kind] = {
             for name in root.list_folders(f"{MODELS}/{run}/benchmarks")
         ],
         _check_scores,
-        lambda project, key: make_benchmark_scores(project, trained_run(project, key.split("/")[0]), key.split("/")[1]),
+        lambda project, key: make_benchmark_scores(
+            project, trained_run(project, key.split("/")[0]), key.split("/")[1]
+        ),
     ),
     "descriptors": Kind(
         lambda root: [
@@ -379,11 +453,15 @@ KINDS: dict[str, Kind] = {
     "search_index": Kind(_one(collection.CURRENT), _check_index, _rebuild_index),
     "duplicate_pairs": _rows("duplicate_pairs", PAIR_SCHEMA),
     "duplicate_groups": Kind(
-        _one(GROUPS_PLACE), lambda root, _: read_rows(root, GROUPS_PLACE, GROUP_SCHEMA), CHAIN["duplicate_groups"].run
+        _one(GROUPS_PLACE),
+        lambda root, _: read_rows(root, GROUPS_PLACE, GROUP_SCHEMA),
+        CHAIN["duplicate_groups"].run,
     ),
     "watch_matches": _rows("watch_matches", WATCH_SCHEMA),
     "marks": Kind(_one(marks.PLACE), lambda root, _: marks.read_marks(root), advice=ONLY_RECORD),
     "registry": Kind(_one(REGISTRY, "mlflow/artifacts/models"), _check_registry),
-    "outbox": Kind(_one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD),
+    "outbox": Kind(
+        _one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD
+    ),
 }
 """Everything that the chain stores, in its order."""

@@ -22,11 +22,13 @@ Result = TypeVar("Result")
 def open_pool(
     *, workers: int, limits: Mapping[int, int], prepare: Callable[[], None] | None = None
 ) -> Iterator[ProcessPool]:
-    """Worker processes with limits, which end with this block and with this process; they start when work comes.
+    """Worker processes with limits, which end with this block and with this process; they start
+    when work comes.
 
-    limits: kind of resource (resource.RLIMIT_...) -> most that a worker may take of it. prepare: called first in each worker.
-    Workers do not import the program's main module: a script that decodes videos needs no `__main__` guard, and a program that
-    loads networks does not load them in each worker."""
+    limits: kind of resource (resource.RLIMIT_...) -> most that a worker may take of it. prepare:
+    called first in each worker. Workers do not import the program's main module: a script that
+    decodes videos needs no `__main__` guard, and a program that loads networks does not load them
+    in each worker."""
     with ProcessPool(
         max_workers=workers,
         initializer=_prepare_worker,
@@ -39,14 +41,24 @@ def open_pool(
             pool.stop()  # type: ignore[no-untyped-call]
 
 
-def call_limited(function: Callable[[Path], Result], path: Path, *, memory_bytes: int, timeout_s: float) -> Result:
-    """function(path) in a process with these limits, which says nothing on standard error. Raises what the function raises, and
-    ValueError where the process needs more or ends."""
+def call_limited(
+    function: Callable[[Path], Result], path: Path, *, memory_bytes: int, timeout_s: float
+) -> Result:
+    """function(path) in a process with these limits, which says nothing on standard error. Raises
+    what the function raises, and ValueError where the process needs more or ends."""
     with open_pool(workers=1, limits={resource.RLIMIT_AS: memory_bytes}, prepare=_mute) as pool:
         try:
             return pool.schedule(function, args=(path,), timeout=timeout_s).result()
-        except (ProcessExpired, TimeoutError, MemoryError, PicklingError) as error:  # Rust panics cannot be pickled
-            said = f"it takes more than {memory_bytes} bytes of memory or {timeout_s:g} s, or ends its process"
+        except (
+            ProcessExpired,
+            TimeoutError,
+            MemoryError,
+            PicklingError,
+        ) as error:  # Rust panics cannot be pickled
+            said = (
+                f"it takes more than {memory_bytes} bytes of memory or {timeout_s:g} s, "
+                "or ends its process"
+            )
             raise ValueError(said) from error
 
 
@@ -69,12 +81,15 @@ class _WorkerProcess(SpawnProcess):
             try:
                 super().start()
             finally:
-                main.__dict__.update({name: value for name, value in hidden.items() if name == "__spec__" or value})
+                main.__dict__.update(
+                    {name: value for name, value in hidden.items() if name == "__spec__" or value}
+                )
 
 
 class _WorkerContext(SpawnContext):
-    """Starts `_WorkerProcess` and keeps its locks until the last process has ended. A pool gives up its locks before it ends
-    its processes; one that was still starting would not find them and complain."""
+    """Starts `_WorkerProcess` and keeps its locks until the last process has ended. A pool gives up
+    its locks before it ends its processes; one that was still starting would not find them and
+    complain."""
 
     Process = _WorkerProcess
 
@@ -87,13 +102,19 @@ class _WorkerContext(SpawnContext):
         return lock
 
 
-def _prepare_worker(limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None) -> None:
-    sys.dont_write_bytecode = True  # a limit of file size would cut it, and other processes would read what is left
+def _prepare_worker(
+    limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None
+) -> None:
+    sys.dont_write_bytecode = (
+        True  # a limit of file size would cut it, and other processes would read what is left
+    )
     for kind, wanted in limits.items():
         given = [value for value in resource.getrlimit(kind) if value != resource.RLIM_INFINITY]
         resource.setrlimit(kind, (min([wanted, *given]), min([wanted, *given])))
 
-    def die_with_parent() -> None:  # a worker that is stuck in a decoder never reads its closed pipe
+    def die_with_parent() -> (
+        None
+    ):  # a worker that is stuck in a decoder never reads its closed pipe
         while os.getppid() == parent_pid:
             time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)

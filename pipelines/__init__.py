@@ -1,1 +1,2 @@
-"""What Dagster loads: definitions, resources and jobs. Also the demo, and the servers of `make ui`."""
+"""What Dagster loads: definitions, resources and jobs. Also the demo, and the servers of `make
+ui`."""

@@ -1,8 +1,9 @@
-"""The jobs of the chain, and what runs by itself: a sensor that makes what is missing, one that looks for new videos, and the
-schedule that re-trains.
+"""The jobs of the chain, and what runs by itself: a sensor that makes what is missing, one that
+looks for new videos, and the schedule that re-trains.
 
-`make demo` runs the jobs up to `index`; `duplicates`, `group` and `watch` are for people and for the automation. Sensors and
-schedule start stopped unless `automation.enabled` is set, and can be switched in the UI.
+`make demo` runs the jobs up to `index`; `duplicates`, `group` and `watch` are for people and for
+the automation. Sensors and schedule start stopped unless `automation.enabled` is set, and can be
+switched in the UI.
 """
 
 import hashlib
@@ -33,18 +34,30 @@ SETTINGS = automation_settings()
 ONE_AT_A_TIME = "hapvr/one_at_a_time"
 """dagster.yaml lets one run at a time have each value of this tag."""
 ON_REQUEST = ("duplicates", "group", "watch")
-EXCLUSIVE: dict[str, str] = {"find_videos": "manifest", "retrain": "training", "index": "index", "group": "group"}
+EXCLUSIVE: dict[str, str] = {
+    "find_videos": "manifest",
+    "retrain": "training",
+    "index": "index",
+    "group": "group",
+}
 """Jobs of which one run at a time makes sense, with the value of their tag."""
 SETTLE_S = 30.0
-SENSOR_STATUS = dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
-SCHEDULE_STATUS = dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.DefaultScheduleStatus.STOPPED
+SENSOR_STATUS = (
+    dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
+)
+SCHEDULE_STATUS = (
+    dg.DefaultScheduleStatus.RUNNING if SETTINGS.enabled else dg.DefaultScheduleStatus.STOPPED
+)
 
 MADE = ~dg.AutomationCondition.missing()
 IDLE = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
-# A missing asset is asked for once, as soon as its inputs exist. A failed one waits for a retry or for a person.
-# AutomationCondition.on_missing would not do: it ignores what was missing before automation was switched on. `in_progress`
-# alone would not do either: for a moment, what a run has just made is neither in progress nor there.
-ASKED = dg.AutomationCondition.newly_requested().since(dg.AutomationCondition.missing().newly_true())
+# A missing asset is asked for once, as soon as its inputs exist. A failed one waits for a retry or
+# for a person. AutomationCondition.on_missing would not do: it ignores what was missing before
+# automation was switched on. `in_progress` alone would not do either: for a moment, what a run has
+# just made is neither in progress nor there.
+ASKED = dg.AutomationCondition.newly_requested().since(
+    dg.AutomationCondition.missing().newly_true()
+)
 MISSING = (
     dg.AutomationCondition.missing()
     & ~ASKED
@@ -56,8 +69,8 @@ MISSING = (
 WITH_SHARDS = (MISSING & dg.AutomationCondition.any_deps_match(MADE)).with_label(
     "missing, shards are there and have their frames"
 )
-# Decoding and networks are separate runs, since only the latter take a GPU's turn; pseudo labels do not depend on the
-# whitening, but wait for it: one run then makes them with the views, in one pass.
+# Decoding and networks are separate runs, since only the latter take a GPU's turn; pseudo labels do
+# not depend on the whitening, but wait for it: one run then makes them with the views, in one pass.
 AFTER_WHITENING = (
     MISSING
     & ~dg.AutomationCondition.any_deps_match(dg.AutomationCondition.missing())
@@ -66,7 +79,8 @@ AFTER_WHITENING = (
 
 
 def run_tags(job: "Job") -> dict[str, str]:
-    """Tags of the runs of a job: how they are retried, and what they ask of a Ray cluster if the configuration says so."""
+    """Tags of the runs of a job: how they are retried, and what they ask of a Ray cluster if the
+    configuration says so."""
     tags = {
         "dagster/max_retries": "2",
         "dagster/retry_on_asset_or_op_failure": "true",
@@ -94,7 +108,8 @@ jobs = {
 
 @lru_cache(maxsize=1)
 def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
-    """What the chain lacks, asked once per tick; nothing of a part of it where a record is damaged, so that the rest goes on."""
+    """What the chain lacks, asked once per tick; nothing of a part of it where a record is damaged,
+    so that the rest goes on."""
     from hapvr.chain import outdated, stale
 
     opened, found = project_resource().open(), dict[str, dict[str, str]]()
@@ -110,7 +125,8 @@ def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Outdated(dg.AutomationCondition):
-    """True for what `hapvr.chain.stale` and `outdated` ask for, once for each digest: what failed waits for a retry or for a person."""
+    """True for what `hapvr.chain.stale` and `outdated` ask for, once for each digest: what failed
+    waits for a retry or for a person."""
 
     step: str
 
@@ -128,14 +144,22 @@ class Outdated(dg.AutomationCondition):
         elif not new:
             candidates = context.get_empty_subset()
         if not candidates.is_empty:
-            chosen = candidates.expensively_compute_partition_keys() if CHAIN[self.step].per_shard else {""}
-            asked = {key: wanted[key] for key in wanted if key in chosen or asked.get(key) == wanted[key]}
+            chosen = (
+                candidates.expensively_compute_partition_keys()
+                if CHAIN[self.step].per_shard
+                else {""}
+            )
+            asked = {
+                key: wanted[key] for key in wanted if key in chosen or asked.get(key) == wanted[key]
+            }
         return dg.AutomationResult(context, candidates, cursor=json.dumps(asked))
 
 
 # `Outdated` comes last, so that it sees what nothing else holds back.
 OUTDATED = {
-    step.name: (IDLE & Outdated(step.name)).with_label("not what its inputs, the champion and the settings ask for")
+    step.name: (IDLE & Outdated(step.name)).with_label(
+        "not what its inputs, the champion and the settings ask for"
+    )
     for step in CHAIN.values()
     if step.job in ("ingest", "extract", "describe", "index", "duplicates", "group", "watch")
 }
@@ -165,7 +189,8 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
     default_status=SENSOR_STATUS,
     run_tags=_most_resources(),
     use_user_code_server=True,
-    description="Takes new shards to features, views and labels, and brings index, duplicates and watch matches up to date "
+    description="Takes new shards to features, views and labels, and brings index, "
+    "duplicates and watch matches up to date "
     "with the champion: after new shards, a promotion or a rollback.",
 )
 
@@ -175,37 +200,52 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
     jobs=[jobs["find_videos"], jobs["retrain"]],
     minimum_interval_seconds=SETTINGS.watch_every_s,
     default_status=SENSOR_STATUS,
-    description="Looks at the sources: new files or rows start `find_videos`; those that changed are noted. When "
-    "`automation.retrain_new_videos` training videos have features that the model has not seen, it starts `retrain`.",
+    description="Looks at the sources: new files or rows start `find_videos`; those that "
+    "changed are noted. When "
+    "`automation.retrain_new_videos` training videos have features that the model has not "
+    "seen, it starts `retrain`.",
 )
-def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.RunRequest | dg.SkipReason:
+def new_videos(
+    context: dg.SensorEvaluationContext, project: ProjectResource
+) -> dg.RunRequest | dg.SkipReason:
     from hapvr.steps.sources import TICK_PLACE, changed_shards, snapshot_sources
     from hapvr.steps.training import pending_data
 
     opened = project.open()
     if is_unmounted(context.instance, opened.root):
-        return dg.SkipReason("the data root is empty, and was not: mount its drive, or run find_videos to begin anew")
+        return dg.SkipReason(
+            "the data root is empty, and was not: mount its drive, or run find_videos to begin anew"
+        )
     offer, unsettled = snapshot_sources(opened, settle_s=SETTLE_S)
     opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     if unsettled:
-        return dg.SkipReason(f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}")
+        return dg.SkipReason(
+            f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}"
+        )
     before, made_by = last_manifest(context.instance, opened.root) or (None, "")
     opened.root.write_json(CHANGED_PLACE, changed_shards(opened))
     if offer != before:
         if running := _running(context.instance, "find_videos"):
             return dg.SkipReason(f"run {running} is making the manifest")
-        # sources may come back to an earlier state, what failed is tried again each hour, and Dagster takes a key once
-        return dg.RunRequest(job_name="find_videos", run_key=f"{offer}/{made_by}/{time.time() // 3600:.0f}")
+        # sources may come back to an earlier state, what failed is tried again each hour, and
+        # Dagster takes a key once
+        return dg.RunRequest(
+            job_name="find_videos", run_key=f"{offer}/{made_by}/{time.time() // 3600:.0f}"
+        )
     pending, wanted = pending_data(opened), opened.config.automation.retrain_new_videos
     if pending.num_videos < wanted:
-        return dg.SkipReason(f"the manifest has all videos; {pending.num_videos} of {wanted} are new to the model")
+        return dg.SkipReason(
+            f"the manifest has all videos; {pending.num_videos} of {wanted} are new to the model"
+        )
     if pending.awaited:
         return _awaiting(pending)
     if running := _running(context.instance, "retrain"):
         return dg.SkipReason(f"run {running} is re-training")
     # A digest: run keys are indexed, and PostgreSQL refuses to index a list of hundreds of shards.
     key = hashlib.sha256(",".join(pending.shards).encode()).hexdigest()
-    return dg.RunRequest(job_name="retrain", run_key=key, tags={"hapvr/new_videos": str(pending.num_videos)})
+    return dg.RunRequest(
+        job_name="retrain", run_key=key, tags={"hapvr/new_videos": str(pending.num_videos)}
+    )
 
 
 @dg.schedule(
@@ -214,7 +254,8 @@ def new_videos(context: dg.SensorEvaluationContext, project: ProjectResource) ->
     cron_schedule=SETTINGS.retrain_cron,
     execution_timezone=SETTINGS.timezone,
     default_status=SCHEDULE_STATUS,
-    description="Starts `retrain` on all data. It skips while a training runs, and if nothing has changed since the last one.",
+    description="Starts `retrain` on all data. It skips while a training runs, and if "
+    "nothing has changed since the last one.",
 )
 def retrain_on_schedule(
     context: dg.ScheduleEvaluationContext, project: ProjectResource
@@ -233,7 +274,8 @@ def retrain_on_schedule(
 
 def _awaiting(pending: "PendingData") -> dg.SkipReason:
     return dg.SkipReason(
-        f"{len(pending.awaited)} shards of the benchmarks have no features yet, e.g. {pending.awaited[0]}; "
+        f"{len(pending.awaited)} shards of the benchmarks have no features yet, e.g. "
+        f"{pending.awaited[0]}; "
         "if they do not come, see the runs of their assets"
     )
 

@@ -7,10 +7,14 @@ from pipelines import automation, monitoring
 from pipelines.resources import project_resource
 
 assets = dg.map_asset_specs(
-    lambda spec: spec.replace_attributes(automation_condition=automation.CONDITIONS.get(spec.key.to_user_string())),
+    lambda spec: spec.replace_attributes(
+        automation_condition=automation.CONDITIONS.get(spec.key.to_user_string())
+    ),
     [
         asset
-        for asset in dg.load_assets_from_modules([videos, features, training, evaluation, registry, search, duplicates])
+        for asset in dg.load_assets_from_modules(
+            [videos, features, training, evaluation, registry, search, duplicates]
+        )
         if isinstance(asset, dg.AssetsDefinition)
     ],
 )

@@ -1,9 +1,10 @@
-"""`make demo`: the jobs from the sources to a registered model and an index, a table of scores, and the answer of a search.
+"""`make demo`: the jobs from the sources to a registered model and an index, a table of scores, and
+the answer of a search.
 
 python -m pipelines.demo
 
-It starts Dagster for as long as it works, since the daemon launches the runs; `make ui` shows them afterwards. What takes
-seconds to import is imported after the first line.
+It starts Dagster for as long as it works, since the daemon launches the runs; `make ui` shows them
+afterwards. What takes seconds to import is imported after the first line.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class DemoFailure(Exception):
 
 
 def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str]) -> None:
-    """Wait for runs to end, and print what a training says. Raises DemoFailure with the reason of the first that fails."""
+    """Wait for runs to end, and print what a training says. Raises DemoFailure with the reason of
+    the first that fails."""
     cursors: dict[str, str | None] = dict.fromkeys(runs)
     while cursors:
         time.sleep(0.5)
@@ -59,11 +61,14 @@ def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str])
                     from pipelines.monitoring import failure_reason
 
                     reason = failure_reason(instance, run_id)
-                    raise DemoFailure(f"{reason}\nThe log is in the UI (`make ui`) under run {run_id}.")
+                    raise DemoFailure(
+                        f"{reason}\nThe log is in the UI (`make ui`) under run {run_id}."
+                    )
 
 
 def main() -> int:
-    """0: registered; 1: a step failed; 2: the configuration is wrong, or the instance is in use; 130: interrupted."""
+    """0: registered; 1: a step failed; 2: the configuration is wrong, or the instance is in use;
+    130: interrupted."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that runs and servers are ended
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
     console = Console(soft_wrap=True)
@@ -71,7 +76,10 @@ def main() -> int:
     launched: list[str] = []
     try:
         project = open_project()
-        console.print(f"{config_path()}: from its videos to a registered model and an index; Dagster is starting")
+        console.print(
+            f"{config_path()}: from its videos to a registered model and an index; Dagster "
+            "is starting"
+        )
         import dagster as dg
         from dagster_graphql import DagsterGraphQLClient
 
@@ -89,7 +97,10 @@ def main() -> int:
                     if not run.is_finished:  # its process has ended with the servers
                         instance.report_run_canceled(run)
     except Timeout:
-        console.print(f"`make ui` or `make demo` is using {home}: end it first, or set DAGSTER_HOME to another folder.")
+        console.print(
+            f"`make ui` or `make demo` is using {home}: end it first, or set DAGSTER_HOME to "
+            "another folder."
+        )
         return 2
     except (HapvrError, DemoFailure, ServerError) as error:
         console.print(str(error), markup=False)
@@ -100,9 +111,14 @@ def main() -> int:
 
 
 def _run_jobs(
-    client: DagsterGraphQLClient, instance: dg.DagsterInstance, console: Console, launched: list[str], project: Project
+    client: DagsterGraphQLClient,
+    instance: dg.DagsterInstance,
+    console: Console,
+    launched: list[str],
+    project: Project,
 ) -> None:
-    """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids of the runs."""
+    """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids
+    of the runs."""
     from hapvr import chain
     from pipelines.automation import ON_REQUEST
 
@@ -112,7 +128,11 @@ def _run_jobs(
         shards = chain.shards_of(project, steps[0])
         first = len(launched)
         for shard in shards:
-            launched.append(client.submit_job_execution(job, tags={"dagster/partition": shard} if shard else None))
+            launched.append(
+                client.submit_job_execution(
+                    job, tags={"dagster/partition": shard} if shard else None
+                )
+            )
         _follow(instance, console, launched[first:])
         made += f", {len(shards)} shards" if steps[0].per_shard else ""
         line = f"[{number}/{len(jobs)}] {job:<12} {made}: {time.monotonic() - began:.1f} s"
@@ -120,7 +140,8 @@ def _run_jobs(
 
 
 def print_summary(project: Project, console: Console) -> None:
-    """One table of the current model's scores next to the baseline's, the registered version, what was lost, where to look."""
+    """One table of the current model's scores next to the baseline's, the registered version, what
+    was lost, where to look."""
     import polars as pl
     from rich.table import Table
 
@@ -138,18 +159,27 @@ def print_summary(project: Project, console: Console) -> None:
         for task in (*next(iter(rows.values()))["metrics"], "mean"):
             table.add_column(task, justify="right")
         for row, result in rows.items():
-            table.add_row(row, *(f"{100 * value:.2f}" for value in (*result["metrics"].values(), means[row])))
+            table.add_row(
+                row, *(f"{100 * value:.2f}" for value in (*result["metrics"].values(), means[row]))
+            )
         console.print(table)
         if means[TRAINED] <= means[BASELINE]:
             console.print(
-                f"The trained model does not beat the untrained baseline on {name}: {100 * means[TRAINED]:.2f} against "
+                f"The trained model does not beat the untrained baseline on {name}: "
+                f"{100 * means[TRAINED]:.2f} against "
                 f"{100 * means[BASELINE]:.2f}. More training videos or more views usually help."
             )
     if project.config.evaluation.benchmarks:
         console.print(f"seed {project.config.train.seed}; other seeds were not run")
     failed = video_status(project).filter(pl.col("status") != "ok")
-    lines = [f"{row['video_id']}: {row['reason']}: {row['message']}" for row in failed.head(20).iter_rows(named=True)]
-    lines += [*health(project).lines(), f"data: {project.root.url}; `make ui` shows it and the Dagster graph"]
+    lines = [
+        f"{row['video_id']}: {row['reason']}: {row['message']}"
+        for row in failed.head(20).iter_rows(named=True)
+    ]
+    lines += [
+        *health(project).lines(),
+        f"data: {project.root.url}; `make ui` shows it and the Dagster graph",
+    ]
     console.print("\n".join(lines), markup=False, highlight=False)
 
 
@@ -164,14 +194,21 @@ def print_answer(project: Project, console: Console) -> None:
     if source is None:
         return
     shown = os.path.relpath(query, CHECKOUT) if query.is_relative_to(CHECKOUT) else str(query)
-    command = shlex.join(["hapvr", "search", shown, "--config", config_path(), "--top", str(ANSWERS)])
-    console.print(f"\nA search for an edited part of {source}:\n$ .venv/bin/{command}", markup=False, highlight=False)
+    command = shlex.join(
+        ["hapvr", "search", shown, "--config", config_path(), "--top", str(ANSWERS)]
+    )
+    console.print(
+        f"\nA search for an edited part of {source}:\n$ .venv/bin/{command}",
+        markup=False,
+        highlight=False,
+    )
     with suppress(typer.Exit):  # it has said why
         search(config=CHECKOUT / config_path(), queries=[shown], top=ANSWERS)
 
 
 def _write_query(project: Project, query: Path) -> str | None:
-    """The middle half of the first training video in the index, cropped and with a logo; its id, None where there is none."""
+    """The middle half of the first training video in the index, cropped and with a logo; its id,
+    None where there is none."""
     from hapvr.data.manifest import read_manifest
     from hapvr.demo.clips_benchmark import load_frames
     from hapvr.demo.corpus import write_mp4
@@ -181,7 +218,9 @@ def _write_query(project: Project, query: Path) -> str | None:
     from hapvr.video.sources import path_of_text
 
     indexed = current_index(project.root).open(project.root, project.config.search).videos()
-    for row in read_manifest(project.root).filter(split="train").sort("video_id").iter_rows(named=True):
+    for row in (
+        read_manifest(project.root).filter(split="train").sort("video_id").iter_rows(named=True)
+    ):
         file = path_of_text(row["uri"])
         if row["video_id"] in indexed and file.is_file():
             frames, fps = load_frames(file)

@@ -1,6 +1,7 @@
 """Sensors that clean up after runs which could not do so themselves.
 
-Dagster notices that a process died only while the server that started it lives: so runs note theirs (`ProjectResource`).
+Dagster notices that a process died only while the server that started it lives: so runs note theirs
+(`ProjectResource`).
 """
 
 import socket
@@ -35,15 +36,20 @@ ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRun
     name="fail_lost_runs",
     minimum_interval_seconds=INTERVAL_S,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Fails runs whose process on this machine is gone (killed, out of memory, restart), so that they are retried.",
+    description="Fails runs whose process on this machine is gone (killed, out of memory, "
+    "restart), so that they are retried.",
 )
 def fail_lost_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     started = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
     lost = [run for run in started if is_lost(run.tags.get(PROCESS_TAG, ""))]
     for run in lost:
-        context.instance.report_run_failed(run, f"process {run.tags[PROCESS_TAG]} of this run is gone")
+        context.instance.report_run_failed(
+            run, f"process {run.tags[PROCESS_TAG]} of this run is gone"
+        )
     names = ", ".join(run.run_id for run in lost)
-    return dg.SkipReason(f"failed {len(lost)} lost runs: {names}" if lost else f"{len(started)} runs, none lost")
+    return dg.SkipReason(
+        f"failed {len(lost)} lost runs: {names}" if lost else f"{len(started)} runs, none lost"
+    )
 
 
 def is_lost(process: str) -> bool:
@@ -61,14 +67,16 @@ def is_lost(process: str) -> bool:
 
 
 def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensorDefinition:
-    """A sensor for runs that ended with `status`. A retry continues the same MLflow run, which is then left alone."""
+    """A sensor for runs that ended with `status`. A retry continues the same MLflow run, which is
+    then left alone."""
 
     @dg.run_status_sensor(
         name=name,
         run_status=status,
         minimum_interval_seconds=INTERVAL_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Closes the MLflow run of a training that died, and tells of runs that failed and are not retried.",
+        description="Closes the MLflow run of a training that died, and tells of runs that "
+        "failed and are not retried.",
     )
     def close(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
         from hapvr.steps.alerts import run_failed, tell
@@ -81,7 +89,9 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
             tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, said))
         going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
         if mlflow_run and not context.instance.get_runs(going_on, limit=1):
-            client = tracker_of(opened).client  # last: where MLflow does not answer, the tick ends here
+            client = tracker_of(
+                opened
+            ).client  # last: where MLflow does not answer, the tick ends here
             if client.get_run(mlflow_run).info.status == "RUNNING":
                 client.set_terminated(mlflow_run, status="FAILED")
 
@@ -92,15 +102,21 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
     """What the first failed step of a run said; where no step failed, what Dagster said."""
     failures = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
     said = "the run ended before its first step"
-    for event in (entry.get_dagster_event() for entry in instance.all_logs(run_id, of_type=failures)):
+    for event in (
+        entry.get_dagster_event() for entry in instance.all_logs(run_id, of_type=failures)
+    ):
         if not event.is_step_failure:
             said = event.message or said
             continue
         failure = event.step_failure_data
         if failure.user_failure_data and failure.user_failure_data.description:
             return without_logins(failure.user_failure_data.description)
-        error = failure.error and (failure.error.cause or failure.error)  # Dagster's own is around ours
-        return without_logins(error.message.strip()) if error is not None else "no error was recorded"
+        error = failure.error and (
+            failure.error.cause or failure.error
+        )  # Dagster's own is around ours
+        return (
+            without_logins(error.message.strip()) if error is not None else "no error was recorded"
+        )
     return without_logins(said)
 
 
@@ -116,21 +132,34 @@ def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource
 
     opened = project.open()
     delivery = deliver_alerts(opened, limit_s=DELIVER_S)  # first, whatever the look may find
-    if opened.config.watch.webhook is not None and abs(time.time() - float(context.cursor or 0)) > LOOK_S:
+    if (
+        opened.config.watch.webhook is not None
+        and abs(time.time() - float(context.cursor or 0)) > LOOK_S
+    ):
         try:
             concerns = health(opened).concerns
         except HapvrError as error:
-            concerns = [Concern("status_unknown", "status", f"what is stored cannot be read: {error}", lasting=True)]
+            concerns = [
+                Concern(
+                    "status_unknown",
+                    "status",
+                    f"what is stored cannot be read: {error}",
+                    lasting=True,
+                )
+            ]
         tell(opened, *concerns)
         context.update_cursor(str(time.time()))
-    return dg.SkipReason(f"{delivery.delivered} messages were posted, {delivery.waiting} wait. {delivery.problem}")
+    return dg.SkipReason(
+        f"{delivery.delivered} messages were posted, {delivery.waiting} wait. {delivery.problem}"
+    )
 
 
 @dg.sensor(
     name="old_runs",
     minimum_interval_seconds=OLD_INTERVAL_S,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Removes runs and trainings that ended `retention.run_days` ago and that nothing needs any more.",
+    description="Removes runs and trainings that ended `retention.run_days` ago and that "
+    "nothing needs any more.",
 )
 def old_runs(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
     from hapvr.steps.training import remove_old_trainings
@@ -144,10 +173,19 @@ def old_runs(context: dg.SensorEvaluationContext, project: ProjectResource) -> d
 
 
 def remove_old_runs(instance: dg.DagsterInstance, before: datetime) -> int:
-    """Remove runs that ended before a moment, MAX_REMOVED at most, but for the last one that made an asset or partition."""
-    ended = instance.get_run_records(dg.RunsFilter(statuses=ENDED, updated_before=before), ascending=True)
-    kept = {run for name in CHAIN for run in _made_last(instance, dg.AssetKey(name))} if ended else set()
-    old = [record.dagster_run.run_id for record in ended if record.dagster_run.run_id not in kept][:MAX_REMOVED]
+    """Remove runs that ended before a moment, MAX_REMOVED at most, but for the last one that made
+    an asset or partition."""
+    ended = instance.get_run_records(
+        dg.RunsFilter(statuses=ENDED, updated_before=before), ascending=True
+    )
+    kept = (
+        {run for name in CHAIN for run in _made_last(instance, dg.AssetKey(name))}
+        if ended
+        else set()
+    )
+    old = [record.dagster_run.run_id for record in ended if record.dagster_run.run_id not in kept][
+        :MAX_REMOVED
+    ]
     for run_id in old:
         instance.delete_run(run_id)
         instance.compute_log_manager.delete_logs(prefix=[run_id])

@@ -1,7 +1,9 @@
-"""Resources, set by environment variables so that the same code serves the UI, schedules and the demo.
+"""Resources, set by environment variables so that the same code serves the UI, schedules and the
+demo.
 
-HAPVR_CONFIG: the configuration file (default configs/demo.yaml). HAPVR_VIDEOS: replaces the path of its first source.
-HAPVR_MLFLOW_PAGE, HAPVR_DAGSTER_PAGE: where people reach the pages (default what `make ui` serves).
+HAPVR_CONFIG: the configuration file (default configs/demo.yaml). HAPVR_VIDEOS: replaces the path of
+its first source. HAPVR_MLFLOW_PAGE, HAPVR_DAGSTER_PAGE: where people reach the pages (default what
+`make ui` serves).
 """
 
 import os
@@ -22,7 +24,8 @@ def config_path() -> str:
 
 
 def open_project() -> "Project":
-    """The project of the environment, without Dagster, which takes seconds to import. Raises ConfigError."""
+    """The project of the environment, without Dagster, which takes seconds to import. Raises
+    ConfigError."""
     from hapvr.steps.project import Project
 
     return Project.open(CHECKOUT / config_path(), folder=CHECKOUT, overrides=_overrides())
@@ -42,7 +45,8 @@ def project_resource() -> "ProjectResource":
 
 
 def automation_settings() -> "AutomationConfig":
-    """The configuration's section; defaults if the file is wrong, which every run, tick and `make demo` then says."""
+    """The configuration's section; defaults if the file is wrong, which every run, tick and `make
+    demo` then says."""
     from hapvr.config import AutomationConfig
     from hapvr.errors import ConfigError
 

@@ -1,9 +1,12 @@
-"""`make ui`: Dagster's UI, an MLflow server and the search service over one configuration's data, on 127.0.0.1.
+"""`make ui`: Dagster's UI, an MLflow server and the search service over one configuration's data,
+on 127.0.0.1.
 
-python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000] [--search-port 8000] [--host ADDRESS --allow-remote]
+python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000] [--search-port 8000] [--host
+ADDRESS --allow-remote]
 
-No server asks who is there, and whoever reaches them can start runs and change the registry. So an address that others
-reach is refused unless it is asked for twice, by --host and --allow-remote; put a proxy with a login before it.
+No server asks who is there, and whoever reaches them can start runs and change the registry. So an
+address that others reach is refused unless it is asked for twice, by --host and --allow-remote; put
+a proxy with a login before it.
 """
 
 import argparse
@@ -40,10 +43,12 @@ class ServerError(Exception):
 
 
 class Start:
-    """Starts servers in the checkout, each in a session of its own, so that Ctrl-C reaches this process alone."""
+    """Starts servers in the checkout, each in a session of its own, so that Ctrl-C reaches this
+    process alone."""
 
     def __init__(self, folder: Path, log: IO[bytes] | None) -> None:
-        """folder: for files that are needed as long as they run. log: gets what they print; None: it is shown."""
+        """folder: for files that are needed as long as they run. log: gets what they print; None:
+        it is shown."""
         self.folder = folder
         self.log = log
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -51,7 +56,9 @@ class Start:
     def __call__(self, *command: str | Path) -> None:
         """Raises ServerError where another has ended."""
         self.check()
-        process = subprocess.Popen(command, cwd=CHECKOUT, stdout=self.log, stderr=self.log, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=CHECKOUT, stdout=self.log, stderr=self.log, start_new_session=True
+        )
         self.processes.append(process)
 
     def check(self) -> None:
@@ -61,7 +68,8 @@ class Start:
                 raise ServerError(f"{process.args!r} ended with exit code {process.returncode}")
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait until a server answers. Raises ServerError if one has ended, or after START_TIMEOUT_S."""
+        """Wait until a server answers. Raises ServerError if one has ended, or after
+        START_TIMEOUT_S."""
         end = time.monotonic() + START_TIMEOUT_S
         while not ready():
             self.check()
@@ -72,7 +80,8 @@ class Start:
 
 @contextmanager
 def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
-    """Servers that end with the context, with all that they have started: asked first, killed after END_TIMEOUT_S."""
+    """Servers that end with the context, with all that they have started: asked first, killed after
+    END_TIMEOUT_S."""
     with TemporaryDirectory(prefix="hapvr-") as folder:
         start = Start(Path(folder), log)
         try:
@@ -81,7 +90,9 @@ def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             # An interrupt may have come just after a process began, before it was noted.
-            groups = {child.pid for child in psutil.Process().children()} | {child.pid for child in start.processes}
+            groups = {child.pid for child in psutil.Process().children()} | {
+                child.pid for child in start.processes
+            }
             _send(groups, signal.SIGTERM)
             end = time.monotonic() + END_TIMEOUT_S
             while time.monotonic() < end and _send(groups, 0):
@@ -111,25 +122,42 @@ def free_port() -> int:
 
 
 def only_server(home: Path) -> FileLock:
-    """A lock that one server and daemon of an instance holds; two daemons would launch a run twice. Raises filelock.Timeout."""
+    """A lock that one server and daemon of an instance holds; two daemons would launch a run twice.
+    Raises filelock.Timeout."""
     home.mkdir(parents=True, exist_ok=True)
     return FileLock(home / "server.lock", timeout=0)
 
 
 def start_dagster(start: Start, *, host: str, port: int) -> None:
-    """Start Dagster's web server, behind the guard, and its daemon, and wait until the web server answers.
+    """Start Dagster's web server, behind the guard, and its daemon, and wait until the web server
+    answers.
 
-    Both ask one server of this project's code, as they would start one each otherwise, and the daemon one every minute.
+    Both ask one server of this project's code, as they would start one each otherwise, and the
+    daemon one every minute.
     """
-    (entry,) = yaml.safe_load((CHECKOUT / "workspace.yaml").read_text(encoding="utf-8"))["load_from"]
+    (entry,) = yaml.safe_load((CHECKOUT / "workspace.yaml").read_text(encoding="utf-8"))[
+        "load_from"
+    ]
     code, programs = entry["python_file"], Path(sys.executable).parent
     address, workspace = start.folder / "code.sock", start.folder / "workspace.yaml"
     served = {"grpc_server": {"socket": str(address), "location_name": code["location_name"]}}
     workspace.write_text(yaml.safe_dump({"load_from": [served]}), encoding="utf-8")
-    options = ["--python-file", code["relative_path"], "--attribute", code["attribute"], "--socket", address]
-    options += ["--working-directory", code["working_directory"], "--location-name", code["location_name"]]
-    # The process that it starts for the code takes runs along when it ends; by default it does so after half a minute
-    # in which a busy machine gave its parent no time.
+    options = [
+        "--python-file",
+        code["relative_path"],
+        "--attribute",
+        code["attribute"],
+        "--socket",
+        address,
+    ]
+    options += [
+        "--working-directory",
+        code["working_directory"],
+        "--location-name",
+        code["location_name"],
+    ]
+    # The process that it starts for the code takes runs along when it ends; by default it does so
+    # after half a minute in which a busy machine gave its parent no time.
     start(programs / "dagster", "code-server", "start", *options, "--heartbeat-ttl", "300")
     start.wait(lambda: _accepts(address), "the code server")
     options = ["--host", host, "--port", str(port), "--workspace", workspace]
@@ -155,14 +183,18 @@ def _accepts(address: Path) -> bool:
 
 
 def main() -> int:
-    """Runs until it is interrupted or one of the servers ends. 1: a server ended. 2: the address or the configuration is
-    refused, or the instance is in use."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Runs until it is interrupted or one of the servers ends. 1: a server ended. 2: the address or
+    the configuration is refused, or the instance is in use."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dagster-port", type=int, default=3000)
     parser.add_argument("--mlflow-port", type=int, default=5000)
     parser.add_argument("--search-port", type=int, default=8000)
     parser.add_argument("--host", default=LOOPBACK)
-    parser.add_argument("--allow-remote", action="store_true", help="really listen on an address that others reach")
+    parser.add_argument(
+        "--allow-remote", action="store_true", help="really listen on an address that others reach"
+    )
     options = parser.parse_args()
     from hapvr.serving.guard import is_loopback
 
@@ -180,7 +212,10 @@ def main() -> int:
         with only_server(home):
             _serve(options)
     except Timeout:
-        parser.error(f"`make ui` or `make demo` is using {home}: end it first, or set DAGSTER_HOME to another folder")
+        parser.error(
+            f"`make ui` or `make demo` is using {home}: end it first, or set DAGSTER_HOME to "
+            "another folder"
+        )
     except KeyboardInterrupt:
         return 0
     except (HapvrError, ServerError) as error:
@@ -192,7 +227,10 @@ def _serve(options: argparse.Namespace) -> NoReturn:
     from hapvr.registry.client import without_login
 
     project, host = open_project(), options.host
-    dagster, own_mlflow = f"http://{host}:{options.dagster_port}", f"http://{host}:{options.mlflow_port}"
+    dagster, own_mlflow = (
+        f"http://{host}:{options.dagster_port}",
+        f"http://{host}:{options.mlflow_port}",
+    )
     mlflow = without_login(project.config.tracking.uri or own_mlflow)
     pages = f"Dagster: {dagster}  MLflow: {mlflow}  Search: http://{host}:{options.search_port}"
     _say(f"{config_path()}: starting Dagster, MLflow and the search page")
@@ -200,17 +238,44 @@ def _serve(options: argparse.Namespace) -> NoReturn:
         if not project.config.tracking.uri:
             artifacts = project.root.local_path("mlflow/artifacts")
             artifacts.mkdir(parents=True, exist_ok=True)
-            stores = ("--backend-store-uri", project.tracking_uri, "--artifacts-destination", artifacts.as_uri())
+            stores = (
+                "--backend-store-uri",
+                project.tracking_uri,
+                "--artifacts-destination",
+                artifacts.as_uri(),
+            )
             # One process is enough for one machine; MLflow would start four.
-            server = ("server", "--host", host, "--port", str(options.mlflow_port), "--workers", "1")
+            server = (
+                "server",
+                "--host",
+                host,
+                "--port",
+                str(options.mlflow_port),
+                "--workers",
+                "1",
+            )
             start(sys.executable, "-m", "mlflow", *server, *stores)
-        search = ["serve", "--config", config_path(), "--host", host, "--port", str(options.search_port)]
+        search = [
+            "serve",
+            "--config",
+            config_path(),
+            "--host",
+            host,
+            "--port",
+            str(options.search_port),
+        ]
         search += ["--allow-remote"] if options.allow_remote else []
         start(Path(sys.executable).parent / "hapvr", *search)
         start_dagster(start, host=host, port=options.dagster_port)
         if not project.config.tracking.uri:
-            start.wait(lambda: _answers(f"{_local_page(host, options.mlflow_port)}/health"), "MLflow's server")
-        start.wait(lambda: _answers(f"{_local_page(host, options.search_port)}/health"), "the search service")
+            start.wait(
+                lambda: _answers(f"{_local_page(host, options.mlflow_port)}/health"),
+                "MLflow's server",
+            )
+        start.wait(
+            lambda: _answers(f"{_local_page(host, options.search_port)}/health"),
+            "the search service",
+        )
         _say(f"ready (Ctrl-C ends what runs here) {pages}")
         _say(f"all assets: {dagster}{LINEAGE}")
         while True:

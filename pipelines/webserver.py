@@ -15,7 +15,8 @@ from hapvr.serving.guard import Guard
 
 
 def guard_all_requests(*, any_host: bool) -> None:
-    """Put the guard before everything that Dagster's web server answers. It has no setting for that."""
+    """Put the guard before everything that Dagster's web server answers. It has no setting for
+    that."""
     others = DagsterWebserver.build_middleware
 
     def build_middleware(server: DagsterWebserver) -> list[Middleware]:

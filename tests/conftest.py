@@ -1,4 +1,5 @@
-"""Real video files and a small project that all tests share; everything is made here, in temporary folders."""
+"""Real video files and a small project that all tests share; everything is made here, in temporary
+folders."""
 
 import json
 import os
@@ -38,16 +39,20 @@ MakeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
 def run_python(*words: object, **options: Any) -> str:
-    """What Python prints that is called with these words, and finds the checkout. It must end well."""
+    """What Python prints that is called with these words, and finds the checkout. It must end
+    well."""
     environment = options.pop("env", os.environ) | {"PYTHONPATH": str(CHECKOUT)}
     command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, **options
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def golden_similarities(name: str) -> pl.DataFrame:
-    """A table of tests/golden; one of all pairs is stored with a row per reference and a column per query."""
+    """A table of tests/golden; one of all pairs is stored with a row per reference and a column per
+    query."""
     stored = pq.read_table(GOLDEN / f"{name}.parquet")
     if "rank" not in stored.column_names:
         return pl.DataFrame(stored)
@@ -56,17 +61,25 @@ def golden_similarities(name: str) -> pl.DataFrame:
     return ranks.select("query_id", "reference_id", similarity=pl.col("rank").cast(pl.Float32))
 
 
-def write_clip(path: Path, *, seed: int, seconds: float = 6.0, fps: int = 8, size: tuple[int, int] = (160, 96)) -> Path:
-    """A real H.264 file: coloured blocks that drift over a seeded background, so that clips differ from each other."""
+def write_clip(
+    path: Path, *, seed: int, seconds: float = 6.0, fps: int = 8, size: tuple[int, int] = (160, 96)
+) -> Path:
+    """A real H.264 file: coloured blocks that drift over a seeded background, so that clips differ
+    from each other."""
     rng = numpy_rng(seed, "clip")
     width, height = size
     small = rng.integers(0, 255, (height // 16, width // 16, 3), dtype=np.uint8)
     background = np.kron(small, np.ones((16, 16, 1), np.uint8))
-    blocks = [(rng.integers(0, 255, 3), rng.uniform(0, 1, 2), rng.uniform(-0.15, 0.15, 2)) for _ in range(4)]
+    blocks = [
+        (rng.integers(0, 255, 3), rng.uniform(0, 1, 2), rng.uniform(-0.15, 0.15, 2))
+        for _ in range(4)
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
         stream = container.add_stream(
-            "libx264", rate=fps, options={"crf": "28", "preset": "veryfast", "x264-params": "cpu-independent=1"}
+            "libx264",
+            rate=fps,
+            options={"crf": "28", "preset": "veryfast", "x264-params": "cpu-independent=1"},
         )
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         stream.codec_context.thread_count = 1
@@ -81,7 +94,8 @@ def write_clip(path: Path, *, seed: int, seconds: float = 6.0, fps: int = 8, siz
 
 
 def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
-    """A configuration of the whole chain with a ResNet-18 and a ViT-Ti of seeded random weights at 128 px."""
+    """A configuration of the whole chain with a ResNet-18 and a ViT-Ti of seeded random weights at
+    128 px."""
     random = {"source": "random", "seed": 1}
     train = {"steps": 8, "batch_videos": 4, "data_workers": 0, "validate_every_steps": 4}
     return {
@@ -90,7 +104,13 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
         "shard_videos": 8,
         "device": "cpu",
         "sources": [
-            {"kind": "own_videos", "name": "own", "path": str(videos), "validation_rate": 0.2, "test_rate": 0.3}
+            {
+                "kind": "own_videos",
+                "name": "own",
+                "path": str(videos),
+                "validation_rate": 0.2,
+                "test_rate": 0.3,
+            }
         ],
         "sampling": {"short_side_px": 146, "timeout_s": 60, "workers": 1},
         "backbone": {"architecture": "resnet18.tv_in1k", "weights": random, "crop_px": 128},
@@ -99,7 +119,11 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
         "views": {"num_frames": 4, "num_weak": 1, "num_strong": 2},
         "train": train | {"optimizer": {"learning_rate": 1e-3, "warmup_steps": 2}},
         # 8 steps may end above or below the untrained baseline; here it stays champion
-        "evaluation": {"benchmarks": ["own-test"], "validation": "own-validation", "gate": {"enabled": False}},
+        "evaluation": {
+            "benchmarks": ["own-test"],
+            "validation": "own-validation",
+            "gate": {"enabled": False},
+        },
         "tracking": {"onnx": False},  # it takes longer than all the rest of a registration
     }
 
@@ -114,7 +138,8 @@ def write_settings(path: Path, settings: dict[str, Any]) -> Path:
 
 @pytest.fixture(scope="session")
 def golden() -> "dict[str, Tensor]":
-    """Arrays of similarity_and_losses.npz; tests/golden/README.md says where they come from and what they mean."""
+    """Arrays of similarity_and_losses.npz; tests/golden/README.md says where they come from and
+    what they mean."""
     import torch  # xdist's controller imports this module, and runs no test
 
     with np.load(GOLDEN / "similarity_and_losses.npz") as arrays:
@@ -123,10 +148,13 @@ def golden() -> "dict[str, Tensor]":
 
 @pytest.fixture(scope="session")
 def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeOnce:
-    """Gives a folder of this name that one of the test processes has filled; the others wait for it, and only read it.
-    HAPVR_TESTS_MADE: where these folders are, so that several runs of pytest over the same code share them."""
+    """Gives a folder of this name that one of the test processes has filled; the others wait for
+    it, and only read it. HAPVR_TESTS_MADE: where these folders are, so that several runs of pytest
+    over the same code share them."""
     base = tmp_path_factory.getbasetemp()
-    shared = Path(os.environ.get("HAPVR_TESTS_MADE") or (base if worker_id == "master" else base.parent))
+    shared = Path(
+        os.environ.get("HAPVR_TESTS_MADE") or (base if worker_id == "master" else base.parent)
+    )
 
     def made(name: str, fill: Callable[[Path], object]) -> Path:
         folder, end = shared / name, shared / f"{name}.made"
@@ -142,7 +170,8 @@ def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeO
 
 @pytest.fixture(scope="session")
 def clips_folder(make_once: MakeOnce) -> Path:
-    """Twelve good clips, one of a single frame, and five bad files, with names as people have them."""
+    """Twelve good clips, one of a single frame, and five bad files, with names as people have
+    them."""
     return make_once("my videos", write_clips)
 
 
@@ -168,7 +197,9 @@ def write_sound(path: Path) -> Path:
         stream = container.add_stream("aac", rate=44100)
         samples = np.sin(np.arange(44100, dtype=np.float32) / 20)[None]
         for start in range(0, 44100 - 1024, 1024):
-            frame = av.AudioFrame.from_ndarray(samples[:, start : start + 1024], format="fltp", layout="mono")
+            frame = av.AudioFrame.from_ndarray(
+                samples[:, start : start + 1024], format="fltp", layout="mono"
+            )
             frame.sample_rate = 44100
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
@@ -176,12 +207,16 @@ def write_sound(path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def small_project(clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project whose data is made up to pseudo labels, by the library's own stages, and an empty registry; a copy for each
-    test process."""
+def small_project(
+    clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory
+) -> Project:
+    """A project whose data is made up to pseudo labels, by the library's own stages, and an empty
+    registry; a copy for each test process."""
     from tests.registry.empty_store import new_store
 
-    made = make_once("small project", lambda folder: make_data(open_small_project(clips_folder, folder)))
+    made = make_once(
+        "small project", lambda folder: make_data(open_small_project(clips_folder, folder))
+    )
     folder = tmp_path_factory.mktemp("project")
     shutil.copytree(made, folder, dirs_exist_ok=True)
     new_store(folder / "data" / "mlflow")
@@ -190,7 +225,8 @@ def small_project(clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pyt
 
 @pytest.fixture(scope="session")
 def searchable(make_once: MakeOnce) -> Path:
-    """The folder of a project with an index, made by `tests.steps.search_projects.searchable_project`; only to be read."""
+    """The folder of a project with an index, made by
+    `tests.steps.search_projects.searchable_project`; only to be read."""
     from tests.steps.search_projects import searchable_project
 
     return make_once("searchable project", searchable_project)
@@ -198,7 +234,8 @@ def searchable(make_once: MakeOnce) -> Path:
 
 @pytest.fixture(scope="session")
 def scenes(make_once: MakeOnce) -> Path:
-    """a: pictures 0-5; b: others; copy: 3 s of a within others; two: two parts of a, swapped; bad: no video."""
+    """a: pictures 0-5; b: others; copy: 3 s of a within others; two: two parts of a, swapped; bad:
+    no video."""
     from tests.scorer.bundles import write_scenes
 
     def write(folder: Path) -> None:
@@ -221,9 +258,13 @@ def onnx_bundle(make_once: MakeOnce) -> Path:
 
 @pytest.fixture(scope="session")
 def pooled_project(
-    small_project: Project, clips_folder: Path, make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory
+    small_project: Project,
+    clips_folder: Path,
+    make_once: MakeOnce,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Project:
-    """`small_project`, whose features and views were made again with pooled vectors; a copy for each test process."""
+    """`small_project`, whose features and views were made again with pooled vectors; a copy for
+    each test process."""
     source = Path(small_project.config.data_root).parent
     made = make_once("pooled project", lambda folder: make_pooled(clips_folder, source, folder))
     folder = tmp_path_factory.mktemp("pooled")

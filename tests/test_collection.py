@@ -1,4 +1,5 @@
-"""`hapvr index add`: folders become a collection that answers searches, with a calibrated baseline and no training."""
+"""`hapvr index add`: folders become a collection that answers searches, with a calibrated baseline
+and no training."""
 
 import shutil
 from contextlib import contextmanager
@@ -31,19 +32,24 @@ def no_bar(_: str):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:whitening")
 def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
-    """One clip is found; with more, whitening and calibration follow, bad files are rows, and nothing is decoded twice."""
+    """One clip is found; with more, whitening and calibration follow, bad files are rows, and
+    nothing is decoded twice."""
     root, one, more = tmp_path / "root", tmp_path / "one", tmp_path / "more"
     clip = write_clip(one / "a.mp4", seed=0)
     project = add_folders(root, [one])
     new_store(root / "mlflow")
     _, copies = update_collection(project, no_bar)
     assert copies is None
-    assert [match.reference for match in Searcher.open(project).search(str(clip)).matches] == ["one/a.mp4"]
+    assert [match.reference for match in Searcher.open(project).search(str(clip)).matches] == [
+        "one/a.mp4"
+    ]
 
     for number in range(1, 7):
         write_clip(more / f"{number}.mp4", seed=number, seconds=4)
     (more / "bad.mp4").write_bytes(b"no video")
-    (root / COLLECTION_FILE).write_text((root / COLLECTION_FILE).read_text() + "device: cpu  # mine\n")
+    (root / COLLECTION_FILE).write_text(
+        (root / COLLECTION_FILE).read_text() + "device: cpu  # mine\n"
+    )
     project = add_folders(root, [more, one])
     videos, copies = update_collection(project, no_bar)
     assert copies is not None
@@ -66,21 +72,33 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     more.rename(tmp_path / "renamed")
     assert update_collection(add_folders(root, [tmp_path / "renamed"]), no_bar)[0] == videos
     frames = [path for path in files if "frames" in path.parts]
-    assert {path: path.stat().st_mtime_ns for path in frames} == {path: files[path] for path in frames}
+    assert {path: path.stat().st_mtime_ns for path in frames} == {
+        path: files[path] for path in frames
+    }
     assert Searcher.open(project).search_id("more/3.mp4").matches
     tracker.client.delete_registered_model_alias(name, "champion")
-    with pytest.raises(HapvrError, match="the registry has no champion, and searches are answered by models:/"):
+    with pytest.raises(
+        HapvrError, match="the registry has no champion, and searches are answered by models:/"
+    ):
         update_collection(add_folders(root, []), no_bar)
 
     away, drive = (tmp_path / "renamed").rename(tmp_path / "away"), tmp_path / "another drive"
     drive.mkdir()
     shutil.copy(away / "3.mp4", drive)  # one file of the same name does not make it the same drive
     assert len(add_folders(root, [drive]).config.sources) == 3
-    for file in root.glob("mlflow/artifacts/models/*/artifacts/artifacts/bundle/backbone.safetensors"):
+    for file in root.glob(
+        "mlflow/artifacts/models/*/artifacts/artifacts/bundle/backbone.safetensors"
+    ):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
-    assert "backbone.safetensors is missing or differs" in verify_root(project.root, kinds=("registry",))[0].message
+    assert (
+        "backbone.safetensors is missing or differs"
+        in verify_root(project.root, kinds=("registry",))[0].message
+    )
     (root / "mlflow" / "mlflow.db").unlink()
-    assert "restore mlflow/ from one back-up" in verify_root(project.root, kinds=("registry",))[0].message
+    assert (
+        "restore mlflow/ from one back-up"
+        in verify_root(project.root, kinds=("registry",))[0].message
+    )
     assert "champion_lost" in {one.event for one in health(project).concerns}
 
 
@@ -103,7 +121,9 @@ def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> Non
         (tmp_path / name).mkdir(parents=True)
         if name not in ("empty", "photos"):
             write_clip(tmp_path / name / "a.mp4", seed=0, seconds=1)
-    own = f"name: x\ndata_root: {tmp_path / 'root'}\nsources: [{{kind: folder, name: a, path: a}}]\n"
+    own = (
+        f"name: x\ndata_root: {tmp_path / 'root'}\nsources: [{{kind: folder, name: a, path: a}}]\n"
+    )
     (tmp_path / "root" / "collection.yaml").write_text(own)
     if folder == "damaged":
         (tmp_path / "root" / "folders.yaml").write_text("sources: 5")
@@ -112,7 +132,9 @@ def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> Non
         add_folders(tmp_path / "root", [tmp_path / folder])
 
 
-def test_names_of_folders_and_a_copied_collection_that_leaves_the_original_alone(tmp_path: Path) -> None:
+def test_names_of_folders_and_a_copied_collection_that_leaves_the_original_alone(
+    tmp_path: Path,
+) -> None:
     write_clip(tmp_path / "clips" / "a.mp4", seed=0, seconds=1)
     (tmp_path / "clips").rename(tmp_path / "clips-train")
     add_folders(tmp_path / "root", [tmp_path / "clips-train"])
@@ -125,13 +147,24 @@ def test_names_of_folders_and_a_copied_collection_that_leaves_the_original_alone
         Project.open(tmp_path / "copy")
 
 
-def test_a_configuration_is_no_data_root(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HAPVR_CONFIG counts here as well: the root of a collection is taken, a configuration is refused in one sentence."""
+def test_a_configuration_is_no_data_root(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HAPVR_CONFIG counts here as well: the root of a collection is taken, a configuration is
+    refused in one sentence."""
     (tmp_path / "empty").mkdir()
-    for config, said in (("a.yaml", "with --data"), ("s3://b/x", "an address"), (tmp_path / "root", "no videos")):
+    for config, said in (
+        ("a.yaml", "with --data"),
+        ("s3://b/x", "an address"),
+        (tmp_path / "root", "no videos"),
+    ):
         monkeypatch.setenv("HAPVR_CONFIG", str(config))
         done = call("index", "add", tmp_path / "empty")
-        assert (done.code != 0, said in done.error, len(done.error.splitlines())) == (True, True, 1), done.error
+        assert (done.code != 0, said in done.error, len(done.error.splitlines())) == (
+            True,
+            True,
+            1,
+        ), done.error
     assert not (tmp_path / "a.yaml").exists()
 
 

@@ -17,7 +17,10 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"train": {"stpes": 10}}, "train: unknown key 'stpes'; allowed here: batch_videos, contrast, data_workers"),
+        (
+            {"train": {"stpes": 10}},
+            "train: unknown key 'stpes'; allowed here: batch_videos, contrast, data_workers",
+        ),
         ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda' (got 'tpu')"),
         (
             {"backbone": {"weights": {"source": "file", "pth": "x"}}},
@@ -32,28 +35,55 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         ),
         (
             {"features": {"pooled": True}, "backbone": {"descriptor": "imac"}},
-            "features.pooled is made from the nine regions of a frame, and backbone.descriptor is imac",
+            "features.pooled is made from the nine regions of a frame, and "
+            "backbone.descriptor is imac",
         ),
         ({"sources": []}, "sources: Tuple should have at least 1 item"),
         ({"sources": [{"kind": "folder", "name": "../x", "path": "p"}]}, "sources.0.folder.name"),
-        ({"evaluation": {"validation": "t", "benchmarks": ["t"]}}, "must not also be a test benchmark"),
+        (
+            {"evaluation": {"validation": "t", "benchmarks": ["t"]}},
+            "must not also be a test benchmark",
+        ),
         ({"train": {"batch_videos": 5, "num_processes": 2}}, "multiple of num_processes"),
-        ({"train": {"network": {"family": "tca"}, "num_processes": 2}}, "family tca trains in one process"),
-        ({"teacher": {"options": {"depth": 10**6}}}, "teacher.options: depth: 1000000 is not between -128 and 128"),
+        (
+            {"train": {"network": {"family": "tca"}, "num_processes": 2}},
+            "family tca trains in one process",
+        ),
+        (
+            {"teacher": {"options": {"depth": 10**6}}},
+            "teacher.options: depth: 1000000 is not between -128 and 128",
+        ),
         (
             {"teacher": {"options": {"mlp_ratio": float("nan")}}},
             "teacher.options.mlp_ratio.float: Input should be a finite number",
         ),
-        ({"automation": {"retrain_cron": "99 * * * *"}}, "automation.retrain_cron: wanted numbers or * for minute"),
-        ({"automation": {"retrain_cron": "*/0 * * * *"}}, "automation.retrain_cron: wanted numbers"),
+        (
+            {"automation": {"retrain_cron": "99 * * * *"}},
+            "automation.retrain_cron: wanted numbers or * for minute",
+        ),
+        (
+            {"automation": {"retrain_cron": "*/0 * * * *"}},
+            "automation.retrain_cron: wanted numbers",
+        ),
         ({"automation": {"retrain_cron": "0 3 * *"}}, "automation.retrain_cron: wanted numbers"),
         ({"automation": {"retrain_cron": "0 0 31 2 *"}}, "day up to 28"),
-        ({"sampling": {"timeout_s": float("inf")}}, "sampling.timeout_s: Input should be a finite number"),
-        ({"retention": {"run_days": 10**6}}, "retention.run_days: Input should be less than or equal to 36500"),
-        ({"automation": {"timezone": "../etc"}}, "automation.timezone: not a time zone of this machine"),
+        (
+            {"sampling": {"timeout_s": float("inf")}},
+            "sampling.timeout_s: Input should be a finite number",
+        ),
+        (
+            {"retention": {"run_days": 10**6}},
+            "retention.run_days: Input should be less than or equal to 36500",
+        ),
+        (
+            {"automation": {"timezone": "../etc"}},
+            "automation.timezone: not a time zone of this machine",
+        ),
     ],
 )
-def test_parse_config_names_key_value_and_what_is_allowed(change: dict[str, object], message: str) -> None:
+def test_parse_config_names_key_value_and_what_is_allowed(
+    change: dict[str, object], message: str
+) -> None:
     """A wrong key or value is refused at once, with the place and the limits."""
     with pytest.raises(ConfigError) as caught:
         parse_config(MINIMAL | change, origin="test.yaml")
@@ -64,24 +94,46 @@ def test_parse_config_names_key_value_and_what_is_allowed(change: dict[str, obje
 @pytest.mark.parametrize("cron", ["0 3 * * 0", "*/5 1-4,7 */2 1,12 0-6", "30 1 28 2 *"])
 def test_dagster_takes_every_time_that_passes(cron: str) -> None:
     """What Dagster refuses would stop all of its definitions."""
-    config = parse_config(MINIMAL | {"automation": {"retrain_cron": cron, "timezone": "Europe/Berlin"}}, origin="")
+    config = parse_config(
+        MINIMAL | {"automation": {"retrain_cron": cron, "timezone": "Europe/Berlin"}}, origin=""
+    )
     at, zone = config.automation.retrain_cron, config.automation.timezone
-    assert dg.ScheduleDefinition(name="x", target="*", cron_schedule=at, execution_timezone=zone).cron_schedule == cron
+    assert (
+        dg.ScheduleDefinition(
+            name="x", target="*", cron_schedule=at, execution_timezone=zone
+        ).cron_schedule
+        == cron
+    )
 
 
-CONFIGURATIONS = [path for path in sorted((CHECKOUT / "configs").glob("*.yaml")) if path.name != "ablations.yaml"]
+CONFIGURATIONS = [
+    path for path in sorted((CHECKOUT / "configs").glob("*.yaml")) if path.name != "ablations.yaml"
+]
 BACKBONES = sorted((CHECKOUT / "configs" / "backbones").glob("*.yaml"))
 
 
 def test_defaults_are_the_papers() -> None:
-    """HAP-VR section 4: 30,000 steps of 64 videos, AdamW 4e-5 with 1e-2, warm-up 1,000, weights 6, 4, 1, 3, 1."""
+    """HAP-VR section 4: 30,000 steps of 64 videos, AdamW 4e-5 with 1e-2, warm-up 1,000, weights 6,
+    4, 1, 3, 1."""
     train = parse_config(MINIMAL, origin="").train
     assert (train.steps, train.batch_videos) == (30_000, 64)
     optimizer = train.optimizer
-    assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.warmup_steps) == (4e-5, 1e-2, 1000)
+    assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.warmup_steps) == (
+        4e-5,
+        1e-2,
+        1000,
+    )
     objective = train.objective
-    assert [objective.frame_ap_weight, objective.video_ap_weight, objective.infonce_weight] == [6, 4, 1]
-    assert [objective.hard_negative_weight, objective.regularization_weight, objective.temperature] == [3, 1, 0.03]
+    assert [objective.frame_ap_weight, objective.video_ap_weight, objective.infonce_weight] == [
+        6,
+        4,
+        1,
+    ]
+    assert [
+        objective.hard_negative_weight,
+        objective.regularization_weight,
+        objective.temperature,
+    ] == [3, 1, 0.03]
 
 
 def test_load_config_applies_overrides(tmp_path: Path) -> None:
@@ -103,13 +155,17 @@ def write(path: Path, settings: dict[str, object]) -> Path:
 
 
 def test_load_config_merges_a_file_over_the_one_it_extends(tmp_path: Path) -> None:
-    """Sections are merged key by key through several files; lists and sections of another source are replaced."""
+    """Sections are merged key by key through several files; lists and sections of another source
+    are replaced."""
     first = MINIMAL | {
         "train": {"steps": 7, "objective": {"temperature": 0.5}},
         "backbone": {"weights": {"source": "file", "path": "network.safetensors"}},
     }
     write(tmp_path / "first.yaml", first)
-    write(tmp_path / "rows" / "second.yaml", {"extends": "../first.yaml", "train": {"batch_videos": 6}})
+    write(
+        tmp_path / "rows" / "second.yaml",
+        {"extends": "../first.yaml", "train": {"batch_videos": 6}},
+    )
     last = {
         "extends": "second.yaml",
         "sources": [{"kind": "folder", "name": "b", "path": "other"}],
@@ -129,10 +185,16 @@ def test_load_config_merges_a_file_over_the_one_it_extends(tmp_path: Path) -> No
         ("missing.yaml", r"missing\.yaml' is not readable YAML"),
         (["c.yaml"] * 32, r"a\.yaml extends more than 32 files"),
         ("b.yaml", r"a\.yaml extends more than 32 files, or itself"),
-        ({"b": "b.yaml"}, r"a\.yaml must hold a mapping of sections, and extends in it a path relative to this file"),
+        (
+            {"b": "b.yaml"},
+            r"a\.yaml must hold a mapping of sections, and extends in it a path relative to "
+            r"this file",
+        ),
     ],
 )
-def test_load_config_names_what_is_wrong_with_extends(tmp_path: Path, base: object, message: str) -> None:
+def test_load_config_names_what_is_wrong_with_extends(
+    tmp_path: Path, base: object, message: str
+) -> None:
     """A file that is missing, files that extend each other, and anything but paths are refused."""
     write(tmp_path / "b.yaml", {"extends": "a.yaml"})
     write(tmp_path / "c.yaml", {"name": "c"})
@@ -150,18 +212,26 @@ def test_load_config_names_what_is_wrong_with_extends(tmp_path: Path, base: obje
         ("name: !!timestamp x\n", "is not readable YAML"),
     ],
 )
-def test_yaml_that_says_two_things_or_too_much_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_yaml_that_says_two_things_or_too_much_is_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_config(tmp_path / "a.yaml")
 
 
-def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_config_reads_environment_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`${NAME}` is replaced anywhere in a value; one that is empty is named."""
     monkeypatch.setenv("TEST_WEIGHTS", "")
-    settings = MINIMAL | {"backbone": {"weights": {"source": "file", "path": "${TEST_WEIGHTS}/network.safetensors"}}}
+    settings = MINIMAL | {
+        "backbone": {"weights": {"source": "file", "path": "${TEST_WEIGHTS}/network.safetensors"}}
+    }
     path = write(tmp_path / "a.yaml", settings)
-    with pytest.raises(ConfigError, match=r"a\.yaml is not valid: .* variable TEST_WEIGHTS is not set"):
+    with pytest.raises(
+        ConfigError, match=r"a\.yaml is not valid: .* variable TEST_WEIGHTS is not set"
+    ):
         load_config(path)
     monkeypatch.setenv("TEST_WEIGHTS", "/models\n")
     weights = load_config(path).backbone.weights
@@ -170,34 +240,58 @@ def test_load_config_reads_environment_variables(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(
     ("place", "text"),
-    [("shard_videos", "${S}"), ("watch.webhook.url", "https://x:99999/${S}"), ("data_root", ["${S}"])],
+    [
+        ("shard_videos", "${S}"),
+        ("watch.webhook.url", "https://x:99999/${S}"),
+        ("data_root", ["${S}"]),
+    ],
 )
-def test_what_is_wrong_with_a_secret_is_said_without_it(tmp_path: Path, monkeypatch, place: str, text: str) -> None:
+def test_what_is_wrong_with_a_secret_is_said_without_it(
+    tmp_path: Path, monkeypatch, place: str, text: str
+) -> None:
     monkeypatch.setenv("S", "hunter2\\hunter2")
     path = write(tmp_path / "a.yaml", MINIMAL)
-    with pytest.raises(ConfigError, match=f"{place}: the value from the environment is not valid") as caught:
+    with pytest.raises(
+        ConfigError, match=f"{place}: the value from the environment is not valid"
+    ) as caught:
         load_config(path, overrides={place: text})
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("path", BACKBONES, ids=lambda path: path.name)
-def test_shipped_backbones_extend_any_config(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_backbones_extend_any_config(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each preset names the networks alone, in words that the configuration takes."""
     monkeypatch.setenv("HAPVR_SSCD", "/models/sscd.torchvision.pt")
     own = MINIMAL | {"extends": str(path)}
     assert load_config(write(tmp_path / "own.yaml", own)).sources[0].name == "a"
-    assert yaml.safe_load(path.read_text(encoding="utf-8")).keys() <= {"backbone", "teacher", "whitening"}
+    assert yaml.safe_load(path.read_text(encoding="utf-8")).keys() <= {
+        "backbone",
+        "teacher",
+        "whitening",
+    }
 
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
-def test_shipped_configurations_are_valid_and_have_real_weights(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every configuration under configs/ loads, also with the backbone of each commented line; no weights are random."""
+def test_shipped_configurations_are_valid_and_have_real_weights(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every configuration under configs/ loads, also with the backbone of each commented line; no
+    weights are random."""
     monkeypatch.setenv("HAPVR_MEASURE", "/measure")
     monkeypatch.setenv("HAPVR_DATA_ROOT", "/data")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
-    others = [line[2:] for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# backbone:")]
+    others = [
+        line[2:]
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith("# backbone:")
+    ]
     assert len(others) == (2 if path.name in ("demo.yaml", "own_videos.yaml") else 0)
-    changes = [{f"backbone.{key}": value for key, value in yaml.safe_load(line)["backbone"].items()} for line in others]
+    changes = [
+        {f"backbone.{key}": value for key, value in yaml.safe_load(line)["backbone"].items()}
+        for line in others
+    ]
     for change in ({}, *changes):
         config = load_config(path, overrides=change)
         assert "random" not in (config.backbone.weights.source, config.teacher.weights.source)

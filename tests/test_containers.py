@@ -1,4 +1,5 @@
-"""compose.yaml, as far as that goes without containers: `mlflow_server` runs the command of the service."""
+"""compose.yaml, as far as that goes without containers: `mlflow_server` runs the command of the
+service."""
 
 from typing import Any
 
@@ -9,7 +10,9 @@ from tests.conftest import CHECKOUT
 
 def services() -> dict[str, Any]:
     """The services of compose.yaml."""
-    loaded: dict[str, Any] = yaml.safe_load((CHECKOUT / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    loaded: dict[str, Any] = yaml.safe_load(
+        (CHECKOUT / "compose.yaml").read_text(encoding="utf-8")
+    )["services"]
     return loaded
 
 

@@ -48,7 +48,11 @@ def test_links_and_targets_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (path.parent / link).exists(), link
-    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    targets = set(
+        re.findall(
+            r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE
+        )
+    )
     for target in re.findall(r"(?:`|    )make ([a-z-]+)", text):
         assert target in targets, target
 
@@ -66,7 +70,9 @@ def test_operations_lists_every_sensor_and_schedule() -> None:
 def test_the_committed_reference_is_current() -> None:
     """`make docs` writes it; this fails after a change of hapvr/config.py without that."""
     committed = (CHECKOUT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert committed == run_python(CHECKOUT / ".ci" / "config_reference.py"), "it is old; run `make docs`"
+    assert committed == run_python(CHECKOUT / ".ci" / "config_reference.py"), (
+        "it is old; run `make docs`"
+    )
 
 
 def test_paths_in_the_documents_exist() -> None:
@@ -82,7 +88,9 @@ def test_paths_in_the_documents_exist() -> None:
 def test_every_promise_of_security_names_tests_that_exist() -> None:
     """A border without a test promises nothing."""
     text = (CHECKOUT / "SECURITY.md").read_text(encoding="utf-8")
-    code = "".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py"))
+    code = "".join(
+        path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py")
+    )
     borders = re.findall(r"^\| .* \| (`test_.*) \|$", text, flags=re.MULTILINE)
     assert len(borders) > 10
     for name in re.findall(r"`(test_\w+)`", text):
@@ -90,22 +98,33 @@ def test_every_promise_of_security_names_tests_that_exist() -> None:
 
 
 def test_the_picture_of_the_assets_is_current() -> None:
-    """ARCHITECTURE's graph has the jobs and dependencies of the definitions, and its table has every asset."""
+    """ARCHITECTURE's graph has the jobs and dependencies of the definitions, and its table has
+    every asset."""
     from pipelines.definitions import defs
 
     text = (CHECKOUT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    picture = next(block for block in re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL) if "video_manifest" in block)
+    picture = next(
+        block
+        for block in re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL)
+        if "video_manifest" in block
+    )
     drawn = set()
     for chain in re.findall(r"^ *(\w+(?: --> \w+)+)$", picture, flags=re.MULTILINE):
         names = chain.split(" --> ")
         drawn |= set(pairwise(names))
     graph = defs.resolve_asset_graph()
     keys = graph.get_all_asset_keys()
-    real = {(parent.to_user_string(), key.to_user_string()) for key in keys for parent in graph.get(key).parent_keys}
+    real = {
+        (parent.to_user_string(), key.to_user_string())
+        for key in keys
+        for parent in graph.get(key).parent_keys
+    }
     assert drawn == real
     jobs = {job.name for job in defs.get_repository_def().get_all_jobs()} - {"__ASSET_JOB"}
     assert set(re.findall(r"subgraph (\w+)", picture)) == jobs
-    assert {key.to_user_string() for key in keys} == set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
+    assert {key.to_user_string() for key in keys} == set(
+        re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
+    )
 
 
 def test_the_documents_build_as_a_site(tmp_path: Path) -> None:
@@ -127,12 +146,18 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
     fenced = False
     for number, line in enumerate(text.splitlines(), start=1):
         fenced ^= line.startswith("```")
-        if not fenced and not line.startswith(("```", "    ", "|")) and "](" not in line and "://" not in line:
+        if (
+            not fenced
+            and not line.startswith(("```", "    ", "|"))
+            and "](" not in line
+            and "://" not in line
+        ):
             yield number, line
 
 
 def test_prose_wraps_at_120_columns() -> None:
-    """A sentence can be read beside the code. The reference of the configuration is made from docstrings."""
+    """A sentence can be read beside the code. The reference of the configuration is made from
+    docstrings."""
     written = [path for path in DOCUMENTS if path.name != "configuration.md"]
     for path in [*written, *(CHECKOUT / "tests" / "golden").glob("*.md")]:
         text = path.read_text(encoding="utf-8")
@@ -154,7 +179,8 @@ def shell_commands(text: str) -> Iterator[list[str]]:
 
 
 def options_of(words: list[str]) -> set[str]:
-    """All options of the verb that `hapvr` is called with. Raises KeyError if there is no such verb."""
+    """All options of the verb that `hapvr` is called with. Raises KeyError if there is no such
+    verb."""
     command = typer.main.get_command(app)
     while verbs := getattr(command, "commands", None):
         command = verbs[words.pop(0)]
@@ -163,7 +189,8 @@ def options_of(words: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_in_the_documents_are_understood(path: Path) -> None:
-    """Every `hapvr` call names a verb and options of it; `python -m` names a module here; scripts exist."""
+    """Every `hapvr` call names a verb and options of it; `python -m` names a module here; scripts
+    exist."""
     for words in shell_commands(path.read_text(encoding="utf-8")):
         program, *arguments = words
         options = {word.split("=")[0] for word in arguments if word.startswith("--")}

@@ -14,7 +14,14 @@ from hapvr.benchmark.hdf5 import survey_hdf5
 from hapvr.config_file import load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ConfigError, DamagedError, DataError
-from hapvr.files import PART_SUFFIX, file_sha256, naming_full_disk, read_json_as, read_json_lines, write_atomic
+from hapvr.files import (
+    PART_SUFFIX,
+    file_sha256,
+    naming_full_disk,
+    read_json_as,
+    read_json_lines,
+    write_atomic,
+)
 from hapvr.serving.service import read_tokens
 from hapvr.tables import read_frame, read_user_table
 from tests.steps.data_projects import small_disk
@@ -29,16 +36,22 @@ class Keyed:
 
 @pytest.mark.parametrize("name", ["folder", "/dev/zero", "pipe", "a\0", "\ud800"])
 def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
-    """Each reader refuses what may never end, and names that a library could cut, in bounded time and by its own error."""
+    """Each reader refuses what may never end, and names that a library could cut, in bounded time
+    and by its own error."""
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     path = tmp_path / name
     readers: list[tuple[Callable[[Path], object], type[Exception]]] = [
-        (file_sha256, OSError), (lambda path: read_json_as(path, Keyed, hint="make it again"), DamagedError),
-        (lambda path: read_json_lines(path, STEPS), OSError), (read_frame, OSError), (read_user_table, OSError),
-        (load_config, ConfigError), (survey_hdf5, DamagedError), (read_tokens, ConfigError),
+        (file_sha256, OSError),
+        (lambda path: read_json_as(path, Keyed, hint="make it again"), DamagedError),
+        (lambda path: read_json_lines(path, STEPS), OSError),
+        (read_frame, OSError),
+        (read_user_table, OSError),
+        (load_config, ConfigError),
+        (survey_hdf5, DamagedError),
+        (read_tokens, ConfigError),
         (lambda path: DataRoot(path.parent).open(path.name), DataError),
-    ]  # fmt: skip
+    ]
     for read, error in readers:
         with pytest.raises(error, match=r"no(t a)? (regular )?file|not a relative path"):
             read(path)
@@ -54,8 +67,11 @@ def write_half(target: Path, index: Path) -> None:
         raise RuntimeError("plug pulled")
 
 
-def test_content_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The part is flushed, then renamed, then the folder is flushed: a power cut leaves the old content or the new one."""
+def test_content_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part is flushed, then renamed, then the folder is flushed: a power cut leaves the old
+    content or the new one."""
     target = tmp_path / "new folder" / "a.json"
     flushed: list[tuple[Path, bool]] = []
 
@@ -87,7 +103,8 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_not_written_through(tmp_path: Path) -> None:
-    """A stale part that is a hard link to a user's file does not carry the new content into that file."""
+    """A stale part that is a hard link to a user's file does not carry the new content into that
+    file."""
     users = tmp_path / "user.mp4"
     users.write_text("precious")
     os.link(users, tmp_path / f"copy.mp4{PART_SUFFIX}")
@@ -106,7 +123,8 @@ def test_a_damaged_json_file_is_named(tmp_path: Path, content: bytes) -> None:
 
 
 def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
-    """A line that a power cut left half written or full of zeros does not take the others with it."""
+    """A line that a power cut left half written or full of zeros does not take the others with
+    it."""
     path = tmp_path / "history.jsonl"
     path.write_bytes(b'{"step": 0}\n\0\0\0\n{"step": 2}\n{"step": "x"}\n5\n{"st')
     with pytest.warns(UserWarning, match=r"history.jsonl: line \d is damaged .* skipped"):
@@ -114,12 +132,19 @@ def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
     assert read_json_lines(tmp_path / "gone.jsonl", STEPS) == []
 
 
-@pytest.mark.parametrize("write", [lambda path: path.write_bytes(b"x" * 5000), lambda path: save_file(WEIGHTS, path)])
+@pytest.mark.parametrize(
+    "write", [lambda path: path.write_bytes(b"x" * 5000), lambda path: save_file(WEIGHTS, path)]
+)
 def test_a_full_disk_is_named(tmp_path: Path, write: Callable[[Path], object]) -> None:
     """Plain files and safetensors alike; another error of the system passes as it is."""
-    with small_disk(2000), pytest.raises(DataError, match=r"cannot write below .* Free space .*; run again"):  # noqa: SIM117
-        with naming_full_disk(tmp_path, hint="run again"), write_atomic(tmp_path / "a") as part:
-            write(part)
+    full = pytest.raises(DataError, match=r"cannot write below .* Free space .*; run again")
+    with (
+        small_disk(2000),
+        full,
+        naming_full_disk(tmp_path, hint="run again"),
+        write_atomic(tmp_path / "a") as part,
+    ):
+        write(part)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError), naming_full_disk(tmp_path, hint="run again"):
         (tmp_path / "gone").read_bytes()

@@ -42,10 +42,14 @@ def test_loss_and_gradients(num_clips: int, num_frames: int) -> None:
         run_step("ours", num_clips, num_frames, torch.device(name))() for name in (DEVICE, "cpu")
     )
     assert loss == pytest.approx(expected, rel=1e-4)
-    torch.testing.assert_close(gradients.cpu(), reference, rtol=1e-2, atol=1e-4 * float(reference.abs().max()))
+    torch.testing.assert_close(
+        gradients.cpu(), reference, rtol=1e-2, atol=1e-4 * float(reference.abs().max())
+    )
 
 
-@pytest.mark.parametrize("architecture", ["tf_efficientnet_lite0", "vit_small_patch16_224", "resnet50.tv_in1k"])
+@pytest.mark.parametrize(
+    "architecture", ["tf_efficientnet_lite0", "vit_small_patch16_224", "resnet50.tv_in1k"]
+)
 def test_regions_of_frames(architecture: str) -> None:
     """Of a packaged network and of others, whitened."""
     source = "packaged" if architecture.startswith("tf_") else "random"
@@ -54,7 +58,10 @@ def test_regions_of_frames(architecture: str) -> None:
     frames = np.kron(noise, np.ones((1, 1, 16, 16), np.uint8))
     regions = region_embedder(load_backbone(config), None, "cpu")(frames)
     whitening = fit_whitening(regions.reshape(-1, regions.shape[-1]), dims=16)
-    found, expected = (region_embedder(load_backbone(config), whitening, device)(frames) for device in (DEVICE, "cpu"))
+    found, expected = (
+        region_embedder(load_backbone(config), whitening, device)(frames)
+        for device in (DEVICE, "cpu")
+    )
     assert float((found * expected).sum(-1).min()) > 0.9995
 
 
@@ -75,13 +82,18 @@ def test_training(small_project: Project, tmp_path: Path) -> None:
     run(small_project, tmp_path, config)
     losses = {"cpu": tmp_path}
     for precision in ("32-true", "bf16-mixed"):
-        changed = with_train(small_project, steps=STEPS, precision=precision).model_copy(update={"device": DEVICE})
-        training = prepare_training(Project(changed, small_project.root, small_project.folder), precision, tags={})
+        changed = with_train(small_project, steps=STEPS, precision=precision).model_copy(
+            update={"device": DEVICE}
+        )
+        training = prepare_training(
+            Project(changed, small_project.root, small_project.folder), precision, tags={}
+        )
         run_training(small_project, training)
         assert load_network(training.folder / "network")
         losses[precision] = training.folder
     cpu, full, mixed = (
-        [line["loss/total"] for line in read_history(folder) if "loss/total" in line] for folder in losses.values()
+        [line["loss/total"] for line in read_history(folder) if "loss/total" in line]
+        for folder in losses.values()
     )
     assert full == pytest.approx(cpu, rel=2e-2)
     assert mixed == pytest.approx(cpu, rel=0.2)

@@ -57,12 +57,24 @@ def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: s
     """MLflow is imported in registry alone, Lance and OpenVINO in one module each."""
     users = {path for path, names in roots("hapvr").items() if module in names}
     assert users
-    assert {path for path in users if not any(path.is_relative_to(door) for door in allowed)} == set()
+    assert {
+        path for path in users if not any(path.is_relative_to(door) for door in allowed)
+    } == set()
 
 
 LAYERS = (
     {"settings"},
-    {"config", "config_file", "errors", "files", "seeding", "provenance", "tables", "progress", "workers"},
+    {
+        "config",
+        "config_file",
+        "errors",
+        "files",
+        "seeding",
+        "provenance",
+        "tables",
+        "progress",
+        "workers",
+    },
     {"model", "augment", "video"},
     {"losses", "networks", "data"},
     {"train", "benchmark", "demo", "scorer", "search", "registry"},
@@ -75,7 +87,8 @@ LAYERS = (
 
 
 def test_layers_of_the_library_run_one_way() -> None:
-    """A module imports from its own layer and those below; every `settings.py` is of the lowest layer, in any folder."""
+    """A module imports from its own layer and those below; every `settings.py` is of the lowest
+    layer, in any folder."""
     level = {name: number for number, names in enumerate(LAYERS) for name in names}
     wrong = []
     for path in sorted((CHECKOUT / "hapvr").rglob("*.py")):
@@ -106,8 +119,9 @@ def test_no_two_modules_of_networks_and_losses_import_each_other() -> None:
 
 
 def test_nothing_private_is_imported() -> None:
-    """A module that begins with an underscore is its owner's affair: no such import, of another package or of the
-    standard library, and none of the parts of multiprocessing that are not documented."""
+    """A module that begins with an underscore is its owner's affair: no such import, of another
+    package or of the standard library, and none of the parts of multiprocessing that are not
+    documented."""
     undocumented = "popen_\\w+|spawn|reduction|resource_\\w+|semaphore_tracker|util|forkserver"
     undocumented = re.compile(rf"multiprocessing\.({undocumented})")
     found = {
@@ -125,10 +139,17 @@ def test_nothing_private_is_imported() -> None:
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
-        ("hapvr.steps.training, hapvr.steps.evaluation", {"timm", "torchvision", "lightning_fabric", "torch._dynamo"}),
-        ("hapvr.commands.scoring, hapvr.scorer.bundle", {"torch", "polars", "pyarrow", "mlflow", "openvino"}),
         (
-            "hapvr.steps.searcher, hapvr.steps.duplicates, hapvr.search.marks, hapvr.serving.server",
+            "hapvr.steps.training, hapvr.steps.evaluation",
+            {"timm", "torchvision", "lightning_fabric", "torch._dynamo"},
+        ),
+        (
+            "hapvr.commands.scoring, hapvr.scorer.bundle",
+            {"torch", "polars", "pyarrow", "mlflow", "openvino"},
+        ),
+        (
+            "hapvr.steps.searcher, hapvr.steps.duplicates, hapvr.search.marks, "
+            "hapvr.serving.server",
             {"torch", "mlflow", "timm", "yt_dlp", "openvino", "matplotlib"},
         ),
         (
@@ -146,7 +167,18 @@ def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:
 
 def test_help_loads_no_library_of_the_work() -> None:
     """Neither what works nor what reads configurations."""
-    heavy = {"hapvr.config", "torch", "numpy", "polars", "pyarrow", "yaml", "mlflow", "dagster", "timm", "yt_dlp"}
+    heavy = {
+        "hapvr.config",
+        "torch",
+        "numpy",
+        "polars",
+        "pyarrow",
+        "yaml",
+        "mlflow",
+        "dagster",
+        "timm",
+        "yt_dlp",
+    }
     code = (
         "import atexit, sys; from hapvr.cli import main\n"
         f"atexit.register(lambda: print(sorted({heavy} & set(sys.modules)))); main()"
@@ -164,6 +196,7 @@ def test_ingesting_and_checking_load_neither_networks_nor_the_index(small_projec
         "project = Project.open(Path('config.yaml'), folder=Path('.'))\n"
         "for check in (quality.check_videos, quality.check_frames):\n"
         "    assert check(project, 'own-test-00000')\n"
-        "print(sorted({'torch', 'mlflow', 'lightning_fabric', 'matplotlib', 'lance', 'pandas'} & set(sys.modules)))"
+        "print(sorted({'torch', 'mlflow', 'lightning_fabric', 'matplotlib', 'lance', "
+        "'pandas'} & set(sys.modules)))"
     )
     assert run_python("-c", code, cwd=folder).strip() == "[]"

@@ -35,7 +35,8 @@ def written(table: pa.Table) -> bytes:
 
 
 def test_no_flipped_bit_gives_another_table() -> None:
-    """Without checksums a third of all flips would give other values, and some of them a panic of Polars."""
+    """Without checksums a third of all flips would give other values, and some of them a panic of
+    Polars."""
     data = written(TABLE)
     assert read_table(io.BytesIO(data)).equals(TABLE)
     assert written(read_table(io.BytesIO(data))) == data, "a table can be written again"
@@ -54,24 +55,38 @@ def test_no_flipped_bit_gives_another_table() -> None:
     assert refused > len(data) // 3
 
 
-def test_a_users_table_is_read_by_its_name_and_within_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Characters of patterns are part of the name; what stands for more than memory holds, or is no file, is refused."""
+def test_a_users_table_is_read_by_its_name_and_within_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Characters of patterns are part of the name; what stands for more than memory holds, or is no
+    file, is refused."""
     monkeypatch.setattr(tables, "USER_MEMORY_BYTES", 1 << 31)
     for name in ("l1.csv", "la.csv"):
         (tmp_path / name).write_text("url\nof another\n")
     for name in ("l[1].csv", "l*.csv", "l?.csv"):
         (tmp_path / name).write_text(f"url\n{name}\n")
         assert read_user_table(tmp_path / name)["url"].to_list() == [name]
-    far = {"date": pa.array([2**31 - 1], pa.date32()), "moments": pa.array([[2**62]], pa.list_(pa.timestamp("us")))}
+    far = {
+        "date": pa.array([2**31 - 1], pa.date32()),
+        "moments": pa.array([[2**62]], pa.list_(pa.timestamp("us"))),
+    }
     pq.write_table(pa.table({"url": ["a"], **far}), tmp_path / "years.parquet")
-    assert read_user_table(tmp_path / "years.parquet").rows() == [("a",)]  # Python has no such years
+    assert read_user_table(tmp_path / "years.parquet").rows() == [
+        ("a",)
+    ]  # Python has no such years
     (tmp_path / "twice.csv").write_text("url,video_id,url\na,b,c\n")
     with (tmp_path / "large.csv").open("wb") as file:
         file.truncate(MAX_USER_BYTES + 1)
     one = pa.DictionaryArray.from_arrays(pa.array([0] * 8000, pa.int32()), ["x" * 10**6])
-    pq.write_table(pa.table({"url": one}), tmp_path / "bomb.parquet", compression="zstd", store_schema=False)
-    for name, problem in (("twice.csv", "a column twice"), ("large.csv", "at most"),
-                          ("bomb.parquet", "bytes of memory"), ("none.csv", "No such file")):  # fmt: skip
+    pq.write_table(
+        pa.table({"url": one}), tmp_path / "bomb.parquet", compression="zstd", store_schema=False
+    )
+    for name, problem in (
+        ("twice.csv", "a column twice"),
+        ("large.csv", "at most"),
+        ("bomb.parquet", "bytes of memory"),
+        ("none.csv", "No such file"),
+    ):
         with pytest.raises((OSError, ValueError), match=problem):
             read_user_table(tmp_path / name)
 
@@ -79,5 +94,9 @@ def test_a_users_table_is_read_by_its_name_and_within_limits(tmp_path: Path, mon
 def test_no_text_is_a_formula_of_a_spreadsheet_or_ends_its_line() -> None:
     """A file may be called so; numbers stay numbers."""
     file = io.StringIO()
-    write_csv(["name", "number"], [{"name": begin + "1", "number": -1} for begin in (*"=+-@", "a\r=")], file)
+    write_csv(
+        ["name", "number"],
+        [{"name": begin + "1", "number": -1} for begin in (*"=+-@", "a\r=")],
+        file,
+    )
     assert file.getvalue() == "name,number\n'=1,-1\n'+1,-1\n'-1,-1\n'@1,-1\na\\r=1,-1\n"

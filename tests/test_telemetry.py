@@ -24,20 +24,30 @@ ALL_ADDRESSES = ("link set lo up", "addr add 192.0.2.1/32 dev lo", "route add lo
 LATER_S = 2
 """What a server sends after its first answer is seen, too."""
 pytestmark = pytest.mark.skipif(
-    not shutil.which("ip") or subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
+    not shutil.which("ip")
+    or subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode != 0,
     reason="needs network namespaces and iproute2",
 )
 
 
 @pytest.mark.slow
 def test_no_verb_and_no_server_sends_a_packet(tmp_path: Path) -> None:
-    """In a network namespace whose loopback device takes packets to every address, with the caller's switches removed."""
+    """In a network namespace whose loopback device takes packets to every address, with the
+    caller's switches removed."""
     write_clip(tmp_path / "clips" / "0.mp4", seed=0)
-    environment = {key: value for key, value in os.environ.items() if not any(word in key for word in SWITCHES)}
-    environment |= {"DAGSTER_HOME": str(tmp_path), "PYTHONPATH": str(CHECKOUT), "HOME": str(tmp_path)}
+    environment = {
+        key: value for key, value in os.environ.items() if not any(word in key for word in SWITCHES)
+    }
+    environment |= {
+        "DAGSTER_HOME": str(tmp_path),
+        "PYTHONPATH": str(CHECKOUT),
+        "HOME": str(tmp_path),
+    }
     (tmp_path / "dagster.yaml").touch()
     command = [*NAMESPACE, sys.executable, __file__, str(tmp_path)]
-    done = subprocess.run(command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 
@@ -49,7 +59,11 @@ def watch(seen: set[str]) -> None:
     def note() -> None:
         while True:
             packet = device.recv(65535)
-            to = socket.inet_ntoa(packet[30:34]) if struct.unpack("!H", packet[12:14])[0] == 0x0800 else "127."
+            to = (
+                socket.inet_ntoa(packet[30:34])
+                if struct.unpack("!H", packet[12:14])[0] == 0x0800
+                else "127."
+            )
             seen.update([] if to.startswith(("127.", "192.0.2.")) else [to])
 
     threading.Thread(target=note, daemon=True).start()
@@ -62,9 +76,18 @@ def main(folder: Path) -> int:
         subprocess.run(["ip", *address.split()], check=True)
     watch(seen)
     clips, collection = folder / "clips", ["--data", str(folder / "collection")]
-    verbs = [["index", "add", str(clips)], ["search", str(clips / "0.mp4")], ["duplicates"], ["serve", "--port", "0"]]
+    verbs = [
+        ["index", "add", str(clips)],
+        ["search", str(clips / "0.mp4")],
+        ["duplicates"],
+        ["serve", "--port", "0"],
+    ]
     calls = json.dumps([[*words, *collection] for words in verbs])
-    failed = [answer for answer in json.loads(run_python("-m", "tests.commands.calls", input=calls)) if answer[0]]
+    failed = [
+        answer
+        for answer in json.loads(run_python("-m", "tests.commands.calls", input=calls))
+        if answer[0]
+    ]
     os.environ["HAPVR_CONFIG"] = str(folder / "collection" / "collection.yaml")
     servers = subprocess.Popen([sys.executable, "-m", "pipelines.ui"], start_new_session=True)
     wait_for("http://127.0.0.1:8000/health")

@@ -1,4 +1,5 @@
-"""`hapvr verify` and its repairs: every kind of file is checked, nothing is lost, users' files are left alone."""
+"""`hapvr verify` and its repairs: every kind of file is checked, nothing is lost, users' files are
+left alone."""
 
 import re
 import shutil
@@ -31,7 +32,8 @@ MADE_FROM_OTHERS = {".md", ".png", ".csv", ".jsonl", ".lock", ".yaml"}
 
 
 def damage(path: Path) -> None:
-    """Cut a text or table in the middle; flip one bit of what is neither. Of a table, a bit may mean nothing."""
+    """Cut a text or table in the middle; flip one bit of what is neither. Of a table, a bit may
+    mean nothing."""
     data = bytearray(path.read_bytes())
     if path.suffix in CUT:
         del data[len(data) // 2 :]
@@ -42,9 +44,12 @@ def damage(path: Path) -> None:
 
 
 def kinds_of_files(root: Path, folder: str) -> list[Path]:
-    """A file of each kind below a folder: those whose names differ by digits only are of one kind."""
+    """A file of each kind below a folder: those whose names differ by digits only are of one
+    kind."""
     found = sorted(path for path in (root / folder).rglob("*") if path.is_file())
-    kinds = {re.sub(r"\d+", "", str(path)): path for path in found if path.suffix not in MADE_FROM_OTHERS}
+    kinds = {
+        re.sub(r"\d+", "", str(path)): path for path in found if path.suffix not in MADE_FROM_OTHERS
+    }
     return list(kinds.values())
 
 
@@ -58,7 +63,8 @@ def names(checks: list[FileCheck], path: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore:.*It is made again")
 def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> None:
-    """Each kind of file is named when it is damaged, and the repair gives the bytes of before; the user's are left alone."""
+    """Each kind of file is named when it is damaged, and the repair gives the bytes of before; the
+    user's are left alone."""
     (tmp_path / "clips").mkdir()
     for clip in sorted(clips_folder.glob("clip *.mp4"))[:5]:
         shutil.copyfile(clip, tmp_path / "clips" / clip.name)
@@ -80,7 +86,11 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
     assert {check.state for check in repair(project, found)} == {"repaired"}
     assert {path: path.read_bytes() for path in files} == before
     assert damaged(project) == []
-    for name, hint in (("corpus.json", "remove the folder"), ("benchmark.json", ""), ("segments.parquet", "")):
+    for name, hint in (
+        ("corpus.json", "remove the folder"),
+        ("benchmark.json", ""),
+        ("segments.parquet", ""),
+    ):
         whole = (test / name).read_bytes()
         damage(test / name)
         found = damaged(project)
@@ -106,7 +116,14 @@ def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
     make_benchmark_scores(project, run, "own-test")
     assert damaged(project) == []
     kinds = kinds_of_files(root, "models")
-    wanted = {"current.json", "run.json", "result.json", "network.json", "network.safetensors", "scores.json"}
+    wanted = {
+        "current.json",
+        "run.json",
+        "result.json",
+        "network.json",
+        "network.safetensors",
+        "scores.json",
+    }
     assert {path.name for path in kinds} >= wanted
     assert {path.suffix for path in kinds} >= {".pt", ".parquet"}
     for path in kinds:
@@ -115,7 +132,9 @@ def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
         found = damaged(project)
         assert names(found, path), (path, found)
         made_again = path.parent.name == "own-test"
-        assert [check.state for check in repair(project, found)] == ["repaired" if made_again else "damaged"]
+        assert [check.state for check in repair(project, found)] == [
+            "repaired" if made_again else "damaged"
+        ]
         if not made_again:
             path.write_bytes(before)
     assert damaged(project) == []
@@ -132,7 +151,10 @@ def test_bundles_of_untrained_models(onnx_bundle: Path, tmp_path: Path) -> None:
     files = [bundle / name for name in ("backbone.safetensors", "scorer.json", "onnx/embed.onnx")]
     for file in (*files, network / "network.safetensors", network / "network.json"):
         whole = file.read_bytes()
-        for harm in (damage if file.parent != network else lambda path: path.write_bytes(b""), Path.unlink):
+        for harm in (
+            damage if file.parent != network else lambda path: path.write_bytes(b""),
+            Path.unlink,
+        ):
             harm(file)
             (found,) = damaged(project)
             assert str(bundle.parent) in found.message, found
@@ -160,7 +182,8 @@ def test_a_shard_of_the_manifest_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_a_shard_whose_drive_is_away_keeps_what_it_has(tmp_path: Path) -> None:
-    """A flipped bit in its frames: they cannot be made again now, and are not replaced by rows that say so."""
+    """A flipped bit in its frames: they cannot be made again now, and are not replaced by rows that
+    say so."""
     project, clip = one_clip(tmp_path)
     data = project.root.local / "frames" / "in-00000" / "data.parquet"
     damage(data)
@@ -214,13 +237,23 @@ def test_the_whitening_of_an_older_copy_is_named(small_project: Project, tmp_pat
     damage(project.root.local_path("whitening/whitening.safetensors"))
     assert {check.state for check in repair(project, damaged(project))} == {"repaired"}
     assert project.root.modified_ns(*features) == before
-    weights, record = (project.root.local_path(f"whitening/whitening.{suffix}") for suffix in ("safetensors", "json"))
+    weights, record = (
+        project.root.local_path(f"whitening/whitening.{suffix}")
+        for suffix in ("safetensors", "json")
+    )
     damage(weights)
-    record.write_text(record.read_text().replace(own.sha256, "0" * 64))  # as if its videos had changed since
+    record.write_text(
+        record.read_text().replace(own.sha256, "0" * 64)
+    )  # as if its videos had changed since
     kept = weights.read_bytes()
-    assert ({check.state for check in repair(project, damaged(project))}, weights.read_bytes()) == ({"damaged"}, kept)
+    assert ({check.state for check in repair(project, damaged(project))}, weights.read_bytes()) == (
+        {"damaged"},
+        kept,
+    )
     record.write_text("{")
-    with pytest.raises(DamagedError, match="restore it from a copy"):  # another one would be of other features
+    with pytest.raises(
+        DamagedError, match="restore it from a copy"
+    ):  # another one would be of other features
         make_whitening(project)
 
 
@@ -233,20 +266,28 @@ def recorded_path(project: Project, key: str, path: str) -> None:
 
 @pytest.mark.parametrize("place", ["data/mine/0.mp4", "data/downloads/in-00000/0.mp4", "own/0.mp4"])
 def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path, place: str) -> None:
-    """An edited clip stays as it is, wherever it lies and by whatever path it is named; a damaged registry is named."""
+    """An edited clip stays as it is, wherever it lies and by whatever path it is named; a damaged
+    registry is named."""
     project, clip = one_clip(tmp_path, place, frames=False)
     if place.startswith("own"):
         (tmp_path / "data" / "downloads").mkdir()
-        recorded_path(project, "in-00000", str(tmp_path / "data" / "downloads" / ".." / ".." / "own" / "0.mp4"))
+        recorded_path(
+            project,
+            "in-00000",
+            str(tmp_path / "data" / "downloads" / ".." / ".." / "own" / "0.mp4"),
+        )
     clip.write_bytes(b"edited")
     with project.root.write("mlflow/mlflow.db") as registry:
         registry.write(bytes(4096))
-    assert "registry" in {one.kind for one in repair(project, verify_root(project.root)) if "damaged" in one.message}
+    assert "registry" in {
+        one.kind for one in repair(project, verify_root(project.root)) if "damaged" in one.message
+    }
     assert clip.read_bytes() == b"edited"
 
 
 def test_a_damaged_download_is_fetched_again_or_kept(tmp_path: Path) -> None:
-    """One flipped bit: the repair fetches the file; without a server it says that it cannot be had again, and leaves it."""
+    """One flipped bit: the repair fetches the file; without a server it says that it cannot be had
+    again, and leaves it."""
     with serve(write_clip(tmp_path / "0.mp4", seed=0, seconds=2).read_bytes()) as site:
         project = web_project(tmp_path, site, ["0.mp4"])
         make_videos(project, KEY)
@@ -267,7 +308,8 @@ def test_a_damaged_download_is_fetched_again_or_kept(tmp_path: Path) -> None:
 
 
 def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:
-    """A flipped bit in features that are of no shard of the manifest: named, and left as they are."""
+    """A flipped bit in features that are of no shard of the manifest: named, and left as they
+    are."""
     project, _ = one_clip(tmp_path)
     root = project.root.local
     shutil.copytree(root / "frames" / "in-00000", root / "frames" / "imported-00000")
@@ -276,7 +318,9 @@ def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:
     (found,) = damaged(project)
     (after,) = repair(project, [found])
     assert "the manifest lacks it" in after.message
-    assert {path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()} == before
+    assert {
+        path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()
+    } == before
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no other file system")

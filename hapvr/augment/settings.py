@@ -8,7 +8,8 @@ from hapvr.settings import Settings
 
 
 class ViewsConfig(Settings):
-    """The training clips of `num_frames` frames. The cache has `num_weak` weak and `num_strong` strong ones of each video."""
+    """The training clips of `num_frames` frames. The cache has `num_weak` weak and `num_strong`
+    strong ones of each video."""
 
     num_frames: int = Field(default=28, ge=4)
     num_weak: int = Field(default=4, ge=1)
@@ -18,8 +19,8 @@ class ViewsConfig(Settings):
 
     @property
     def num_windows(self) -> int:
-        """Stretches of a video that its cached views are cut from in turn; each has a weak and a strong view at least. The
-        views of one training item are of one stretch."""
+        """Stretches of a video that its cached views are cut from in turn; each has a weak and a
+        strong view at least. The views of one training item are of one stretch."""
         return min(4, self.num_weak, self.num_strong)
 
     def indices_of(self, window: int) -> tuple[list[int], list[int]]:

@@ -1,1 +1,2 @@
-"""Benchmarks of video retrieval: definitions, metrics, the evaluation protocol, the scoring engine and reports."""
+"""Benchmarks of video retrieval: definitions, metrics, the evaluation protocol, the scoring engine
+and reports."""

@@ -1,11 +1,13 @@
-"""What a benchmark is: queries, a database, labelled pairs, and the tasks that are measured on them; and its folder.
+"""What a benchmark is: queries, a database, labelled pairs, and the tasks that are measured on
+them; and its folder.
 
-benchmark.json names the kind, from which the tasks follow. videos.parquet holds video_id and role (query, database,
-both); labels and exclusions are the tables of `BenchmarkDefinition`.
+benchmark.json names the kind, from which the tasks follow. videos.parquet holds video_id and role
+(query, database, both); labels and exclusions are the tables of `BenchmarkDefinition`.
 
-`clips` benchmarks, made by the demo or from a user's own videos, have their files under videos/, and segments. Their
-videos.parquet also holds path (relative to the folder), group and edit; a video's id is "<benchmark name>/<path relative
-to videos/>". Tasks are FIVR's, for the labels ND, DS, CS, IS that occur.
+`clips` benchmarks, made by the demo or from a user's own videos, have their files under videos/,
+and segments. Their videos.parquet also holds path (relative to the folder), group and edit; a
+video's id is "<benchmark name>/<path relative to videos/>". Tasks are FIVR's, for the labels ND,
+DS, CS, IS that occur.
 """
 
 import json
@@ -30,22 +32,29 @@ Pool = Literal["database", "labelled", "labelled_and_unlabelled"]
 
 LABEL_SCHEMA = {"query_id": pl.String, "reference_id": pl.String, "label": pl.String}
 TIME_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s")
-SEGMENT_SCHEMA = {"query_id": pl.String, "reference_id": pl.String, **dict.fromkeys(TIME_COLUMNS, pl.Float64)}
+SEGMENT_SCHEMA = {
+    "query_id": pl.String,
+    "reference_id": pl.String,
+    **dict.fromkeys(TIME_COLUMNS, pl.Float64),
+}
 EXCLUSION_SCHEMA = {"exclusion": pl.String, "query_id": pl.String, "reference_id": pl.String}
 VIDEO_SCHEMA = dict.fromkeys(("video_id", "path", "role", "group", "edit"), pl.String)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One number of a benchmark: which labels are relevant, in which pool, by which average precision.
+    """One number of a benchmark: which labels are relevant, in which pool, by which average
+    precision.
 
-    pool: "database" ranks every database video; "labelled" only the videos that carry a label of this query;
+    pool: "database" ranks every database video; "labelled" only the videos that carry a label of
+    this query;
       "labelled_and_unlabelled" those and the videos that carry no label of any query (SVD).
-    exclusion: name of the exclusion list whose videos leave ranking and ground truth; None for none.
-    ignored: labels of true matches that the task does not ask for; pairs that carry one leave the ranking.
-    query_stays: a query found in its own ranking stays there and may count as a hit (CC_WEB_VIDEO).
-    official_missing_positive: "leaves" the ground truth or "misses" (costs recall) under the official policy.
-    official_empty_query: a query left without positives is "skipped" or scores "zero" under the official policy.
+    exclusion: name of the exclusion list whose videos leave ranking and ground truth; None for
+    none. ignored: labels of true matches that the task does not ask for; pairs that carry one leave
+    the ranking. query_stays: a query found in its own ranking stays there and may count as a hit
+    (CC_WEB_VIDEO). official_missing_positive: "leaves" the ground truth or "misses" (costs recall)
+    under the official policy. official_empty_query: a query left without positives is "skipped" or
+    scores "zero" under the official policy.
       A query without any score is skipped there.
     """
 
@@ -65,13 +74,31 @@ CLIPS, PARTS_TASK = "clips", "parts"
 POSITIVE, PART = "positive", "part"
 _FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 _FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
-_evve = partial(Task, positives=frozenset({POSITIVE}), exclusion="ambiguous", official_empty_query="zero")
-_svd = partial(Task, positives=frozenset({POSITIVE}), pool="labelled_and_unlabelled", official_empty_query="zero")
-_cc = partial(Task, metric="mAP", positives=frozenset("ESLMV"), query_stays=True, official_missing_positive="misses")
+_evve = partial(
+    Task, positives=frozenset({POSITIVE}), exclusion="ambiguous", official_empty_query="zero"
+)
+_svd = partial(
+    Task,
+    positives=frozenset({POSITIVE}),
+    pool="labelled_and_unlabelled",
+    official_empty_query="zero",
+)
+_cc = partial(
+    Task,
+    metric="mAP",
+    positives=frozenset("ESLMV"),
+    query_stays=True,
+    official_missing_positive="misses",
+)
 
 TASKS: dict[str, tuple[Task, ...]] = {
     "fivr": tuple(
-        Task(name=f"{stem}{letter}{suffix}", metric=metric, positives=frozenset(positives), exclusion=exclusion)
+        Task(
+            name=f"{stem}{letter}{suffix}",
+            metric=metric,
+            positives=frozenset(positives),
+            exclusion=exclusion,
+        )
         for suffix, exclusion in (("", None), ("_h", "easy_duplicates"))
         for letter, metric in _FIVR_METRICS
         for stem, positives in _FIVR_LABELS.items()
@@ -80,7 +107,10 @@ TASKS: dict[str, tuple[Task, ...]] = {
         _evve(name="EVVE_mAP", metric="mAP", average_precision="trapezoid"),
         _evve(name="EVVE_uAP", metric="micro-AP"),
     ),
-    "svd": (_svd(name="mAP", metric="mAP", average_precision="tie_grouped"), _svd(name="uAP", metric="micro-AP")),
+    "svd": (
+        _svd(name="mAP", metric="mAP", average_precision="tie_grouped"),
+        _svd(name="uAP", metric="micro-AP"),
+    ),
     "cc_web_video": (
         _cc(name="mAP", pool="labelled"),
         _cc(name="mAP_star"),
@@ -90,19 +120,25 @@ TASKS: dict[str, tuple[Task, ...]] = {
 }
 TASKS[CLIPS] = (
     *(replace(task, ignored=frozenset({PART})) for task in TASKS["fivr"]),
-    Task(name=PARTS_TASK, metric="micro-AP", positives=frozenset({PART}), ignored=frozenset(_FIVR_LABELS["ISV"])),
+    Task(
+        name=PARTS_TASK,
+        metric="micro-AP",
+        positives=frozenset({PART}),
+        ignored=frozenset(_FIVR_LABELS["ISV"]),
+    ),
 )
 """All tasks of each kind of benchmark."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BenchmarkDefinition:
-    """Queries, database and labelled pairs of one benchmark. The constructor checks them.
-    labels: columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a negative.
-    exclusions: columns exclusion (name of the list), query_id (null: for every query), reference_id. videos: for a benchmark
-    with files, columns video_id, path (relative to `folder`), role, group, edit; else None. segments: SEGMENT_SCHEMA, every
-    stretch of a query that a database video shows, and when it does; None: not known. Raises DataError where ids repeat, a
-    label or segment names an unknown video, or a segment does not end after it begins."""
+    """Queries, database and labelled pairs of one benchmark. The constructor checks them. labels:
+    columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a
+    negative. exclusions: columns exclusion (name of the list), query_id (null: for every query),
+    reference_id. videos: for a benchmark with files, columns video_id, path (relative to `folder`),
+    role, group, edit; else None. segments: SEGMENT_SCHEMA, every stretch of a query that a database
+    video shows, and when it does; None: not known. Raises DataError where ids repeat, a label or
+    segment names an unknown video, or a segment does not end after it begins."""
 
     name: str
     queries: tuple[str, ...]
@@ -121,25 +157,40 @@ class BenchmarkDefinition:
 
     def _problems(self) -> Iterator[str]:
         if not self.queries or not self.database:
-            yield f"{len(self.queries)} queries and {len(self.database)} database videos; it needs at least one of each"
-        for role, column, ids in (("queries", "query_id", self.queries), ("database", "reference_id", self.database)):
+            yield (
+                f"{len(self.queries)} queries and {len(self.database)} database videos; it "
+                "needs at least one of each"
+            )
+        for role, column, ids in (
+            ("queries", "query_id", self.queries),
+            ("database", "reference_id", self.database),
+        ):
             known = set(ids)
             if len(known) < len(ids):
-                yield f"some ids of its {role} are repeated, e.g. {mode(ids)!r}; list every video once"
+                yield (
+                    f"some ids of its {role} are repeated, e.g. {mode(ids)!r}; list every "
+                    "video once"
+                )
             for what, table in (("labels", self.labels), ("segments", self.segments)):
                 if unknown := set() if table is None else set(table[column].unique()) - known:
                     yield (
-                        f"{len(unknown)} ids in {what}.{column} are not in its {role}, e.g. {min(unknown)!r}; add the "
+                        f"{len(unknown)} ids in {what}.{column} are not in its {role}, e.g. "
+                        f"{min(unknown)!r}; add the "
                         f"videos or drop their {what}"
                     )
         if self.labels.is_duplicated().any():
             yield "some labels are given twice; keep each (pair, label) once"
         if self.segments is not None:
             possible = [pl.col(name).is_finite() & (pl.col(name) >= 0) for name in TIME_COLUMNS]
-            ordered = [pl.col(end) > pl.col(start) for start, end in (TIME_COLUMNS[:2], TIME_COLUMNS[2:])]
+            ordered = [
+                pl.col(end) > pl.col(start) for start, end in (TIME_COLUMNS[:2], TIME_COLUMNS[2:])
+            ]
             wrong = self.segments.filter(~pl.all_horizontal(*possible, *ordered))
             if len(wrong):
-                yield f"{len(wrong)} segments are no stretch of time, e.g. {wrong.row(0)}; give begins before ends, in seconds"
+                yield (
+                    f"{len(wrong)} segments are no stretch of time, e.g. {wrong.row(0)}; "
+                    "give begins before ends, in seconds"
+                )
         if not self.tasks:
             yield "no label gives any task a positive pair; check the labels"
 
@@ -150,7 +201,8 @@ class BenchmarkDefinition:
 
 
 SHIPPED = {
-    "fivr-5k": "FIVR-5K: 50 queries, 5,000 videos; DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, normal and hard",
+    "fivr-5k": "FIVR-5K: 50 queries, 5,000 videos; DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, "
+    "normal and hard",
     "fivr-200k": "FIVR-200K: 100 queries, 225,960 videos; the same tasks",
     "evve": "EVVE: 620 queries, 2,373 videos of 13 events",
     "svd": "SVD: 206 queries, 6,355 labelled pairs, without the unlabelled videos",
@@ -162,7 +214,8 @@ HINT = "write the benchmark again, or install the package again"
 
 
 class _Head(BaseModel):
-    """benchmark.json. name: also of folders, so it leads nowhere else; that of the folder where it is absent."""
+    """benchmark.json. name: also of folders, so it leads nowhere else; that of the folder where it
+    is absent."""
 
     kind: Annotated[str, Field(pattern=f"^({'|'.join(TASKS)})$")]
     format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
@@ -179,13 +232,15 @@ def write_clips(
     segments: Iterable[tuple[str, str, float, float, float, float]],
     provenance: dict[str, object],
 ) -> BenchmarkDefinition:
-    """Writes a `clips` definition next to the files that are already under folder/videos, and returns it.
-    videos: (file, role, group, edit), a file being the path below videos/. labels: (file of the query, file of the other video,
-    label). segments: the two files, begin and end in the query, begin and end in the other, in seconds. Raises DataError for
-    repeated files, and labels or segments of other files."""
+    """Writes a `clips` definition next to the files that are already under folder/videos, and
+    returns it. videos: (file, role, group, edit), a file being the path below videos/. labels:
+    (file of the query, file of the other video, label). segments: the two files, begin and end in
+    the query, begin and end in the other, in seconds. Raises DataError for repeated files, and
+    labels or segments of other files."""
     rows = [(f"{name}/{file}", f"videos/{file}", *rest) for file, *rest in videos]
     pairs, stretches = (
-        [(f"{name}/{query}", f"{name}/{other}", *rest) for query, other, *rest in table] for table in (labels, segments)
+        [(f"{name}/{query}", f"{name}/{other}", *rest) for query, other, *rest in table]
+        for table in (labels, segments)
     )
     tables = {
         "videos": pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"),
@@ -214,11 +269,15 @@ def is_complete(folder: Path) -> bool:
 
 
 def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
-    """A benchmark by its name, or the one in a folder with a benchmark.json. Raises DataError where there is none, or damage."""
+    """A benchmark by its name, or the one in a folder with a benchmark.json. Raises DataError where
+    there is none, or damage."""
     name = str(name_or_folder)
     folder = Path(__file__).parent / "data" / name if name in SHIPPED else Path(name)
     if not (folder / "benchmark.json").is_file():
-        raise DataError(f"benchmark {name!r}: no known name ({', '.join(SHIPPED)}) or folder with a benchmark.json")
+        raise DataError(
+            f"benchmark {name!r}: no known name ({', '.join(SHIPPED)}) or folder with a "
+            "benchmark.json"
+        )
     head = read_json_as(folder / "benchmark.json", _Head, hint=HINT)
     clips = head.kind == CLIPS
     columns = VIDEO_SCHEMA if clips else dict.fromkeys(("video_id", "role"), pl.String)
@@ -234,34 +293,57 @@ def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
 
 
 def _definition(
-    folder: Path, kind: str, name: str, tables: Mapping[str, pl.DataFrame], provenance: dict[str, object]
+    folder: Path,
+    kind: str,
+    name: str,
+    tables: Mapping[str, pl.DataFrame],
+    provenance: dict[str, object],
 ) -> BenchmarkDefinition:
     videos = tables["videos"]
     if kind == CLIPS:
         inside = pl.col("path").str.strip_prefix("videos/")
         fits = (inside != pl.col("path")) & (pl.lit(f"{name}/") + inside == pl.col("video_id"))
-        fits &= pl.col("role").is_in(["query", "database"]) & ~pl.col("path").str.split("/").list.contains("..")
+        fits &= pl.col("role").is_in(["query", "database"]) & ~pl.col("path").str.split(
+            "/"
+        ).list.contains("..")
         for row in videos.remove(fits).head(1).iter_rows(named=True):
             raise DataError(
-                f"{folder / 'videos.parquet'}: id {row['video_id']!r}, path {row['path']!r} and role {row['role']!r} do not "
-                f"agree; wanted a path videos/X, the id {name}/X, where {name} is the name in benchmark.json, and the role "
+                f"{folder / 'videos.parquet'}: id {row['video_id']!r}, path {row['path']!r} "
+                f"and role {row['role']!r} do not "
+                f"agree; wanted a path videos/X, the id {name}/X, where {name} is the name "
+                "in benchmark.json, and the role "
                 "query or database"
             )
     exclusions = tables.get("exclusions", pl.DataFrame(schema=EXCLUSION_SCHEMA))
-    labels, listed = frozenset(tables["labels"]["label"].unique()), set(exclusions["exclusion"].unique())
-    relevant, names = frozenset().union(*(one.positives for one in TASKS[kind])), {one.exclusion for one in TASKS[kind]}
+    labels, listed = (
+        frozenset(tables["labels"]["label"].unique()),
+        set(exclusions["exclusion"].unique()),
+    )
+    relevant, names = (
+        frozenset().union(*(one.positives for one in TASKS[kind])),
+        {one.exclusion for one in TASKS[kind]},
+    )
     wrong = [f"role {one!r}" for one in {*videos["role"]} - {"query", "database", "both"}]
     wrong += [f"exclusion {one!r}" for one in listed - names]
-    wrong += [f"label {one!r}" for one in labels - relevant if one.lower() in {label.lower() for label in relevant}]
+    wrong += [
+        f"label {one!r}"
+        for one in labels - relevant
+        if one.lower() in {label.lower() for label in relevant}
+    ]
     if wrong:
         said = f"exclusions {sorted(filter(None, names))} and labels {sorted(relevant)}"
-        raise DataError(f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted roles query, database and both, {said}")
+        raise DataError(
+            f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted roles query, database and "
+            f"both, {said}"
+        )
     tasks, seen = [], set()
     for task in TASKS[kind]:
         # without a list of its exclusion it ranks everything
         task = replace(task, exclusion=task.exclusion if task.exclusion in listed else None)
         measured = replace(task, name="", positives=task.positives & labels)
-        if measured.positives and measured not in seen:  # else no label is relevant, or a task before measures the same
+        if (
+            measured.positives and measured not in seen
+        ):  # else no label is relevant, or a task before measures the same
             tasks.append(task)
         seen.add(measured)
     return BenchmarkDefinition(
@@ -281,12 +363,15 @@ def _definition(
 def _read(
     folder: Path, name: str, schema: Mapping[str, type[pl.DataType]], may_lack: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """The columns of a table that this package wrote. may_lack: columns that have no value in some rows."""
+    """The columns of a table that this package wrote. may_lack: columns that have no value in some
+    rows."""
     path = folder / f"{name}.parquet"
     try:
         table = read_frame(path).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
         table = table.select(*schema).match_to_schema(schema)
-        lacking = [column for column in schema if table[column].null_count() and column not in may_lack]
+        lacking = [
+            column for column in schema if table[column].null_count() and column not in may_lack
+        ]
         problem = f"its column {lacking[0]} has rows without a value" if lacking else ""
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         problem = str(error)

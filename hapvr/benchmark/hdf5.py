@@ -14,39 +14,48 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.files import require_regular
 
 MAX_VIDEO_BYTES = 2 << 30
-"""Most bytes that the values of one video may take in memory; 12 hours at 1 frame per second, [9, 512] floats, take 0.8 GB."""
+"""Most bytes that the values of one video may take in memory; 12 hours at 1 frame per second, [9,
+512] floats, take 0.8 GB."""
 
 MAX_DEPTH = 32
 MAX_COMPRESSION = 200
-"""Most times that the values of a video may be larger than what is stored of them; features hardly compress."""
+"""Most times that the values of a video may be larger than what is stored of them; features hardly
+compress."""
 
 LIBRARY_ERRORS = (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
 """What h5py raises for damaged bytes."""
 
 
 def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
-    """Names of all datasets, in the file's order, and the most frequent shape per frame, (R, D); no features are read. Raises
-    DataError where it is not an HDF5 file, a dataset's name is not a usable id, or no dataset looks like features."""
+    """Names of all datasets, in the file's order, and the most frequent shape per frame, (R, D); no
+    features are read. Raises DataError where it is not an HDF5 file, a dataset's name is not a
+    usable id, or no dataset looks like features."""
     with _open(path) as file:
         names: list[str] = []
 
-        def visit(name: str, item: Any) -> None:  # by hard links alone: those to other files are not followed
+        def visit(
+            name: str, item: Any
+        ) -> None:  # by hard links alone: those to other files are not followed
             if name.count("/") > MAX_DEPTH:
-                raise DataError(f"{path}: groups lie more than {MAX_DEPTH} deep in each other; flatten them")
+                raise DataError(
+                    f"{path}: groups lie more than {MAX_DEPTH} deep in each other; flatten them"
+                )
             names.extend([name] if isinstance(item, h5py.Dataset) else [])
 
         file.visititems(visit)
         for name in names:
             if not name.isprintable() or {"", ".", ".."} & set(name.split("/")):
                 raise DataError(
-                    f"{path}: the dataset {name!r} cannot be a video's id; wanted printable characters, and no empty part, "
+                    f"{path}: the dataset {name!r} cannot be a video's id; wanted printable "
+                    "characters, and no empty part, "
                     "'.' or '..' between slashes. Rename it"
                 )
         usable = [dataset for dataset in map(file.get, names) if not _refusal(dataset)[0]]
         shapes = Counter((1 if one.ndim == 2 else one.shape[1], one.shape[-1]) for one in usable)
     if not shapes:
         raise DataError(
-            f"{path}: none of {len(names)} datasets holds features; wanted floats, [frames, regions, dims] or "
+            f"{path}: none of {len(names)} datasets holds features; wanted floats, [frames, "
+            "regions, dims] or "
             "[frames, dims], one dataset per video id"
         )
     return names, shapes.most_common(1)[0][0]
@@ -55,11 +64,12 @@ def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
 def read_hdf5_features(
     path: Path, video_ids: Sequence[str], shape: tuple[int, int]
 ) -> Iterator[tuple[str, NDArray[np.float16] | None, str, str]]:
-    """(id, features float16 [T, R, D], reason, message) of datasets of a file, one video in memory at a time.
-    A frame-level dataset [T, D] becomes [T, 1, D]. A video comes without features, and with a reason, if it has no frames
-    (no_frames), bytes that cannot be read (damaged), values that are not finite (not_finite), another shape per frame
-    (wrong_shape), values that are not in this file (other_file), or a size that what is stored does not justify (too_large). Of
-    the last two no value is read. shape: (R, D). Raises DataError where the file is not an HDF5 file."""
+    """(id, features float16 [T, R, D], reason, message) of datasets of a file, one video in memory
+    at a time. A frame-level dataset [T, D] becomes [T, 1, D]. A video comes without features, and
+    with a reason, if it has no frames (no_frames), bytes that cannot be read (damaged), values that
+    are not finite (not_finite), another shape per frame (wrong_shape), values that are not in this
+    file (other_file), or a size that what is stored does not justify (too_large). Of the last two
+    no value is read. shape: (R, D). Raises DataError where the file is not an HDF5 file."""
     with _open(path) as file:
         for video_id in video_ids:
             features = None
@@ -69,8 +79,17 @@ def read_hdf5_features(
             except LIBRARY_ERRORS as error:
                 reason, message = "damaged", f"cannot be read ({error})"
             if features is not None and (number := int((~np.isfinite(features)).sum())):
-                features, reason, message = None, "not_finite", f"{number} values are not finite in half precision"
-            yield video_id, None if features is None else features.reshape(-1, *shape), reason, message
+                features, reason, message = (
+                    None,
+                    "not_finite",
+                    f"{number} values are not finite in half precision",
+                )
+            yield (
+                video_id,
+                None if features is None else features.reshape(-1, *shape),
+                reason,
+                message,
+            )
 
 
 @contextmanager
@@ -80,11 +99,16 @@ def _open(path: Path) -> Iterator[h5py.File]:
         with h5py.File(path, "r") as file:
             yield file
     except LIBRARY_ERRORS as error:
-        raise DamagedError(f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id") from error
+        raise DamagedError(
+            f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id"
+        ) from error
 
 
-def _refusal(dataset: h5py.Dataset, num_regions: int | None = None, dims: int | None = None) -> tuple[str, str]:
-    """Reason and message where a dataset is not a video's features or must not be read; ("", "") where it may be."""
+def _refusal(
+    dataset: h5py.Dataset, num_regions: int | None = None, dims: int | None = None
+) -> tuple[str, str]:
+    """Reason and message where a dataset is not a video's features or must not be read; ("", "")
+    where it may be."""
     shape: tuple[int, ...] = dataset.shape or ()  # none of an empty one
     regions = 1 if len(shape) == 2 else shape[1] if len(shape) == 3 else None
     fits = regions is not None and num_regions in (None, regions) and dims in (None, shape[-1])
@@ -94,11 +118,15 @@ def _refusal(dataset: h5py.Dataset, num_regions: int | None = None, dims: int | 
     if 0 in shape:
         return "no_frames", f"shape {list(shape)} holds no features"
     if dataset.external or dataset.is_virtual:
-        return "other_file", "its values are in other files, which are not opened; copy them into this one"
+        return (
+            "other_file",
+            "its values are in other files, which are not opened; copy them into this one",
+        )
     num_bytes, stored = dataset.nbytes, dataset.id.get_storage_size()
     if num_bytes > min(MAX_VIDEO_BYTES, MAX_COMPRESSION * stored):
         return "too_large", (
-            f"{num_bytes} bytes of values, of which {stored} are stored; at most {MAX_VIDEO_BYTES} are read, and at most "
+            f"{num_bytes} bytes of values, of which {stored} are stored; at most "
+            f"{MAX_VIDEO_BYTES} are read, and at most "
             f"{MAX_COMPRESSION} times what is stored"
         )
     return "", ""

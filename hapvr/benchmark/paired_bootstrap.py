@@ -1,4 +1,5 @@
-"""Is one set of scores better than another? A paired bootstrap over queries, on the videos that both can use."""
+"""Is one set of scores better than another? A paired bootstrap over queries, on the videos that
+both can use."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,19 @@ BOOTSTRAP_SAMPLES = 2000
 
 
 class Difference:
-    """Challenger minus champion of one metric. Values in [0, 1], difference in [-1, 1].
-    samples: of the difference in the bootstrap, [B]. interval: of the difference, two-sided at the confidence. better, worse:
-    share of resamples in which the challenger is strictly above or below."""
+    """Challenger minus champion of one metric. Values in [0, 1], difference in [-1, 1]. samples: of
+    the difference in the bootstrap, [B]. interval: of the difference, two-sided at the confidence.
+    better, worse: share of resamples in which the challenger is strictly above or below."""
 
-    def __init__(self, name: str, champion: float, challenger: float, samples: Floats, *, confidence: float) -> None:
-        self.name, self.champion, self.challenger, self.samples = name, champion, challenger, samples
+    def __init__(
+        self, name: str, champion: float, challenger: float, samples: Floats, *, confidence: float
+    ) -> None:
+        self.name, self.champion, self.challenger, self.samples = (
+            name,
+            champion,
+            challenger,
+            samples,
+        )
         self.value = challenger - champion
         usable = samples[~np.isnan(samples)]
         self.interval = bootstrap_interval(usable, confidence=confidence)
@@ -36,8 +44,9 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The gate's decision. target: difference of the mean of the target metrics; better: whether it is better. metrics: every
-    required metric; worse: names of those that are worse. reason: a sentence for people."""
+    """The gate's decision. target: difference of the mean of the target metrics; better: whether it
+    is better. metrics: every required metric; worse: names of those that are worse. reason: a
+    sentence for people."""
 
     better: bool
     reason: str
@@ -51,7 +60,10 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a file."""
-        rows = {"target": self.target.to_json(), "metrics": [metric.to_json() for metric in self.metrics]}
+        rows = {
+            "target": self.target.to_json(),
+            "metrics": [metric.to_json() for metric in self.metrics],
+        }
         return vars(self) | {"passed": self.passed, "worse": list(self.worse)} | rows
 
 
@@ -63,48 +75,76 @@ def compare(
     available: frozenset[str],
     config: GateConfig,
 ) -> dict[str, Difference]:
-    """Compare two models on every task of a benchmark, under the frozen policy on `available` (the videos that both can use).
-    champion, challenger: columns query_id, reference_id, similarity. Both are resampled with the same draws of queries."""
+    """Compare two models on every task of a benchmark, under the frozen policy on `available` (the
+    videos that both can use). champion, challenger: columns query_id, reference_id, similarity.
+    Both are resampled with the same draws of queries."""
     first, second = (
-        evaluate(definition, scores, policy="frozen", available=available, bootstrap_samples=BOOTSTRAP_SAMPLES)
+        evaluate(
+            definition,
+            scores,
+            policy="frozen",
+            available=available,
+            bootstrap_samples=BOOTSTRAP_SAMPLES,
+        )
         for scores in (champion, challenger)
     )
     differences = {}
     for task, before in first.samples.items():
         values, samples = (first.metrics[task], second.metrics[task]), second.samples[task] - before
-        differences[task] = Difference(f"{definition.name}/{task}", *values, samples, confidence=config.confidence)
+        differences[task] = Difference(
+            f"{definition.name}/{task}", *values, samples, confidence=config.confidence
+        )
     return differences
 
 
 def decide(
-    differences: Iterable[dict[str, Difference]], *, target_metrics: Sequence[str], config: GateConfig
+    differences: Iterable[dict[str, Difference]],
+    *,
+    target_metrics: Sequence[str],
+    config: GateConfig,
 ) -> Verdict:
     """Passed if the mean of the target metrics is better and no required metric is worse.
-    differences: of each benchmark, by task. Better: the challenger is ahead in at least `confidence` of the resamples. Worse: it is
-    behind in that many, or behind by more than `max_drop`. Required are `required_metrics`, or else the target metrics, and PARTS_TASK
-    wherever it is measured. Raises ConfigError if no target metric, or not every metric of `required_metrics`, was measured.
+    differences: of each benchmark, by task. Better: the challenger is ahead in at least
+    `confidence` of the resamples. Worse: it is behind in that many, or behind by more than
+    `max_drop`. Required are `required_metrics`, or else the target metrics, and PARTS_TASK wherever
+    it is measured. Raises ConfigError if no target metric, or not every metric of
+    `required_metrics`, was measured.
     """
     measured = [(task, difference) for one in differences for task, difference in one.items()]
     names = {task for task, _ in measured}
     unmeasured = sorted(set(config.required_metrics) - names)
     if unmeasured or not names & set(target_metrics):
-        key, missing = ("gate.required_metrics", unmeasured) if unmeasured else ("target_metrics", target_metrics)
+        key, missing = (
+            ("gate.required_metrics", unmeasured)
+            if unmeasured
+            else ("target_metrics", target_metrics)
+        )
         raise ConfigError(
-            f"evaluation.{key}: {', '.join(missing)} was measured on no benchmark; the benchmarks have "
+            f"evaluation.{key}: {', '.join(missing)} was measured on no benchmark; the "
+            "benchmarks have "
             f"{', '.join(sorted(names))}"
         )
     targets = [difference for task, difference in measured if task in target_metrics]
     required = (*(config.required_metrics or target_metrics), PARTS_TASK)
     metrics = tuple(difference for task, difference in measured if task in required)
-    champion, challenger = np.mean([(one.champion, one.challenger) for one in targets], axis=0).tolist()
+    champion, challenger = np.mean(
+        [(one.champion, one.challenger) for one in targets], axis=0
+    ).tolist()
     samples = np.mean([one.samples for one in targets], axis=0)
-    target = Difference("mean of the target metrics", champion, challenger, samples, confidence=config.confidence)
-    worse = tuple(one.name for one in metrics if one.worse >= config.confidence or one.value < -config.max_drop)
+    target = Difference(
+        "mean of the target metrics", champion, challenger, samples, confidence=config.confidence
+    )
+    worse = tuple(
+        one.name
+        for one in metrics
+        if one.worse >= config.confidence or one.value < -config.max_drop
+    )
     ahead = target.value > 0 and target.better >= config.confidence
     low, high = (100 * end for end in target.interval)
     numbers = (
         f"{target.name} {100 * target.challenger:.2f} against {100 * target.champion:.2f} "
-        f"(difference {100 * target.value:+.2f}, {100 * config.confidence:.0f} % interval {low:+.2f} to {high:+.2f})"
+        f"(difference {100 * target.value:+.2f}, {100 * config.confidence:.0f} % interval "
+        f"{low:+.2f} to {high:+.2f})"
     )
     if worse:
         reason = f"worse on {', '.join(worse)}; {numbers}"

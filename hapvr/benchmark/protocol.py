@@ -1,8 +1,10 @@
-"""Evaluation of similarities against a benchmark definition under one of three policies for missing videos.
+"""Evaluation of similarities against a benchmark definition under one of three policies for missing
+videos.
 
-official: follows the authors' evaluation (see `Task`), to compare with published numbers.
-strict: a missing relevant video is a miss, and a missing query scores 0, so losing videos can never raise a score.
-frozen: strict, on the videos of a named availability manifest, so that two runs are compared on the same videos.
+official: follows the authors' evaluation (see `Task`), to compare with published numbers. strict: a
+missing relevant video is a miss, and a missing query scores 0, so losing videos can never raise a
+score. frozen: strict, on the videos of a named availability manifest, so that two runs are compared
+on the same videos.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -26,8 +28,9 @@ RECALLS = np.linspace(0, 1, 101)
 class TaskResult:
     """One metric, in [0, 1], and what it was computed on.
 
-    value: tied scores in row order, as published numbers are; in "tie_grouped" at their worst rank. interval: 95 % bootstrap interval
-    over queries, where asked for. num_queries: those that count; num_relevant: pairs in the ground truth under the policy.
+    value: tied scores in row order, as published numbers are; in "tie_grouped" at their worst rank.
+    interval: 95 % bootstrap interval over queries, where asked for. num_queries: those that count;
+    num_relevant: pairs in the ground truth under the policy.
     """
 
     task: str
@@ -40,12 +43,12 @@ class TaskResult:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationResult:
-    """All tasks of one benchmark under one policy.
-    availability: how much of the benchmark the scores cover: num_queries, num_queries_scored, num_references,
-      num_references_scored, under the frozen policy within its manifest; num_pairs_invalid, scores that are not finite.
-    curves: interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries.
-    samples: metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries of a benchmark,
-      so that differences between two results are paired. Empty without bootstrap.
+    """All tasks of one benchmark under one policy. availability: how much of the benchmark the
+    scores cover: num_queries, num_queries_scored, num_references, num_references_scored, under the
+    frozen policy within its manifest; num_pairs_invalid, scores that are not finite. curves:
+    interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries. samples:
+    metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries
+    of a benchmark, so that differences between two results are paired. Empty without bootstrap.
     """
 
     benchmark: str
@@ -64,7 +67,9 @@ class EvaluationResult:
         """Plain values for JSON: benchmark, policy, metrics, intervals, availability, tasks."""
         return {
             **{"benchmark": self.benchmark, "policy": self.policy, "metrics": self.metrics},
-            "intervals": {task.task: list(task.interval) for task in self.tasks if task.interval is not None},
+            "intervals": {
+                task.task: list(task.interval) for task in self.tasks if task.interval is not None
+            },
             "availability": self.availability,
             "tasks": {task.task: asdict(task) for task in self.tasks},
         }
@@ -79,22 +84,30 @@ def evaluate(
     bootstrap_samples: int = 0,
     seed: int = 0,
 ) -> EvaluationResult:
-    """Every task of `definition` on `similarities` (columns query_id, reference_id, similarity; higher is closer).
+    """Every task of `definition` on `similarities` (columns query_id, reference_id, similarity;
+    higher is closer).
 
-    available: ids of the available videos. "frozen" needs it: it is the manifest. Under "official" it decides which positives
-    leave the ground truth. None means the ids that occur in the scores. bootstrap_samples: > 0 adds 95 % intervals over
-    queries, drawn from `seed`. Raises DataError for unusable scores. A score that is not finite is an error under "official".
-    Otherwise it counts as a miss if the pair is relevant, and as ranked first if not, so it can never raise a score."""
-    ranking = Ranking(definition, read_pairs(definition, similarities), policy=policy, available=available)
+    available: ids of the available videos. "frozen" needs it: it is the manifest. Under "official"
+    it decides which positives leave the ground truth. None means the ids that occur in the scores.
+    bootstrap_samples: > 0 adds 95 % intervals over queries, drawn from `seed`. Raises DataError for
+    unusable scores. A score that is not finite is an error under "official". Otherwise it counts as
+    a miss if the pair is relevant, and as ranked first if not, so it can never raise a score."""
+    ranking = Ranking(
+        definition, read_pairs(definition, similarities), policy=policy, available=available
+    )
     if policy == "official" and ranking.invalid.any():
         raise DataError(
-            f"{definition.name}: {int(ranking.invalid.sum())} scores are NaN or infinite, which the official protocol "
-            "does not define; find out why, or evaluate with the strict policy, which counts them as misses"
+            f"{definition.name}: {int(ranking.invalid.sum())} scores are NaN or infinite, "
+            "which the official protocol "
+            "does not define; find out why, or evaluate with the strict policy, which counts "
+            "them as misses"
         )
     weights = None
     if bootstrap_samples:
         rng = numpy_rng(seed, definition.name, "bootstrap")
-        weights = metrics.query_weights(len(definition.queries), num_samples=bootstrap_samples, rng=rng)
+        weights = metrics.query_weights(
+            len(definition.queries), num_samples=bootstrap_samples, rng=rng
+        )
     results, samples, curves = [], {}, {}
     for task in definition.tasks:
         truth = Judgement(definition, task, ranking, policy=policy)
@@ -129,33 +142,52 @@ def evaluate(
     )
 
 
-def _by_query(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[Floats, Floats | None]:
-    """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every bootstrap sample. weights: see
-    `query_weights`; None for no bootstrap."""
+def _by_query(
+    task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None
+) -> tuple[Floats, Floats | None]:
+    """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every
+    bootstrap sample. weights: see `query_weights`; None for no bootstrap."""
     if not truth.counted.any():
         return np.zeros(1 + len(RECALLS)), None
     rows = []
     for query in np.flatnonzero(truth.counted).tolist():
         span = ranking.rows(query)
-        positions, skipped = np.flatnonzero(truth.relevant[span]), np.flatnonzero(~truth.candidate[span])
-        num_relevant = max(int(truth.num_relevant[query]), 1)  # a query that lost all of them has hits in none
+        positions, skipped = (
+            np.flatnonzero(truth.relevant[span]),
+            np.flatnonzero(~truth.candidate[span]),
+        )
+        num_relevant = max(
+            int(truth.num_relevant[query]), 1
+        )  # a query that lost all of them has hits in none
         rows.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
     measured, samples = np.array(rows), None
     if weights is not None:
         drawn = weights[:, truth.counted]
         num = drawn.sum(axis=1)  # NaN is the mean of none
-        samples = np.divide(drawn @ measured[:, 0], num, out=np.full_like(num, np.nan), where=num > 0)
+        samples = np.divide(
+            drawn @ measured[:, 0], num, out=np.full_like(num, np.nan), where=num > 0
+        )
     return measured.mean(axis=0), samples
 
 
-def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None) -> tuple[Floats, Floats | None]:
-    """`_measure` of the ranking of all queries' pairs together, and micro-AP of every bootstrap sample."""
+def _pooled(
+    task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None
+) -> tuple[Floats, Floats | None]:
+    """`_measure` of the ranking of all queries' pairs together, and micro-AP of every bootstrap
+    sample."""
     num_relevant, samples = int(truth.num_relevant.sum()), None
     if weights is not None and truth.counted.any():
         spans = [ranking.rows(query) for query in range(len(truth.counted))]
-        chosen = [(ranking.similarity[span], truth.relevant[span], truth.candidate[span]) for span in spans]
-        ranked = [(similarity[candidate], hits[candidate]) for similarity, hits, candidate in chosen]
-        samples = metrics.bootstrap_micro_ap(ranked, num_relevant=truth.num_relevant, weights=weights)
+        chosen = [
+            (ranking.similarity[span], truth.relevant[span], truth.candidate[span])
+            for span in spans
+        ]
+        ranked = [
+            (similarity[candidate], hits[candidate]) for similarity, hits, candidate in chosen
+        ]
+        samples = metrics.bootstrap_micro_ap(
+            ranked, num_relevant=truth.num_relevant, weights=weights
+        )
     if num_relevant == 0:
         return np.zeros(1 + len(RECALLS)), samples
     positions = np.sort(ranking.pooled_position[truth.relevant])
@@ -163,11 +195,18 @@ def _pooled(task: Task, truth: Judgement, ranking: Ranking, weights: Floats | No
     return _measure(task, positions, ranking.pooled_similarity, skipped, num_relevant), samples
 
 
-def _measure(task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int) -> Floats:
-    """Average precision of one ranking with ties as published, then interpolated precision at RECALLS. Arguments: see
-    `ranks_at`. Returns [1 + 101]."""
+def _measure(
+    task: Task, positions: Ints, similarity: Floats, skipped: Ints, num_relevant: int
+) -> Floats:
+    """Average precision of one ranking with ties as published, then interpolated precision at
+    RECALLS. Arguments: see `ranks_at`. Returns [1 + 101]."""
     ranks, worst = metrics.ranks_at(positions, similarity, skipped)
     kind = task.average_precision
     ranks = worst if kind == "tie_grouped" else ranks
     precision = metrics.average_precision(ranks, num_relevant=num_relevant, kind=kind)
-    return np.hstack([precision, metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)])
+    return np.hstack(
+        [
+            precision,
+            metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS),
+        ]
+    )

@@ -1,4 +1,5 @@
-"""Scored pairs in ranking order, ground truth as [Q, N] tables, and what a task says of these under a policy.
+"""Scored pairs in ranking order, ground truth as [Q, N] tables, and what a task says of these under
+a policy.
 
 Videos are their positions in `definition.queries` (Q of them) and `definition.database` (N).
 """
@@ -18,14 +19,25 @@ from hapvr.tables import TABLE_ERRORS, read_user_table
 COLUMNS = ["query_id", "reference_id", "similarity"]
 
 
-def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str) -> pl.DataFrame:
-    """Scored pairs whose videos belong to the definition, in file order.
-    similarities: a table of COLUMNS, or a Parquet file. Returns query and reference, int32; similarity, where +inf stands for a
-    score that is not finite; and invalid, bool, which marks those. Raises DataError for a missing file or column, a similarity
-    column that is not numeric, an empty table, a repeated pair, or ids all unknown to the definition."""
-    what = f"similarities for {definition.name}" if isinstance(similarities, pl.DataFrame) else str(similarities)
+def read_pairs(
+    definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str
+) -> pl.DataFrame:
+    """Scored pairs whose videos belong to the definition, in file order. similarities: a table of
+    COLUMNS, or a Parquet file. Returns query and reference, int32; similarity, where +inf stands
+    for a score that is not finite; and invalid, bool, which marks those. Raises DataError for a
+    missing file or column, a similarity column that is not numeric, an empty table, a repeated
+    pair, or ids all unknown to the definition."""
+    what = (
+        f"similarities for {definition.name}"
+        if isinstance(similarities, pl.DataFrame)
+        else str(similarities)
+    )
     try:
-        table = similarities if isinstance(similarities, pl.DataFrame) else read_user_table(Path(similarities))
+        table = (
+            similarities
+            if isinstance(similarities, pl.DataFrame)
+            else read_user_table(Path(similarities))
+        )
         problem = _problem(table)
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         problem = str(error)
@@ -34,14 +46,18 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
     known = _with_positions(definition, table)
     if known.is_empty():
         raise DataError(
-            f"{what}: none of {len(table)} rows names a query and a database video of {definition.name} "
+            f"{what}: none of {len(table)} rows names a query and a database video of "
+            f"{definition.name} "
             f"(e.g. query {definition.queries[0]!r}); is this another benchmark's file?"
         )
     repeated = len(known) - int(_table_of(definition, known).sum())
     if repeated:
-        first, second, *_ = known.filter(pl.struct("query", "reference").is_duplicated()).select(COLUMNS).row(0)
+        first, second, *_ = (
+            known.filter(pl.struct("query", "reference").is_duplicated()).select(COLUMNS).row(0)
+        )
         raise DataError(
-            f"{what}: {repeated} pairs are repeated, e.g. query {first!r} with reference {second!r}; keep one score per pair"
+            f"{what}: {repeated} pairs are repeated, e.g. query {first!r} with reference "
+            f"{second!r}; keep one score per pair"
         )
     score = pl.col("similarity")
     score = score if known.schema["similarity"] == pl.Float32 else score.cast(pl.Float64)
@@ -52,19 +68,30 @@ def read_pairs(definition: BenchmarkDefinition, similarities: pl.DataFrame | Pat
 
 def _problem(table: pl.DataFrame) -> str:
     """What is wrong with the columns; "" for nothing."""
-    for column, wanted in zip(COLUMNS, ("video ids as strings", "video ids as strings", "floats"), strict=True):
+    for column, wanted in zip(
+        COLUMNS, ("video ids as strings", "video ids as strings", "floats"), strict=True
+    ):
         found = table.schema.get(column)
         if found is None:
             return f"no column {column!r}; found {table.columns}"
-        if not (found.is_numeric() if wanted == "floats" else isinstance(found, pl.String | pl.Categorical | pl.Enum)):
+        if not (
+            found.is_numeric()
+            if wanted == "floats"
+            else isinstance(found, pl.String | pl.Categorical | pl.Enum)
+        ):
             return f"column {column!r} is {str(found).lower()}, wanted {wanted}"
     return ""
 
 
 def _with_positions(definition: BenchmarkDefinition, table: pl.DataFrame) -> pl.DataFrame:
-    """The rows whose videos the definition knows, with their positions in columns query and reference, int32."""
+    """The rows whose videos the definition knows, with their positions in columns query and
+    reference, int32."""
     return table.with_columns(
-        pl.col(f"{column}_id").cast(pl.Enum(ids), strict=False).to_physical().cast(pl.Int32).alias(column)
+        pl.col(f"{column}_id")
+        .cast(pl.Enum(ids), strict=False)
+        .to_physical()
+        .cast(pl.Int32)
+        .alias(column)
         for column, ids in (("query", definition.queries), ("reference", definition.database))
     ).drop_nulls(["query", "reference"])
 
@@ -81,7 +108,8 @@ def _pairs_in(definition: BenchmarkDefinition, table: pl.DataFrame) -> Bools:
 
 
 def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
-    """Pairs that the task ranks: its pool without exclusions and ignored labels and, unless it stays, the query itself. [Q, N] bool."""
+    """Pairs that the task ranks: its pool without exclusions and ignored labels and, unless it
+    stays, the query itself. [Q, N] bool."""
     if task.pool == "database":
         ranked = np.ones((len(definition.queries), len(definition.database)), dtype=bool)
     else:
@@ -90,12 +118,19 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
             ranked |= ~ranked.any(axis=0)
     if task.exclusion is not None:
         listed = definition.exclusions.filter(pl.col("exclusion") == task.exclusion)
-        ranked[:, membership(listed.filter(pl.col("query_id").is_null())["reference_id"], definition.database)] = False
+        ranked[
+            :,
+            membership(
+                listed.filter(pl.col("query_id").is_null())["reference_id"], definition.database
+            ),
+        ] = False
         ranked &= ~_pairs_in(definition, listed)
     if task.ignored:
         ranked &= ~_labelled_pairs(definition, task.ignored)
     if not task.query_stays:
-        with_itself = pl.DataFrame({"query_id": definition.queries, "reference_id": definition.queries})
+        with_itself = pl.DataFrame(
+            {"query_id": definition.queries, "reference_id": definition.queries}
+        )
         ranked &= ~_pairs_in(definition, with_itself)
     return ranked
 
@@ -108,9 +143,12 @@ def _labelled_pairs(definition: BenchmarkDefinition, labels: frozenset[str]) -> 
 def relevant_and_irrelevant(
     definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str, *, task: str
 ) -> tuple[Floats, Floats]:
-    """Finite similarities of the pairs that the task ranks (HAP-VR Fig. 5): ([relevant pairs], [other pairs])."""
+    """Finite similarities of the pairs that the task ranks (HAP-VR Fig. 5): ([relevant pairs],
+    [other pairs])."""
     chosen = next(one for one in definition.tasks if one.name == task)
-    query, reference, similarity, invalid = (column.to_numpy() for column in read_pairs(definition, similarities))
+    query, reference, similarity, invalid = (
+        column.to_numpy() for column in read_pairs(definition, similarities)
+    )
     ranked = ranked_pairs(definition, chosen)[query, reference] & ~invalid
     relevant = _labelled_pairs(definition, chosen.positives)[query, reference]
     return similarity[ranked & relevant], similarity[ranked & ~relevant]
@@ -122,33 +160,49 @@ def membership(ids: Iterable[str] | pl.Series, known: tuple[str, ...]) -> Bools:
 
 
 class Ranking:
-    """Scored pairs in scope, by query, within a query by descending similarity, ties in the order of their rows.
+    """Scored pairs in scope, by query, within a query by descending similarity, ties in the order
+    of their rows.
 
-    query, reference: int32 [M]; similarity: float [M]; invalid: bool [M]; bounds: int64 [Q + 1], rows of each query.
-    pooled_position: int64 [M], where each row stands in the ranking of all queries' pairs together, ties in the order
-    of their rows; pooled_similarity: float [M], the similarities in that order.
+    query, reference: int32 [M]; similarity: float [M]; invalid: bool [M]; bounds: int64 [Q + 1],
+    rows of each query. pooled_position: int64 [M], where each row stands in the ranking of all
+    queries' pairs together, ties in the order of their rows; pooled_similarity: float [M], the
+    similarities in that order.
 
-    queries_*: bool [Q]; references_*: bool [N]. in_scope: under the frozen policy the videos of the manifest, else all. scored: videos
-    that occur in the scores in scope. available: references in the given list of ids; without a list those that are scored.
+    queries_*: bool [Q]; references_*: bool [N]. in_scope: under the frozen policy the videos of the
+    manifest, else all. scored: videos that occur in the scores in scope. available: references in
+    the given list of ids; without a list those that are scored.
     """
 
     def __init__(
-        self, definition: BenchmarkDefinition, pairs: pl.DataFrame, *, policy: Policy, available: frozenset[str] | None
+        self,
+        definition: BenchmarkDefinition,
+        pairs: pl.DataFrame,
+        *,
+        policy: Policy,
+        available: frozenset[str] | None,
     ) -> None:
-        """pairs: see `read_pairs`. Raises DataError if the frozen policy has no manifest that covers a query and a reference."""
+        """pairs: see `read_pairs`. Raises DataError if the frozen policy has no manifest that
+        covers a query and a reference."""
         queries, database = definition.queries, definition.database
         queries_in, references_in = np.ones(len(queries), bool), np.ones(len(database), bool)
         if policy == "frozen":
             manifest = available or frozenset()
-            queries_in, references_in = membership(manifest, queries), membership(manifest, database)
+            queries_in, references_in = (
+                membership(manifest, queries),
+                membership(manifest, database),
+            )
             if not queries_in.any() or not references_in.any():
                 raise DataError(
-                    f"{definition.name}: the frozen policy needs an availability manifest, the ids that both runs could "
-                    f"use; these {len(manifest)} ids name {int(queries_in.sum())} queries and {int(references_in.sum())} "
+                    f"{definition.name}: the frozen policy needs an availability manifest, "
+                    "the ids that both runs could "
+                    f"use; these {len(manifest)} ids name {int(queries_in.sum())} queries "
+                    f"and {int(references_in.sum())} "
                     "database videos. Is it another benchmark's?"
                 )
             pairs = pairs.filter(queries_in[pairs["query"]] & references_in[pairs["reference"]])
-        pooled = pairs.sort("similarity", descending=True, maintain_order=True).with_row_index("place")
+        pooled = pairs.sort("similarity", descending=True, maintain_order=True).with_row_index(
+            "place"
+        )
         rows = pooled.sort("query", maintain_order=True)
         self.query, self.reference = rows["query"].to_numpy(), rows["reference"].to_numpy()
         self.similarity, self.invalid = rows["similarity"].to_numpy(), rows["invalid"].to_numpy()
@@ -158,7 +212,9 @@ class Ranking:
         self.queries_in_scope, self.references_in_scope = queries_in, references_in
         self.queries_scored = np.isin(np.arange(len(queries)), self.query)
         self.references_scored = np.isin(np.arange(len(database)), self.reference)
-        self.references_available = self.references_scored if available is None else membership(available, database)
+        self.references_available = (
+            self.references_scored if available is None else membership(available, database)
+        )
 
     def rows(self, query: int) -> slice:
         """Rows of one query."""
@@ -167,19 +223,25 @@ class Ranking:
 
 class Judgement:
     """What one task says of a ranking: its ground truth under the policy, applied to the ranking.
-    candidate, relevant: bool [M], rows that are ranked, and those of them that are hits. num_relevant: int64 [Q], the ground
-    truth under the policy. counted: bool [Q], queries that enter the mean."""
+    candidate, relevant: bool [M], rows that are ranked, and those of them that are hits.
+    num_relevant: int64 [Q], the ground truth under the policy. counted: bool [Q], queries that
+    enter the mean."""
 
-    def __init__(self, definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, policy: Policy) -> None:
+    def __init__(
+        self, definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, policy: Policy
+    ) -> None:
         ranked = ranked_pairs(definition, task)
         ranked &= ranking.queries_in_scope[:, None] & ranking.references_in_scope[None, :]
         truth = _labelled_pairs(definition, task.positives) & ranked
-        # one table of 0 (not ranked), 1 (ranked) and 2 (a hit), so that millions of rows are looked up once
+        # one table of 0 (not ranked), 1 (ranked) and 2 (a hit), so that millions of rows are looked
+        # up once
         role = (ranked.view(np.uint8) + truth.view(np.uint8))[ranking.query, ranking.reference]
         self.relevant = (role > 1) & ~ranking.invalid
         self.candidate = (role == 1) | self.relevant
         official = policy == "official"
-        self.counted = truth.any(axis=1) & (ranking.queries_scored if official else ranking.queries_in_scope)
+        self.counted = truth.any(axis=1) & (
+            ranking.queries_scored if official else ranking.queries_in_scope
+        )
         if official and task.official_missing_positive == "leaves":
             truth &= ranking.references_available
         num_relevant = truth.sum(axis=1)

@@ -1,4 +1,5 @@
-"""Figures and tables of benchmark results. Figures are matplotlib `Figure` objects without global state."""
+"""Figures and tables of benchmark results. Figures are matplotlib `Figure` objects without global
+state."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,8 @@ BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
 
 
 def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Figure:
-    """Interpolated precision against recall of one task, a line per result. results: row name -> result."""
+    """Interpolated precision against recall of one task, a line per result. results: row name ->
+    result."""
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
     for name, result in results.items():
@@ -30,7 +32,8 @@ def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Fi
 def similarity_distribution_figure(
     relevant: NDArray[np.floating[Any]], irrelevant: NDArray[np.floating[Any]], *, title: str = ""
 ) -> Figure:
-    """Densities of the similarities of relevant and irrelevant pairs (HAP-VR Fig. 5). Both [K], K >= 1."""
+    """Densities of the similarities of relevant and irrelevant pairs (HAP-VR Fig. 5). Both [K], K
+    >= 1."""
     low, high = (float(f([f(relevant), f(irrelevant)])) for f in (np.min, np.max))
     bins = np.linspace(low, max(high, low + 1e-6), 61)
     figure = Figure(figsize=(5, 3.5), layout="constrained")
@@ -43,28 +46,45 @@ def similarity_distribution_figure(
     return figure
 
 
-def metrics_markdown(results: Mapping[str, Mapping[str, float]], *, tasks: Sequence[str] | None = None) -> str:
-    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" marks missing values. tasks: the
-    columns; None for every task that some row has."""
-    tasks = list(dict.fromkeys(task for row in results.values() for task in row)) if tasks is None else tasks
+def metrics_markdown(
+    results: Mapping[str, Mapping[str, float]], *, tasks: Sequence[str] | None = None
+) -> str:
+    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" marks
+    missing values. tasks: the columns; None for every task that some row has."""
+    tasks = (
+        list(dict.fromkeys(task for row in results.values() for task in row))
+        if tasks is None
+        else tasks
+    )
     rows = [
-        [name, *(f"{100 * row[task]:.2f}" if task in row else "-" for task in tasks)] for name, row in results.items()
+        [name, *(f"{100 * row[task]:.2f}" if task in row else "-" for task in tasks)]
+        for name, row in results.items()
     ]
     return markdown_table(["", *tasks], rows) + "\n"
 
 
 def published_metrics(benchmark: str) -> pl.DataFrame:
-    """What papers report, under the policy `official`: row, task, percent, source; no rows where none of ours does."""
+    """What papers report, under the policy `official`: row, task, percent, source; no rows where
+    none of ours does."""
     table = Path(__file__).parent / "data" / "published" / "metrics.csv"
-    return pl.read_csv(table.read_bytes()).filter(pl.col("benchmark") == benchmark).drop("benchmark")
+    return (
+        pl.read_csv(table.read_bytes()).filter(pl.col("benchmark") == benchmark).drop("benchmark")
+    )
 
 
 def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:
-    """`metrics_markdown` in the layout of the papers, whose rows come first, with their sources; other tasks follow."""
+    """`metrics_markdown` in the layout of the papers, whose rows come first, with their sources;
+    other tasks follow."""
     rows, sources, tasks = dict[str, dict[str, float]](), dict[str, str](), dict[str, None]()
     for name, task, percent, source in published_metrics(benchmark).iter_rows():
         rows.setdefault(name, {})[task] = percent / 100
         sources[name], tasks[task] = f"{name}: {source}\n", None
     others = dict.fromkeys(task for row in results.values() for task in row if task not in tasks)
-    tables = [metrics_markdown({**rows, **results}, tasks=list(tasks)) + "".join(sources.values())] if tasks else []
-    return "\n".join([*tables, *([metrics_markdown(results, tasks=list(others))] if others else [])])
+    tables = (
+        [metrics_markdown({**rows, **results}, tasks=list(tasks)) + "".join(sources.values())]
+        if tasks
+        else []
+    )
+    return "\n".join(
+        [*tables, *([metrics_markdown(results, tasks=list(others))] if others else [])]
+    )

@@ -1,4 +1,5 @@
-"""The scoring engine: features in, similarities of all (query, reference) pairs out, as a Parquet file.
+"""The scoring engine: features in, similarities of all (query, reference) pairs out, as a Parquet
+file.
 
 Queries stay in memory. References are read once, and scored and written in parts.
 """
@@ -24,14 +25,16 @@ from hapvr.model.network import SimilarityNetwork
 REFERENCES_PER_PART, FRAMES_PER_PART = 128, 16384
 """A part ends when it holds so many references or frames; its features are in memory at once."""
 
-SCHEMA = pa.schema({"query_id": pa.string(), "reference_id": pa.string(), "similarity": pa.float32()})
+SCHEMA = pa.schema(
+    {"query_id": pa.string(), "reference_id": pa.string(), "similarity": pa.float32()}
+)
 
 
 def normalize_similarities(similarities: pl.DataFrame, background: pl.DataFrame) -> pl.DataFrame:
-    """s'(q, r) = s(q, r) - the largest similarity of q to a background set (S2VS Fig. 5).
-    A query that is similar to everything pushes its irrelevant pairs above the relevant pairs of other queries; its similarity
-    to unrelated videos measures this. It is a constant per query, so it changes micro-AP and not mAP. similarities, background:
-    as `score_benchmark` writes them."""
+    """s'(q, r) = s(q, r) - the largest similarity of q to a background set (S2VS Fig. 5). A query
+    that is similar to everything pushes its irrelevant pairs above the relevant pairs of other
+    queries; its similarity to unrelated videos measures this. It is a constant per query, so it
+    changes micro-AP and not mAP. similarities, background: as `score_benchmark` writes them."""
     levels = background.group_by("query_id").agg(level=pl.col("similarity").max())
     joined = similarities.join(levels, on="query_id", how="left", maintain_order="left")
     return joined.select("query_id", "reference_id", pl.col("similarity") - pl.col("level"))
@@ -47,16 +50,21 @@ def score_benchmark(
     device: torch.device | str = "cpu",
 ) -> Path:
     """Score every query with features against every reference with features. Returns `out_path`.
-    network: not changed; a copy is moved to the device. reader: by the benchmark's ids. references: None for the benchmark's database.
-    Writes columns query_id, reference_id, similarity (float32, [-1, 1]). Memory grows with the frames of the queries and of a part, not
-    with the number of references. Raises DataError where no query or no reference has features, or features do not fit the network.
+    network: not changed; a copy is moved to the device. reader: by the benchmark's ids. references:
+    None for the benchmark's database. Writes columns query_id, reference_id, similarity (float32,
+    [-1, 1]). Memory grows with the frames of the queries and of a part, not with the number of
+    references. Raises DataError where no query or no reference has features, or features do not fit
+    the network.
     """
     references = definition.database if references is None else references
     available = reader.available()
-    queries, found = ([video for video in ids if video in available] for ids in (definition.queries, references))
+    queries, found = (
+        [video for video in ids if video in available] for ids in (definition.queries, references)
+    )
     if not queries or not found:
         raise DataError(
-            f"benchmark {definition.name}: features of {len(queries)} of {len(definition.queries)} queries and "
+            f"benchmark {definition.name}: features of {len(queries)} of "
+            f"{len(definition.queries)} queries and "
             f"{len(found)} of {len(references)} references; extract them first"
         )
     network = copy.deepcopy(network).to(device).eval()
@@ -64,11 +72,18 @@ def score_benchmark(
     def embed(video: str, features: Tensor) -> Tensor:
         if features.shape[-1] != network.dims or not bool(torch.isfinite(features).all()):
             raise DataError(
-                f"features of {video}, {list(features.shape)}: wanted finite ones, [frames, regions, {network.dims}]; they are "
+                f"features of {video}, {list(features.shape)}: wanted finite ones, [frames, "
+                f"regions, {network.dims}]; they are "
                 "damaged, or were made for another model. Extract the video again"
             )
-        if isinstance(network, SimilarityNetwork) and float(features.float().norm(dim=-1).max()) > MAX_NORM:
-            raise DataError(f"features of {video} are no unit vectors, which the network takes; import whitened ones")
+        if (
+            isinstance(network, SimilarityNetwork)
+            and float(features.float().norm(dim=-1).max()) > MAX_NORM
+        ):
+            raise DataError(
+                f"features of {video} are no unit vectors, which the network takes; import "
+                "whitened ones"
+            )
         return network.embed(features.to(device))
 
     with (
@@ -76,11 +91,16 @@ def score_benchmark(
         write_atomic(out_path) as whole,
         pq.ParquetWriter(whole, SCHEMA, compression="zstd", write_page_checksum=True) as writer,
     ):
-        embedded = {video: embed(video, one) for video, one in reader.read(queries, extras=network.needs_extras)}
+        embedded = {
+            video: embed(video, one)
+            for video, one in reader.read(queries, extras=network.needs_extras)
+        }
         query_ids = [video for video in queries if video in embedded]
         query = [embedded.pop(video) for video in query_ids]
         for part in _parts(reader.read(found, extras=network.needs_extras)):
-            scores = network.score_videos(query, [embed(video, features) for video, features in part])
+            scores = network.score_videos(
+                query, [embed(video, features) for video, features in part]
+            )
             columns = {
                 "query_id": np.repeat(query_ids, len(part)),
                 "reference_id": np.tile([video for video, _ in part], len(query_ids)),
@@ -94,7 +114,10 @@ def _parts(features: Iterator[tuple[str, Tensor]]) -> Iterator[list[tuple[str, T
     part: list[tuple[str, Tensor]] = []
     for video, one in features:
         part.append((video, one))
-        if len(part) >= REFERENCES_PER_PART or sum(len(frames) for _, frames in part) >= FRAMES_PER_PART:
+        if (
+            len(part) >= REFERENCES_PER_PART
+            or sum(len(frames) for _, frames in part) >= FRAMES_PER_PART
+        ):
             yield part
             part = []
     if part:

@@ -1,5 +1,5 @@
-"""`hapvr index add | build | update | status`, the index that searches use; and `hapvr pairs mark | unmark | list | import`, what
-people know about pairs, which searches and duplicates respect."""
+"""`hapvr index add | build | update | status`, the index that searches use; and `hapvr pairs mark |
+unmark | list | import`, what people know about pairs, which searches and duplicates respect."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -8,25 +8,49 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from hapvr.commands import terminal
-from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, progress_bar, show
+from hapvr.commands.terminal import (
+    ConfigOption,
+    SetOption,
+    Verbs,
+    counted,
+    open_project,
+    progress_bar,
+    show,
+)
 
-app = Verbs(name="index", no_args_is_help=True, help="The index of the collection, which searches use.")
-ModelOption = Annotated[str | None, Option("--model", help="A models:/ name or a folder. Default: the champion.")]
-pairs = Verbs(name="pairs", no_args_is_help=True, help="Marks on pairs of videos, kept by the content of the files.")
-VideoArgument = Annotated[str, Argument(help="The id of a video of the collection, a file, or a SHA-256.")]
+app = Verbs(
+    name="index", no_args_is_help=True, help="The index of the collection, which searches use."
+)
+ModelOption = Annotated[
+    str | None, Option("--model", help="A models:/ name or a folder. Default: the champion.")
+]
+pairs = Verbs(
+    name="pairs",
+    no_args_is_help=True,
+    help="Marks on pairs of videos, kept by the content of the files.",
+)
+VideoArgument = Annotated[
+    str, Argument(help="The id of a video of the collection, a file, or a SHA-256.")
+]
 
 
 @app.command("add")
 def add(
     data: ConfigOption,
-    folders: Annotated[list[Path] | None, Argument(help="Folders of videos; none: the known ones again.")] = None,
+    folders: Annotated[
+        list[Path] | None, Argument(help="Folders of videos; none: the known ones again.")
+    ] = None,
 ) -> None:
-    """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files have come or gone."""
+    """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files
+    have come or gone."""
     from hapvr.collection import add_folders, update_collection
 
     project = add_folders(data, folders or [])
     videos, copies = update_collection(project, progress_bar)
-    groups, lost = len({one.group for one in copies or ()}), [row for row in videos if row["status"] != "ok"]
+    groups, lost = (
+        len({one.group for one in copies or ()}),
+        [row for row in videos if row["status"] != "ok"],
+    )
     usable, said = len(videos) - len(lost), ("video_id", "status", "reason", "message")
     unusable = [{name: row[name] for name in said} for row in lost]
     result = {"data": project.root.url, "videos": usable, "unusable": unusable}
@@ -40,20 +64,25 @@ def add(
     if copies is None:
         text = "too few videos to say how sure an answer is, and to look for copies: add more"
     elif copies:
-        text += f", with {counted(len(copies) - groups, 'video')} more than needed: `hapvr duplicates{named}`"
+        text += (
+            f", with {counted(len(copies) - groups, 'video')} more than needed: `hapvr "
+            f"duplicates{named}`"
+        )
     lines += [text, f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page"]
     show(result, text="\n".join(lines))
 
 
 @app.command("build")
 def build(config: ConfigOption, set_: SetOption = None, model: ModelOption = None) -> None:
-    """Build another index from all features; the present one answers until the new one has passed its check."""
+    """Build another index from all features; the present one answers until the new one has passed
+    its check."""
     _update(config, set_, model, rebuild=True)
 
 
 @app.command("update")
 def update(config: ConfigOption, set_: SetOption = None, model: ModelOption = None) -> None:
-    """Take in shards that are new or were made again, or go on with a build that was interrupted."""
+    """Take in shards that are new or were made again, or go on with a build that was
+    interrupted."""
     _update(config, set_, model, rebuild=False)
 
 
@@ -79,16 +108,35 @@ def _update(config: Path, set_: list[str] | None, model: str | None, *, rebuild:
     chosen = search_model(project, model)
     with progress_bar("shards") as progress:
         made = update_index(project, chosen, rebuild=rebuild, progress=progress)
-    of_model = {"model": chosen.uri, "digest": chosen.digest, "place": made.serving.place if made.serving else None}
-    _show({**asdict(made.status), **of_model, **made.shards, "recall": made.recall, "passed": made.passed})
+    of_model = {
+        "model": chosen.uri,
+        "digest": chosen.digest,
+        "place": made.serving.place if made.serving else None,
+    }
+    _show(
+        {
+            **asdict(made.status),
+            **of_model,
+            **made.shards,
+            "recall": made.recall,
+            "passed": made.passed,
+        }
+    )
 
 
 def _show(found: dict[str, Any]) -> None:
-    """What an index holds, and what of its shards changed or is missing; it failed where it did not pass its check."""
+    """What an index holds, and what of its shards changed or is missing; it failed where it did not
+    pass its check."""
     from hapvr.search.index import MIN_RECALL
 
-    passed, unindexed = found.get("passed", True), f", {found['unindexed_frames']} of them" if found["parts"] else ","
-    rest = f"{unindexed} compared one by one, of {len(found['shards'])} shards in {counted(found['fragments'], 'fragment')}"
+    passed, unindexed = (
+        found.get("passed", True),
+        f", {found['unindexed_frames']} of them" if found["parts"] else ",",
+    )
+    rest = (
+        f"{unindexed} compared one by one, of {len(found['shards'])} shards in "
+        f"{counted(found['fragments'], 'fragment')}"
+    )
     lines = [
         f"model    {found['model']} (network {found['digest']})",
         f"holds    {found['videos']} videos with {found['frames']} frames{rest}",
@@ -98,7 +146,9 @@ def _show(found: dict[str, Any]) -> None:
     lines += [f"{name:<8} {key}" for name in names for key in found.get(name, ())]
     if not passed:
         wanted = f"wanted {100 * MIN_RECALL:g} % of recall, so this index does not answer"
-        lines.append(f"failed   {wanted}; raise search.index.probed_lists, refine_factor or code_bits")
+        lines.append(
+            f"failed   {wanted}; raise search.index.probed_lists, refine_factor or code_bits"
+        )
     show(found, text="\n".join(lines), failed=not passed)
 
 
@@ -106,13 +156,18 @@ def _show(found: dict[str, Any]) -> None:
 def mark(
     one: VideoArgument,
     other: VideoArgument,
-    said: Annotated[Literal["match", "not-a-match"], Argument(help="Whether the two show the same footage.")],
+    said: Annotated[
+        Literal["match", "not-a-match"], Argument(help="Whether the two show the same footage.")
+    ],
     config: ConfigOption,
 ) -> None:
-    """Say that two videos match, or that they do not; it replaces what was said before, and `unmark` takes it back."""
+    """Say that two videos match, or that they do not; it replaces what was said before, and
+    `unmark` takes it back."""
     from hapvr.search import marks
 
-    made = marks.mark(open_project(config).root, one, other, "match" if said == "match" else "not_a_match")
+    made = marks.mark(
+        open_project(config).root, one, other, "match" if said == "match" else "not_a_match"
+    )
     show(asdict(made), text=f"{one} and {other} are marked as {said}")
 
 
@@ -122,14 +177,20 @@ def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption) -> No
     from hapvr.search import marks
 
     gone = marks.unmark(open_project(config).root, one, other)
-    text = f"{one} and {other} had no mark" if gone is None else f"{one} and {other} are no longer marked"
+    text = (
+        f"{one} and {other} had no mark"
+        if gone is None
+        else f"{one} and {other} are no longer marked"
+    )
     show({"removed": None if gone is None else asdict(gone)}, text=text)
 
 
 @pairs.command("list")
 def list_(
     config: ConfigOption,
-    out: Annotated[Path | None, Option(help="Also write them to a CSV file, which `import` reads.")] = None,
+    out: Annotated[
+        Path | None, Option(help="Also write them to a CSV file, which `import` reads.")
+    ] = None,
 ) -> None:
     """All marks, the oldest first, with the names that the videos had then."""
     from hapvr.search.marks import read_marks, write_marks
@@ -139,16 +200,22 @@ def list_(
     if out is not None:
         write_marks(marks, out)
     rows = marks.rows()
-    lines = [f"{row.since}  {row.verdict.replace('_', '-'):<11}  {' - '.join(row.names)}  ({row.by})" for row in rows]
+    lines = [
+        f"{row.since}  {row.verdict.replace('_', '-'):<11}  {' - '.join(row.names)}  ({row.by})"
+        for row in rows
+    ]
     show({"marks": [asdict(row) for row in rows]}, text="\n".join(lines) or "no pair is marked")
 
 
 @pairs.command("import")
 def import_(
-    file: Annotated[Path, Argument(help="CSV with the columns first, second (id, file or SHA-256) and verdict.")],
+    file: Annotated[
+        Path, Argument(help="CSV with the columns first, second (id, file or SHA-256) and verdict.")
+    ],
     config: ConfigOption,
 ) -> None:
-    """Keep the marks of a CSV file, all or none; they replace what was said before of the same pairs."""
+    """Keep the marks of a CSV file, all or none; they replace what was said before of the same
+    pairs."""
     from hapvr.search.marks import keep_marks, read_marks_table
 
     root = open_project(config).root

@@ -18,10 +18,14 @@ def _model_name(name: str) -> str:
     return name
 
 
-NameOption = Annotated[str, Option("--name", callback=_model_name, help="Name of the registered model.")]
+NameOption = Annotated[
+    str, Option("--name", callback=_model_name, help="Name of the registered model.")
+]
 ReasonOption = Annotated[str, Option("--reason", help="Why; kept on the version.")]
 
-ModelArgument = Annotated[str, Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")]
+ModelArgument = Annotated[
+    str, Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
+]
 
 
 def _bundle(model: str, name: str, tracking_uri: str) -> Path:
@@ -34,7 +38,8 @@ def _bundle(model: str, name: str, tracking_uri: str) -> Path:
 
 
 def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
-    """MLflow's client of an address, and what is done with it; the address is looked at first, since MLflow takes seconds."""
+    """MLflow's client of an address, and what is done with it; the address is looked at first,
+    since MLflow takes seconds."""
     from hapvr.registry.client import mlflow_client
 
     client = mlflow_client(registry_address(tracking_uri), writing=writing)
@@ -43,18 +48,37 @@ def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
     return client, registry
 
 
-app = Verbs(name="models", no_args_is_help=True, help="Published checkpoints and the versions in the registry.")
+app = Verbs(
+    name="models",
+    no_args_is_help=True,
+    help="Published checkpoints and the versions in the registry.",
+)
 
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, Argument(help="A published .pth of HAP-VR, S2VS, DnS, ViSiL or VVS, or a PCA (.pth, .npz).")],
-    out: Annotated[Path, Option(help="The folder that gets the network; for a PCA, the data root that gets it.")],
-    dims: Annotated[int | None, Option(help="Values per region, where the tensors do not tell; of a PCA.")] = None,
-    symmetric_chamfer: Annotated[bool, Option("--symmetric-chamfer", help="It is ViSiL_sym, not ViSiL_v.")] = False,
-    pca: Annotated[bool, Option("--pca", help="Make the file's PCA (mean, d, V, or VVS's) the whitening.")] = False,
+    file: Annotated[
+        Path,
+        Argument(
+            help="A published .pth of HAP-VR, S2VS, DnS, ViSiL or VVS, or a PCA (.pth, .npz)."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        Option(help="The folder that gets the network; for a PCA, the data root that gets it."),
+    ],
+    dims: Annotated[
+        int | None, Option(help="Values per region, where the tensors do not tell; of a PCA.")
+    ] = None,
+    symmetric_chamfer: Annotated[
+        bool, Option("--symmetric-chamfer", help="It is ViSiL_sym, not ViSiL_v.")
+    ] = False,
+    pca: Annotated[
+        bool, Option("--pca", help="Make the file's PCA (mean, d, V, or VVS's) the whitening.")
+    ] = False,
 ) -> None:
-    """Read published tensors without unpickling objects, tell what they are, and store them as safetensors and JSON."""
+    """Read published tensors without unpickling objects, tell what they are, and store them as
+    safetensors and JSON."""
     from hapvr.data.filesystem import DataRoot
     from hapvr.model.checkpoint import save_network, scoring_settings
     from hapvr.model.published import import_released
@@ -74,18 +98,26 @@ def register_(
     config: ConfigOption,
     set_: SetOption = None,
 ) -> None:
-    """Score, calibrate and register the model of a training; the gate decides whether it becomes champion."""
+    """Score, calibrate and register the model of a training; the gate decides whether it becomes
+    champion."""
     from hapvr.chain import CHAIN
     from hapvr.steps.training import trained_run
 
     project = open_project(config, set_)
     if trained_run(project, run).key != run:
-        raise ArgumentError(f"{run!r:.80}: no training of this name has ended below {project.root.url}/models")
+        raise ArgumentError(
+            f"{run!r:.80}: no training of this name has ended below {project.root.url}/models"
+        )
     for step in ("benchmark_scores", "registered_model"):
         with progress_bar(step) as progress:
             made = CHAIN[step].run(project, run=run, progress=progress)
     decision = made.decision
-    result = {"name": made.name, "version": made.version, "champion": decision.promoted, "decision": decision.reason}
+    result = {
+        "name": made.name,
+        "version": made.version,
+        "champion": decision.promoted,
+        "decision": decision.reason,
+    }
     show(result, text=f"models:/{made.name}/{made.version} {decision.reason}")
 
 
@@ -96,8 +128,14 @@ def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None
     versions = registry.list_versions(client, name)
     lines: list[str] = []
     for row in versions:
-        aliases, target = ",".join(row["aliases"]) or "-", "" if row["target"] is None else f"{100 * row['target']:.2f}"
-        columns = f"{row['version']:>3}  {aliases:<20}  {row['created'][:16]}  {target:>6}  {row['weights']:<11}"
+        aliases, target = (
+            ",".join(row["aliases"]) or "-",
+            "" if row["target"] is None else f"{100 * row['target']:.2f}",
+        )
+        columns = (
+            f"{row['version']:>3}  {aliases:<20}  {row['created'][:16]}  {target:>6}  "
+            f"{row['weights']:<11}"
+        )
         made = f"made by {row['made_by'] or 'nobody knows'}; decided {row['decided'] or 'never'}"
         lines += [f"{columns} {row['decision']}", f"     {made}"]
         lines += [f"     warning: {row['warning']}"] if row["warning"] else []
@@ -105,13 +143,18 @@ def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None
 
 
 @app.command("show")
-def show_(model: ModelArgument = "champion", name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None:
-    """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone and serving limits."""
+def show_(
+    model: ModelArgument = "champion", name: NameOption = "hapvr", tracking_uri: TrackingOption = ""
+) -> None:
+    """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone
+    and serving limits."""
     from hapvr.scorer.bundle import CARD_FILE, read_description
 
     folder = _bundle(model, name, tracking_uri)
     stored = read_description(folder).model_dump(mode="json")
-    card = (folder / CARD_FILE).read_text(encoding="utf-8") if (folder / CARD_FILE).is_file() else ""
+    card = (
+        (folder / CARD_FILE).read_text(encoding="utf-8") if (folder / CARD_FILE).is_file() else ""
+    )
     show(stored | {"card": card}, text=card or json.dumps(stored, indent=1))
 
 
@@ -120,13 +163,17 @@ def show_(model: ModelArgument = "champion", name: NameOption = "hapvr", trackin
 def export_(
     place: Annotated[str, Argument(help="A new folder, or hf://ORGANISATION/NAME of a hub.")],
     model: ModelArgument = "champion",
-    license_: Annotated[str, Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")] = "",
+    license_: Annotated[
+        str, Option("--license", help="For the card, as hubs name it, e.g. apache-2.0.")
+    ] = "",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = "",
 ) -> None:
-    """Write a version with card and digests to a folder, or commit it to the Hugging Face hub or the one at HF_ENDPOINT.
+    """Write a version with card and digests to a folder, or commit it to the Hugging Face hub or
+    the one at HF_ENDPOINT.
 
-    It is safetensors, ONNX and JSON. A new repository is private: read its README.md, which names your sources, before you open it.
+    It is safetensors, ONNX and JSON. A new repository is private: read its README.md, which names
+    your sources, before you open it.
     """
     bundle = _bundle(model, name, tracking_uri)
     from hapvr.registry.travel import HUB, export_model, push_model
@@ -140,17 +187,25 @@ def export_(
 
 @app.command("pull")
 def pull_(
-    place: Annotated[str, Argument(help="hf://ORGANISATION/NAME, the same with @REVISION, or an exported folder.")],
-    sha256: Annotated[str, Option(help="What `export` or `push` said; a model of another digest is refused.")] = "",
+    place: Annotated[
+        str,
+        Argument(help="hf://ORGANISATION/NAME, the same with @REVISION, or an exported folder."),
+    ],
+    sha256: Annotated[
+        str, Option(help="What `export` or `push` said; a model of another digest is refused.")
+    ] = "",
     name: NameOption = "hapvr",
     tracking_uri: TrackingOption = "",
 ) -> None:
-    """Verify a model and register it as a version, which `promote` makes champion. No pickle is fetched or read."""
+    """Verify a model and register it as a version, which `promote` makes champion. No pickle is
+    fetched or read."""
     client, _ = _registry(tracking_uri, writing=True)
     from hapvr.registry.runs import Tracker
     from hapvr.registry.travel import pull_model
 
-    version, found, source = pull_model(place, Tracker(client.tracking_uri, name), name, sha256=sha256)
+    version, found, source = pull_model(
+        place, Tracker(client.tracking_uri, name), name, sha256=sha256
+    )
     result = {"name": name, "version": version, "sha256": found, "source": source}
     show(result, text=f"models:/{name}/{version} is {source}, SHA-256 {found}")
 
@@ -164,15 +219,24 @@ def promote_(
 ) -> None:
     """Make a version champion whatever the gate said of it."""
     client, registry = _registry(tracking_uri, writing=True)
-    result = {"name": name, "champion": version, "before": registry.promote(client, name, version, reason=reason)}
+    result = {
+        "name": name,
+        "champion": version,
+        "before": registry.promote(client, name, version, reason=reason),
+    }
     show(result, text=f"champion: models:/{name}@champion is version {version} now")
 
 
 @app.command("rollback")
 def rollback_(
-    name: NameOption = "hapvr", reason: ReasonOption = "rolled back by hand", tracking_uri: TrackingOption = ""
+    name: NameOption = "hapvr",
+    reason: ReasonOption = "rolled back by hand",
+    tracking_uri: TrackingOption = "",
 ) -> None:
     """Make the champion before this one champion again."""
     client, registry = _registry(tracking_uri, writing=True)
     version = registry.rollback(client, name, reason=reason)
-    show({"name": name, "champion": version}, text=f"champion: models:/{name}@champion is version {version} again")
+    show(
+        {"name": name, "champion": version},
+        text=f"champion: models:/{name}@champion is version {version} again",
+    )

@@ -1,4 +1,5 @@
-"""`hapvr search`, `duplicates`, `watch` and `serve`: what contains footage of a query, what are copies, what watch lists find."""
+"""`hapvr search`, `duplicates`, `watch` and `serve`: what contains footage of a query, what are
+copies, what watch lists find."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ from typer import Argument, Option
 
 from hapvr.commands import terminal
 from hapvr.commands.scoring import expand
-from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, progress_bar, show
+from hapvr.commands.terminal import (
+    ConfigOption,
+    IndexModelOption,
+    SetOption,
+    open_project,
+    progress_bar,
+    show,
+)
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
 
@@ -29,36 +37,58 @@ if TYPE_CHECKING:
 
 OUT_SUFFIXES = (".csv", ".parquet")
 TASKS_SUFFIX = ".label-studio.json"
-OutOption = Annotated[Path | None, Option(help=f"Also write a .csv, a .parquet, or tasks to NAME{TASKS_SUFFIX}.")]
+OutOption = Annotated[
+    Path | None, Option(help=f"Also write a .csv, a .parquet, or tasks to NAME{TASKS_SUFFIX}.")
+]
 
 
 def search(
     config: ConfigOption,
-    queries: Annotated[list[str] | None, Argument(help="Videos, pictures: files, URLs, folders, .txt lists.")] = None,
-    ids: Annotated[list[str] | None, Option("--id", help="A video of the collection as a query, by its id.")] = None,
+    queries: Annotated[
+        list[str] | None, Argument(help="Videos, pictures: files, URLs, folders, .txt lists.")
+    ] = None,
+    ids: Annotated[
+        list[str] | None, Option("--id", help="A video of the collection as a query, by its id.")
+    ] = None,
     top: Annotated[int, Option(help="Matches per query, at most.")] = DEFAULT_TOP,
     at: Annotated[float | None, Option(help="Only what the query shows at this second.")] = None,
-    from_: Annotated[float | None, Option("--from", help="Only from this second of the query on.")] = None,
+    from_: Annotated[
+        float | None, Option("--from", help="Only from this second of the query on.")
+    ] = None,
     to: Annotated[float | None, Option(help="Only up to this second of the query.")] = None,
-    min_probability: Annotated[float, Option(help="Leave out matches below this probability, in [0, 1].")] = 0.0,
+    min_probability: Annotated[
+        float, Option(help="Leave out matches below this probability, in [0, 1].")
+    ] = 0.0,
     prior: Annotated[
         float | None,
-        Option(help="Share of matches among candidates, in (0, 1). Default: by the copies that are there."),
+        Option(
+            help="Share of matches among candidates, in (0, 1). Default: by the copies that "
+            "are there."
+        ),
     ] = None,
-    every: Annotated[bool, Option("--all", help="Also print the videos that do not match.")] = False,
-    folder: Annotated[str, Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")] = "",
+    every: Annotated[
+        bool, Option("--all", help="Also print the videos that do not match.")
+    ] = False,
+    folder: Annotated[
+        str, Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
+    ] = "",
     explained: Annotated[
         str | None,
-        Option("--explain", metavar="ID", help="Instead: what is found of this video, why it is shown or not."),
+        Option(
+            "--explain",
+            metavar="ID",
+            help="Instead: what is found of this video, why it is shown or not.",
+        ),
     ] = None,
     out: OutOption = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Which videos of the collection contain footage of a query, at which second, and how sure? The best come first.
+    """Which videos of the collection contain footage of a query, at which second, and how sure? The
+    best come first.
 
-    A search always ranks; the verdicts say what to believe: match, unsure, no match. That nothing was found is an answer; a
-    query that cannot be used is a row with an error.
+    A search always ranks; the verdicts say what to believe: match, unsure, no match. That nothing
+    was found is an answer; a query that cannot be used is a row with an error.
     """
     from hapvr.scorer.access import ANY_HOST, Access, limits_from_environment
     from hapvr.search.match import Part, answer_table, answer_values
@@ -66,15 +96,22 @@ def search(
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
 
     if not queries and not ids:
-        raise ArgumentError("search: wanted a file, URL or picture, or --id for a video of the collection")
+        raise ArgumentError(
+            "search: wanted a file, URL or picture, or --id for a video of the collection"
+        )
     _check_out(out)
     if out is not None and explained is not None:
         raise ArgumentError("search: --explain writes no file; wanted --explain or --out")
     part = Part.named(at, from_, to)
-    options = SearchOptions(part=part, top=top, min_probability=min_probability, prior=prior, folder=folder)
+    options = SearchOptions(
+        part=part, top=top, min_probability=min_probability, prior=prior, folder=folder
+    )
     names = expand(queries or [])
     project = open_project(config, set_)
-    searcher, limits = Searcher.open(project, model=model), limits_from_environment(project.config.serving)
+    searcher, limits = (
+        Searcher.open(project, model=model),
+        limits_from_environment(project.config.serving),
+    )
     # a person who types an address may fetch it
     read = partial(searcher.read, access=Access(hosts=frozenset({ANY_HOST})), limits=limits)
     asked = [(name, partial(read, name)) for name in names]
@@ -93,23 +130,35 @@ def search(
         result = {"config": str(config), "queries": answer_values(answers)}
         show(result, text=text, failed=any(answer.error for answer in answers))
     finally:  # the answers are shown where they cannot be written
-        pairs = [(one.query, one.reference, one.verdict, one.probability) for found in answers for one in found.matches]
+        pairs = [
+            (one.query, one.reference, one.verdict, one.probability)
+            for found in answers
+            for one in found.matches
+        ]
         if out is not None:
             _write(out, answer_table(answers), pairs, searcher)
 
 
 def duplicates(
     config: ConfigOption,
-    pairs: Annotated[bool, Option("--pairs", help="List pairs of every kind instead of groups of copies.")] = False,
-    between: Annotated[tuple[str, str] | None, Option(metavar="A B", help="Only what ids A... share with B...")] = None,
-    plan: Annotated[Path | None, Option(help="Also write what to keep, link or move: .json, .csv or .sh.")] = None,
+    pairs: Annotated[
+        bool, Option("--pairs", help="List pairs of every kind instead of groups of copies.")
+    ] = False,
+    between: Annotated[
+        tuple[str, str] | None, Option(metavar="A B", help="Only what ids A... share with B...")
+    ] = None,
+    plan: Annotated[
+        Path | None, Option(help="Also write what to keep, link or move: .json, .csv or .sh.")
+    ] = None,
     out: OutOption = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
-    """Groups of copies, which copy to keep and why; with --pairs also parts, overlaps and other footage.
+    """Groups of copies, which copy to keep and why; with --pairs also parts, overlaps and other
+    footage.
 
-    Nothing is deleted. A shard that was looked through is left alone until its features, the model or the settings change.
+    Nothing is deleted. A shard that was looked through is left alone until its features, the model
+    or the settings change.
     """
     import pyarrow as pa
 
@@ -121,19 +170,31 @@ def duplicates(
     _check_out(out)
     terminal.require_outside(plan)
     if plan is not None and (pairs or plan == out or plan.suffix.lower() not in PLAN_SUFFIXES):
-        raise ArgumentError("--plan: wanted a name that ends in .json, .csv or .sh, other than --out, and not --pairs")
+        raise ArgumentError(
+            "--plan: wanted a name that ends in .json, .csv or .sh, other than --out, and "
+            "not --pairs"
+        )
     one, other = between or ("", "")
 
     def asked(ids: Sequence[str]) -> bool:
         """Whether two of these videos are in the parts of the collection that are asked about."""
-        firsts, seconds = ([name for name in ids if name.startswith(begin)] for begin in (one, other))
+        firsts, seconds = (
+            [name for name in ids if name.startswith(begin)] for begin in (one, other)
+        )
         return bool(firsts and seconds) and len({*firsts, *seconds}) > 1
 
     project = open_project(config, set_)
     searcher = Searcher.open(project, model=model)
     warnings = list(searcher.warnings)
-    unknown = [name for name in between or () if not any(one.startswith(name) for one in searcher.collection.shard_of)]
-    warnings += [f"no video of the collection has an id that begins with {printable(begin)}" for begin in unknown]
+    unknown = [
+        name
+        for name in between or ()
+        if not any(one.startswith(name) for one in searcher.collection.shard_of)
+    ]
+    warnings += [
+        f"no video of the collection has an id that begins with {printable(begin)}"
+        for begin in unknown
+    ]
     if searcher.evidence is None:
         warnings.append(f"only files of the same bytes are listed; {UNSURE}")
     for key in searcher.collection.shards() if searcher.evidence is not None else ():
@@ -141,17 +202,36 @@ def duplicates(
             make_duplicate_pairs(project, searcher, key, progress=progress)
     tasks: list[Pair]
     if pairs:
-        found = duplicate_pairs(project, searcher, min_probability=project.config.search.min_duplicate_probability)
+        found = duplicate_pairs(
+            project, searcher, min_probability=project.config.search.min_duplicate_probability
+        )
         found = [pair for pair in found if asked((pair.first, pair.second))]
-        rows, text, verdicts = pair_table(found), _pair_lines(found), [pair.verdict for pair in found]
+        rows, text, verdicts = (
+            pair_table(found),
+            _pair_lines(found),
+            [pair.verdict for pair in found],
+        )
         tasks = [(one.first, one.second, one.verdict, one.probability) for one in found]
     else:
         made = make_duplicate_groups(project, searcher)
         groups = [list(group) for _, group in groupby(made, key=lambda member: member.group)]
-        members = [member for group in groups if asked([member.video_id for member in group]) for member in group]
-        rows, text, verdicts = group_rows(members), _group_lines(members), [member.verdict for member in members]
+        members = [
+            member
+            for group in groups
+            if asked([member.video_id for member in group])
+            for member in group
+        ]
+        rows, text, verdicts = (
+            group_rows(members),
+            _group_lines(members),
+            [member.verdict for member in members],
+        )
         medoids = {member.group: member.video_id for member in members if member.medoid}
-        tasks = [(medoids[one.group], one.video_id, one.verdict, None) for one in members if not one.medoid]
+        tasks = [
+            (medoids[one.group], one.video_id, one.verdict, None)
+            for one in members
+            if not one.medoid
+        ]
         if plan is not None:
             write_plan(plan, members)
     rows = rows.append_column("verdict", pa.array(verdicts, pa.string()))
@@ -164,7 +244,8 @@ def duplicates(
 
 
 def watch(config: ConfigOption, set_: SetOption = None) -> None:
-    """Compare the queries of `watch.lists` with shards that are new, list all matches, and post those that wait.
+    """Compare the queries of `watch.lists` with shards that are new, list all matches, and post
+    those that wait.
 
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
@@ -172,11 +253,18 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     from hapvr.steps.alerts import deliver_alerts
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.searcher import Searcher
-    from hapvr.steps.watch_lists import all_matches, make_watch_matches, unwatched_shards, watch_lists
+    from hapvr.steps.watch_lists import (
+        all_matches,
+        make_watch_matches,
+        unwatched_shards,
+        watch_lists,
+    )
 
     project = open_project(config, set_)
     if not watch_lists(project):
-        raise ConfigError("watch.lists: there is no watch list; see docs/search.md, section watch lists")
+        raise ConfigError(
+            "watch.lists: there is no watch list; see docs/search.md, section watch lists"
+        )
     keys = list(unwatched_shards(project))
     failed: dict[str, str] = {}
     if keys:
@@ -191,7 +279,8 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     lines += [f"model    {model}" for model in sorted({row["model"] for row in rows})]
     lines += [f"warning  {warning}"] if warning else []
     lines += [
-        f"{row['watch_list']:<16}  {row['verdict']:<8}  {chance(row['probability'])}  {row['query']} - {row['video_id']}"
+        f"{row['watch_list']:<16}  {row['verdict']:<8}  {chance(row['probability'])}  "
+        f"{row['query']} - {row['video_id']}"
         f"{'  the same file' if row['query_sha256'] == row['video_sha256'] else ''}"
         for row in rows
     ]
@@ -208,8 +297,12 @@ def serve(
     config: ConfigOption,
     port: Annotated[int, Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     host: Annotated[str, Option(help="The address to listen on.")] = "127.0.0.1",
-    allow_remote: Annotated[bool, Option("--allow-remote", help="Really listen where others reach it.")] = False,
-    token_file: Annotated[Path | None, Option(help="Who may ask: lines of name, read or mark, SHA-256.")] = None,
+    allow_remote: Annotated[
+        bool, Option("--allow-remote", help="Really listen where others reach it.")
+    ] = False,
+    token_file: Annotated[
+        Path | None, Option(help="Who may ask: lines of name, read or mark, SHA-256.")
+    ] = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -217,16 +310,24 @@ def serve(
     from hapvr.serving.server import Server
 
     project = open_project(config, set_)
-    server = Server(project, host=host, port=port, allow_remote=allow_remote, token_file=token_file, model=model)
+    server = Server(
+        project, host=host, port=port, allow_remote=allow_remote, token_file=token_file, model=model
+    )
     show({"address": server.address}, text=f"Search: {server.address}")
     server.run()
 
 
 def _check_out(out: Path | None) -> None:
     terminal.require_outside(out)
-    if out is not None and out.suffix.lower() not in OUT_SUFFIXES and not out.name.endswith(TASKS_SUFFIX):
+    if (
+        out is not None
+        and out.suffix.lower() not in OUT_SUFFIXES
+        and not out.name.endswith(TASKS_SUFFIX)
+    ):
         wanted = ", ".join((*OUT_SUFFIXES, TASKS_SUFFIX))
-        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in one of {wanted}")
+        raise ArgumentError(
+            f"--out is {str(out)!r:.200}; wanted a name that ends in one of {wanted}"
+        )
 
 
 def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher) -> None:
@@ -236,16 +337,23 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
     from hapvr.tables import export_table
 
     def path_of(name: str) -> Path | None:
-        return searcher.collection.metadata.of(name).path or (Path(name).resolve() if Path(name).is_file() else None)
+        return searcher.collection.metadata.of(name).path or (
+            Path(name).resolve() if Path(name).is_file() else None
+        )
 
     def whole(name: str) -> str:  # marks may be imported in another folder
         return name if searcher.collection.metadata.of(name).path else str(Path(name).resolve())
 
     with write_atomic(out) as part:
         if out.name.endswith(TASKS_SUFFIX):
-            tasks = label_studio_tasks(((whole(a), whole(b), said, p) for a, b, said, p in pairs), path_of)
+            tasks = label_studio_tasks(
+                ((whole(a), whole(b), said, p) for a, b, said, p in pairs), path_of
+            )
             if len(tasks) < len(pairs):
-                warn(f"{out}: {len(pairs) - len(tasks)} pairs are left out, as a video of theirs has no file here")
+                warn(
+                    f"{out}: {len(pairs) - len(tasks)} pairs are left out, as a video of "
+                    "theirs has no file here"
+                )
             part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
         else:
             export_table(rows, part, out.suffix.lower())
@@ -263,7 +371,10 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     lines = [f"query    {answer.query} ({clock(answer.seconds)}), {compared}"]
     holds = ""
     if answer.precision is not None and answer.prior is not None:
-        holds = f"; verdicts at precision {answer.precision:g}, where {100 * answer.prior:.3g} % of the pairs match"
+        holds = (
+            f"; verdicts at precision {answer.precision:g}, where "
+            f"{100 * answer.prior:.3g} % of the pairs match"
+        )
     lines.append(f"model    {answer.model}{', untrained' if answer.untrained else ''}{holds}")
     lines += [f"warning  {warning}" for warning in answer.warnings]
     lines.append(f"answer   {answer.headline}")
@@ -271,7 +382,11 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     for match in shown:
         said = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
         said += f"  {IN_A_PART}" * match.inner_picture + "  offline" * match.offline
-        if match.query_covered is not None and match.reference_covered is not None and match.segments:
+        if (
+            match.query_covered is not None
+            and match.reference_covered is not None
+            and match.segments
+        ):
             said += f"  covers {100 * match.query_covered:.0f} % of the query, "
             said += f"{100 * match.reference_covered:.0f} % of the video"
         sure = f"{match.verdict or '':<8}  {chance(match.probability)}"
@@ -280,7 +395,9 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
             speed = "" if part.speed == 1 else f"{part.speed:.1f}x speed, "
             lines.append(f"{'':33}{times(part)}  ({speed}frame similarity {part.score:.2f})")
     if folded := len(answer.matches) - len(shown):
-        lines.append(f"         {folded}{' more' if shown else ''} that do not match: --all shows them")
+        lines.append(
+            f"         {folded}{' more' if shown else ''} that do not match: --all shows them"
+        )
     return lines
 
 
@@ -297,8 +414,15 @@ def _group_lines(members: list[GroupMember]) -> list[str]:
         for member in (first, *others):
             file = member.metadata
             size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"
-            equal = " the same file;" if member is not first and file.sha256 == first.metadata.sha256 else ""
-            lines.append(f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size}):{equal} {member.reason}")
+            equal = (
+                " the same file;"
+                if member is not first and file.sha256 == first.metadata.sha256
+                else ""
+            )
+            lines.append(
+                f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size}):{equal} "
+                f"{member.reason}"
+            )
     return lines
 
 
@@ -306,10 +430,14 @@ def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:
     from hapvr.search.match import chance
 
     counts = Counter(pair.kind for pair in pairs)
-    lines = [f"{len(pairs)} pairs: {', '.join(f'{number} {kind}' for kind, number in sorted(counts.items()))}"]
+    lines = [
+        f"{len(pairs)} pairs: "
+        f"{', '.join(f'{number} {kind}' for kind, number in sorted(counts.items()))}"
+    ]
     return lines + [
         f"{pair.kind:<13}  {pair.verdict or '':<8}  {chance(pair.probability)}  "
-        f"{pair.first} ({100 * pair.first_covered:.0f} %) - {pair.second} ({100 * pair.second_covered:.0f} %)"
+        f"{pair.first} ({100 * pair.first_covered:.0f} %) - {pair.second} "
+        f"({100 * pair.second_covered:.0f} %)"
         f"{'  the same file' * pair.same_file}{'  marked as a match' * bool(pair.mark)}"
         for pair in pairs
     ]

@@ -1,4 +1,5 @@
-"""`hapvr run | status | download | sample | extract | train | verify`, `hapvr features import`: the chain without Dagster."""
+"""`hapvr run | status | download | sample | extract | train | verify`, `hapvr features import`: the
+chain without Dagster."""
 
 from __future__ import annotations
 
@@ -12,18 +13,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, progress_bar, say, show
+from hapvr.commands.terminal import (
+    ConfigOption,
+    SetOption,
+    Verbs,
+    counted,
+    open_project,
+    progress_bar,
+    say,
+    show,
+)
 from hapvr.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
-features = Verbs(name="features", no_args_is_help=True, help="Stored features: bring published ones in.")
+features = Verbs(
+    name="features", no_args_is_help=True, help="Stored features: bring published ones in."
+)
 ShardOption = Annotated[list[str] | None, Option("--shard", help="Only these shards; default all.")]
 
 
 def run(
-    step: Annotated[str, Argument(help="A step of the chain, e.g. features; `hapvr status --json` lists them.")],
+    step: Annotated[
+        str, Argument(help="A step of the chain, e.g. features; `hapvr status --json` lists them.")
+    ],
     config: ConfigOption,
     set_: SetOption = None,
     shard: ShardOption = None,
@@ -40,9 +54,12 @@ def run(
 def status(
     config: ConfigOption,
     set_: SetOption = None,
-    post: Annotated[bool, Option("--tell", help="Also post what needs a person, and what waits.")] = False,
+    post: Annotated[
+        bool, Option("--tell", help="Also post what needs a person, and what waits.")
+    ] = False,
 ) -> None:
-    """How the project is, and what of it needs a person: then the exit code is 1. As JSON also how far every step is."""
+    """How the project is, and what of it needs a person: then the exit code is 1. As JSON also how
+    far every step is."""
     from hapvr.health import health
     from hapvr.steps.alerts import deliver_alerts, tell
 
@@ -60,7 +77,9 @@ def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
         config: ConfigOption,
         set_: SetOption = None,
         shard: ShardOption = None,
-        retry_failed: Annotated[bool, Option("--retry-failed", help="Try only failed videos again.")] = False,
+        retry_failed: Annotated[
+            bool, Option("--retry-failed", help="Try only failed videos again.")
+        ] = False,
     ) -> None:
         _run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed)
 
@@ -79,8 +98,12 @@ extract = _chain_verb("extract", does, "whitening", "features", "training_views"
 def train(
     config: ConfigOption,
     set_: SetOption = None,
-    run: Annotated[str, Option(help="Name of the run; an unfinished one of that name is resumed.")] = "",
-    seeds: Annotated[int, Option(min=1, max=1000, help="Train with so many seeds; prints mean and spread.")] = 1,
+    run: Annotated[
+        str, Option(help="Name of the run; an unfinished one of that name is resumed.")
+    ] = "",
+    seeds: Annotated[
+        int, Option(min=1, max=1000, help="Train with so many seeds; prints mean and spread.")
+    ] = 1,
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
     from hapvr.chain import CHAIN
@@ -97,10 +120,15 @@ def train(
 
 def verify(
     config: ConfigOption,
-    repair: Annotated[bool, Option("--repair", help="Make what is damaged again, with these settings.")] = False,
-    videos: Annotated[bool, Option("--videos/--no-videos", help="Also read fetched and generated videos.")] = True,
+    repair: Annotated[
+        bool, Option("--repair", help="Make what is damaged again, with these settings.")
+    ] = False,
+    videos: Annotated[
+        bool, Option("--videos/--no-videos", help="Also read fetched and generated videos.")
+    ] = True,
 ) -> None:
-    """Read every stored file and compare it with what was written; exit 1 and name every file that is damaged."""
+    """Read every stored file and compare it with what was written; exit 1 and name every file that
+    is damaged."""
     from hapvr import upkeep
 
     project, kinds = open_project(config), None if videos else upkeep.KINDS.keys() - {"downloads"}
@@ -110,7 +138,9 @@ def verify(
         with progress_bar("repairs") as progress:
             checks = upkeep.repair(project, checks, progress=progress)
     lines = [
-        f"{check.kind} {check.key}".rstrip() + f": {check.state}" + f", {check.message}" * bool(check.message)
+        f"{check.kind} {check.key}".rstrip()
+        + f": {check.state}"
+        + f", {check.message}" * bool(check.message)
         for check in checks
     ]
     result = {"data_root": project.root.url, "files": [asdict(check) for check in checks]}
@@ -121,10 +151,13 @@ def forget(
     config: ConfigOption,
     video_ids: Annotated[list[str] | None, Argument(help="Ids such as SOURCE/NAME.mp4.")] = None,
     set_: SetOption = None,
-    offline: Annotated[str, Option(metavar="SOURCE", help="All videos of a source whose files are gone.")] = "",
+    offline: Annotated[
+        str, Option(metavar="SOURCE", help="All videos of a source whose files are gone.")
+    ] = "",
     yes: Annotated[bool, Option("--yes", help="Do it; without, say what would go.")] = False,
 ) -> None:
-    """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were fetched; yours stay."""
+    """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were
+    fetched; yours stay."""
     from hapvr.steps import forget as step
     from hapvr.video.sources import is_remote
 
@@ -132,9 +165,12 @@ def forget(
     videos = step.plan_forgetting(project, video_ids or [], offline=offline)
     if yes:
         step.forget(project, videos)
-    done = "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
+    done = (
+        "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
+    )
     lines = [
-        f"{one.video_id}: {'its fetched file goes, too' if is_remote(one.uri) else f'the file {one.uri} stays'}"
+        f"{one.video_id}: "
+        f"{'its fetched file goes, too' if is_remote(one.uri) else f'the file {one.uri} stays'}"
         for one in videos
     ]
     result = {"forgotten": yes, "videos": [asdict(one) for one in videos]}
@@ -148,7 +184,8 @@ def import_features(
     name: Annotated[str, Option(help="What the shards are called.")] = "imported",
     fps: Annotated[float, Option(help="Frames per second of the features.")] = 1.0,
 ) -> None:
-    """Convert published features; videos that cannot be used are rows with a reason, counted here."""
+    """Convert published features; videos that cannot be used are rows with a reason, counted
+    here."""
     from hapvr.data.features import IMPORTED
     from hapvr.data.filesystem import DataRoot
     from hapvr.steps import features as step
@@ -158,13 +195,22 @@ def import_features(
         done = step.import_features(root, file, name=name, fps=fps, progress=progress)
     settings = done[0].shard.require({}).settings
     reasons = Counter(reason for one in done for reason in one.shard.index()["reason"] if reason)
-    shards = {"shards": [one.shard.key for one in done], "new_shards": sum(one.done for one in done)}
+    shards = {
+        "shards": [one.shard.key for one in done],
+        "new_shards": sum(one.done for one in done),
+    }
     videos = {"ok": sum(one.num_ok for one in done), "failed": dict(sorted(reasons.items()))}
-    kind = {"regions": settings["num_regions"], "dims": settings["dims"], "sha256": settings[IMPORTED]["sha256"]}
+    kind = {
+        "regions": settings["num_regions"],
+        "dims": settings["dims"],
+        "sha256": settings[IMPORTED]["sha256"],
+    }
     show({"data_root": root.url, **shards, **videos, **kind})
 
 
-def _run_steps(project: Project, names: Sequence[str], wanted: list[str] | None, *, retry_failed: bool = False) -> None:
+def _run_steps(
+    project: Project, names: Sequence[str], wanted: list[str] | None, *, retry_failed: bool = False
+) -> None:
     """Run steps one after the other, each for its shards, and show a row for each shard."""
     from hapvr.chain import CHAIN, shards_of
     from hapvr.data.manifest import shard_keys
@@ -174,11 +220,19 @@ def _run_steps(project: Project, names: Sequence[str], wanted: list[str] | None,
     for step in (CHAIN[name] for name in names if not (both and name == "pseudo_labels")):
         known = shard_keys(project.root)
         if not known and step.name != "video_manifest":
-            raise DataError("the manifest has no videos yet; run `hapvr download` with this configuration first")
+            raise DataError(
+                "the manifest has no videos yet; run `hapvr download` with this configuration first"
+            )
         if (unknown := sorted(set(wanted or []) - set(known))) and step.per_shard:
-            raise ArgumentError(f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(known)}")
+            raise ArgumentError(
+                f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(known)}"
+            )
         options = {"retry_failed": True} if retry_failed and step.job == "ingest" else {}
-        for key in (key for key in shards_of(project, step) if not wanted or not step.per_shard or key in wanted):
+        for key in (
+            key
+            for key in shards_of(project, step)
+            if not wanted or not step.per_shard or key in wanted
+        ):
             with progress_bar(f"{step.name} {key}".rstrip()) as progress:
                 if both and step.name == "training_views":  # in one pass
                     from hapvr.steps.views import make_views_and_labels
@@ -190,8 +244,15 @@ def _run_steps(project: Project, names: Sequence[str], wanted: list[str] | None,
                 row: dict[str, Any] = {"step": name, "shard": key}
                 done, counts = getattr(result, "done", True), ""
                 if hasattr(result, "num_ok"):
-                    row |= {"ok": result.num_ok, "failed": result.num_failed, "rows": result.num_rows}
-                    counts = f": {result.num_ok} videos, {result.num_failed} failed, {result.num_rows} rows"
+                    row |= {
+                        "ok": result.num_ok,
+                        "failed": result.num_failed,
+                        "rows": result.num_rows,
+                    }
+                    counts = (
+                        f": {result.num_ok} videos, {result.num_failed} failed, "
+                        f"{result.num_rows} rows"
+                    )
                 rows.append(row | {"was_finished": not done})
                 lines.append(f"{name} {key}".rstrip() + counts + " (was finished)" * (not done))
     show({"shards": rows}, text="\n".join(lines))

@@ -50,26 +50,35 @@ ConfigOption = Annotated[
         envvar="HAPVR_CONFIG",
         default_factory=default_collection,
         show_default="~/.local/share/hapvr",
-        help="A configuration file (configs/ has those that ship), or the data root of a collection.",
+        help="A configuration file (configs/ has those that ship), or the data root of a "
+        "collection.",
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Replace a configuration value, e.g. train.steps=50."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Replace a configuration value, e.g. train.steps=50."
+    ),
 ]
-IndexModelOption = Annotated[str | None, typer.Option("--model", help="The index's model, if it is not at its place.")]
+IndexModelOption = Annotated[
+    str | None, typer.Option("--model", help="The index's model, if it is not at its place.")
+]
 
-UNSAFE = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+UNSAFE = re.compile(
+    "[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 """Control characters but for tab and line end, directions, and bytes that are not UTF-8."""
 
 printing_json: ContextVar[bool | None] = ContextVar("printing_json", default=None)
-"""Whether results are printed as JSON; None until a verb is called, which a call that cannot be parsed does not reach."""
+"""Whether results are printed as JSON; None until a verb is called, which a call that cannot be
+parsed does not reach."""
 Verb = TypeVar("Verb", bound=Callable[..., None])
 
 
 def as_command(verb: Verb) -> Callable[..., None]:
-    """The verb with the option --json. Errors become one message and an exit code: 2 for a wrong call, 1 for work that failed;
-    with --json the message is also a JSON object on standard output."""
+    """The verb with the option --json. Errors become one message and an exit code: 2 for a wrong
+    call, 1 for work that failed; with --json the message is also a JSON object on standard output.
+    """
 
     @functools.wraps(verb)
     def call(*arguments: Any, as_json: bool = False, **options: Any) -> None:
@@ -83,19 +92,26 @@ def as_command(verb: Verb) -> Callable[..., None]:
         except HapvrError as error:
             wrong = isinstance(error, ConfigError | ArgumentError | MissingPartError)
             fail(str(error), WRONG_CALL if wrong else FAILED)
-        except BaseException as error:  # libraries written in Rust raise a PanicException, which is no Exception
+        except (
+            BaseException
+        ) as error:  # libraries written in Rust raise a PanicException, which is no Exception
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, ModuleNotFoundError):
                 hint = f"{FULL_HINT}, or what searches and serves with `pip install '.[search]'`"
                 if is_installed("torch"):
-                    hint = "install the package that has it, such as the driver of the database that you name"
+                    hint = (
+                        "install the package that has it, such as the driver of the "
+                        "database that you name"
+                    )
                 fail(f"{str(error.name).partition('.')[0]} is not installed; {hint}", WRONG_CALL)
             fail(_unforeseen(error), FAILED)
 
     signature = inspect.signature(verb, eval_str=True)
     option = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-    as_json = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+    as_json = inspect.Parameter(
+        "as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option
+    )
     signature = signature.replace(parameters=[*signature.parameters.values(), as_json])
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
@@ -116,11 +132,16 @@ class Verbs(typer.Typer):
 
 
 def require_outside(*files: Path | None) -> None:
-    """Raise ArgumentError for one of the files to write that would lie in a data root, where it may replace a record."""
+    """Raise ArgumentError for one of the files to write that would lie in a data root, where it may
+    replace a record."""
     for file in filter(None, files):
         folder = file.parent.resolve()
         for root in (folder, *folder.parents):
-            if any(match for stage in ("manifest", "features") for match in root.glob(f"{stage}/*/*.parquet")):
+            if any(
+                match
+                for stage in ("manifest", "features")
+                for match in root.glob(f"{stage}/*/*.parquet")
+            ):
                 raise ArgumentError(f"{file} lies in the data root {root}; choose a place outside")
 
 
@@ -139,17 +160,23 @@ def _unforeseen(error: BaseException) -> str:
         return f"{error.object!r:.200} is not UTF-8; rename the file, or give another name"
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
-        return f"{place}{error.strerror}; correct the path, its permissions or the free space, and try again"
+        return (
+            f"{place}{error.strerror}; correct the path, its permissions or the free "
+            "space, and try again"
+        )
     if any(text in said for text in FULL_DISK):
         return f"{said}; free space or correct the permissions, and try again"
-    if type(error).__module__.startswith(("mlflow", "sqlalchemy")):  # the database may be of another version
+    if type(error).__module__.startswith(
+        ("mlflow", "sqlalchemy")
+    ):  # the database may be of another version
         return f"tracking: MLflow refuses this; check name, version and --tracking-uri ({said})"
     hint = f"Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows where it happened"
     return f"unexpected {type(error).__name__}: {said}. {hint}"
 
 
 def show(result: Mapping[str, Any], text: str | None = None, *, failed: bool = False) -> None:
-    """Print a result: JSON for programs, text for people, by default a line for each value. failed: FAILED is the exit code."""
+    """Print a result: JSON for programs, text for people, by default a line for each value. failed:
+    FAILED is the exit code."""
     if printing_json.get():
         text = json.dumps(result, ensure_ascii=False, default=str)
     say("\n".join(f"{name}: {value}" for name, value in result.items()) if text is None else text)
@@ -158,7 +185,8 @@ def show(result: Mapping[str, Any], text: str | None = None, *, failed: bool = F
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print text. What a file name holds to steer the terminal or to turn the line appears escaped, in JSON as JSON escapes it."""
+    """Print text. What a file name holds to steer the terminal or to turn the line appears escaped,
+    in JSON as JSON escapes it."""
     typer.echo(UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text), err=err)
 
 
@@ -182,9 +210,20 @@ def progress_bar(what: str) -> Iterator[Progress]:
         yield no_progress
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as RichProgress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress as RichProgress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with RichProgress(*columns, console=Console(file=sys.stderr), transient=True) as bars:
         task = bars.add_task(what, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total or None)

@@ -1,1 +1,2 @@
-"""The only code that knows how data lies on disk: schemas, tensor columns, atomic shards, readers."""
+"""The only code that knows how data lies on disk: schemas, tensor columns, atomic shards,
+readers."""

@@ -1,8 +1,10 @@
-"""Feature shards: one row of region features [9, D] fp16 and the perceptual hash per frame, the rows of a video contiguous and
-in time order. View shards: one row per augmented clip, the views of a video contiguous, weak ones first, and one row group.
+"""Feature shards: one row of region features [9, D] fp16 and the perceptual hash per frame, the
+rows of a video contiguous and in time order. View shards: one row per augmented clip, the views of
+a video contiguous, weak ones first, and one row group.
 
-`training_views` holds region features [T, 9, D]; `pseudo_labels` the teacher's embeddings [T, D'] of the same views, row
-for row, of which training makes the ternary labels of the frames of each pair of clips.
+`training_views` holds region features [T, 9, D]; `pseudo_labels` the teacher's embeddings [T, D']
+of the same views, row for row, of which training makes the ternary labels of the frames of each
+pair of clips.
 
 With `features.pooled` regions carry the frame's extras, [9 + k, D], see `hapvr.model.family`.
 """
@@ -29,32 +31,36 @@ if TYPE_CHECKING:
 
 STAGE = "features"
 EXTRAS_SETTING = "pooled"
-"""In the settings of shards with frame extras: C of the pooled vectors. It does not change their regions."""
+"""In the settings of shards with frame extras: C of the pooled vectors. It does not change their
+regions."""
 IMPORTED = "imported"
 """In the settings of shards, and of a whitening, that were not made here."""
 MAX_NORM = 1.01
 """Of a region; imported features may have any."""
 HASH_SETTING = "hash"
-"""In the settings of shards whose frames have hashes, see `hapvr.video.frames`; it does not change their regions."""
+"""In the settings of shards whose frames have hashes, see `hapvr.video.frames`; it does not change
+their regions."""
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 VIEWS_STAGE = "training_views"
 LABELS_STAGE = "pseudo_labels"
 DRAWING_VERSION = 3
-"""Changes with the rules by which clips are drawn; views of another version are made again. 3: crops of torchvision."""
+"""Changes with the rules by which clips are drawn; views of another version are made again. 3:
+crops of torchvision."""
 VIEW_INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
 """Sampled frames of the video."""
 
 
 def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
-    """The columns for [num_regions, dims] features, the rows of frame extras included; behind those of any frame its hash,
-    NO_HASH where the frames are not at hand, and its regions."""
+    """The columns for [num_regions, dims] features, the rows of frame extras included; behind those
+    of any frame its hash, NO_HASH where the frames are not at hand, and its regions."""
     hashes = pa.field("hash", pa.uint64(), nullable=False)
     return frame_fields(hashes, tensor_field("regions", shape=(num_regions, dims)))
 
 
 def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
-    """The columns of a view shard whose tensors are `column` of this shape, fp16; `donor_id`: the video combined with it, "" for none."""
+    """The columns of a view shard whose tensors are `column` of this shape, fp16; `donor_id`: the
+    video combined with it, "" for none."""
     ids = (pa.field(name, pa.string(), nullable=False) for name in ("video_id", "donor_id"))
     return (*ids, tensor_field(column, shape=shape))
 
@@ -71,12 +77,15 @@ class FeatureFile(VideoRows):
         """Seconds [T] of the frames of a video. Raises DataError if it has none."""
         return list(self.rows(video_id, 0, None, "timestamp_s").column("timestamp_s").to_pylist())
 
-    def hashes(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[np.uint64]:
+    def hashes(
+        self, video_id: str, first: int = 0, last: int | None = None
+    ) -> npt.NDArray[np.uint64]:
         """[T], the perceptual hashes of these frames. Raises DataError if the video has none."""
         return np.asarray(self.rows(video_id, first, last, "hash").column("hash"), np.uint64)
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
-        """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises DataError if it has none."""
+        """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises
+        DataError if it has none."""
         return self.tensors(video_id, first, last, self._part)
 
 
@@ -103,7 +112,8 @@ class ViewFile(VideoRows):
 
 
 class FeatureStore:
-    """Features of all shards of some sources, read by id. Raises DataError naming settings (weights, sampling, whitening) that differ."""
+    """Features of all shards of some sources, read by id. Raises DataError naming settings
+    (weights, sampling, whitening) that differ."""
 
     def __init__(self, root: DataRoot, shard_keys: Iterable[str]) -> None:
         self._shards = [Shard(root, STAGE, key) for key in shard_keys]
@@ -113,7 +123,9 @@ class FeatureStore:
         for shard in self._shards:
             index = shard.read()
             self.settings = self.settings or dict(index.provenance.settings)
-            shard.require(dict.fromkeys(index.provenance.settings) | self.settings)  # the union of both settings
+            shard.require(
+                dict.fromkeys(index.provenance.settings) | self.settings
+            )  # the union of both settings
             self._shard_of |= dict.fromkeys(index.places(), shard)
 
     def available(self) -> set[str]:
@@ -124,9 +136,12 @@ class FeatureStore:
         """Shard key -> digest."""
         return {shard.key: shard.digest() for shard in self._shards}
 
-    def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is read once. extras: with frame
-        extras, see `hapvr.model.family`; DataError for features that have none."""
+    def read(
+        self, video_ids: Sequence[str], *, extras: bool = False
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is
+        read once. extras: with frame extras, see `hapvr.model.family`; DataError for features that
+        have none."""
         import torch  # those who only decode or count need none
 
         wanted = set(video_ids)
@@ -139,24 +154,34 @@ class FeatureStore:
 
 
 def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Shards of the collection that have features, and those whose features are unfinished or damaged, sorted. Raises as
-    `require_shards` does."""
+    """Shards of the collection that have features, and those whose features are unfinished or
+    damaged, sorted. Raises as `require_shards` does."""
     keys = collection_keys(root, root.list_folders(STAGE))
-    made = {key: found for key in keys if (found := Shard(root, STAGE, key).provenance()) is not None}
+    made = {
+        key: found for key in keys if (found := Shard(root, STAGE, key).provenance()) is not None
+    }
     require_shards(root, (key for key, found in made.items() if IMPORTED not in found.settings))
     return tuple(made), tuple(key for key in keys if key not in made)
 
 
 def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of features that determine the regions."""
-    return {name: value for name, value in settings.items() if name not in (EXTRAS_SETTING, HASH_SETTING)}
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in (EXTRAS_SETTING, HASH_SETTING)
+    }
 
 
 def frame_part(shard: Shard, settings: Mapping[str, Any], *, extras: bool) -> Any:
-    """Index of what is read of stored tensors [..., R + k, D]: all, or the regions. Raises DataError for extras that are not there."""
+    """Index of what is read of stored tensors [..., R + k, D]: all, or the regions. Raises
+    DataError for extras that are not there."""
     if extras and EXTRAS_SETTING not in settings:
         raise DataError(
-            f"storage: {shard.stage} of shard {shard.key} has no pooled vectors, which this model needs; set "
+            f"storage: {shard.stage} of shard {shard.key} has no pooled vectors, which this "
+            "model needs; set "
             "features.pooled: true and make features and training views again"
         )
-    return ... if extras or EXTRAS_SETTING not in settings else (..., slice(NUM_REGIONS), slice(None))
+    return (
+        ... if extras or EXTRAS_SETTING not in settings else (..., slice(NUM_REGIONS), slice(None))
+    )

@@ -30,19 +30,32 @@ LOCKS_FOLDER = ".locks"
 ASIDE = ".set_aside"
 """Folder of a data root for files that are being made again."""
 
-DATA_ERRORS = (pa.ArrowException, SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
+DATA_ERRORS = (
+    pa.ArrowException,
+    SafetensorError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    RecursionError,
+)
 """What libraries raise for damaged Parquet, safetensors and JSON."""
 
 
 class DataRoot:
-    """Paths below one root. `url`: a local folder, or e.g. `s3://bucket/prefix`. Every name given to the methods is relative to
-    the root, with forward slashes; one that leaves the root is refused."""
+    """Paths below one root. `url`: a local folder, or e.g. `s3://bucket/prefix`. Every name given
+    to the methods is relative to the root, with forward slashes; one that leaves the root is
+    refused."""
 
     def __init__(self, url: str | Path) -> None:
         self.url = str(url)
         self.local: Path | None = None
         if re.search("(?<!hdfs)://[^/]*:.*@", self.url):
-            raise ConfigError("data root: its keys would be shown; give them as variables, e.g. AWS_SECRET_ACCESS_KEY")
+            raise ConfigError(
+                "data root: its keys would be shown; give them as variables, e.g. "
+                "AWS_SECRET_ACCESS_KEY"
+            )
         try:
             if "://" in self.url:
                 self.filesystem, self._base = pafs.FileSystem.from_uri(self.url)
@@ -52,18 +65,22 @@ class DataRoot:
         except (pa.ArrowException, OSError, RuntimeError, ValueError) as error:
             problem = " ".join(str(error).split())[:200]
             raise ConfigError(
-                f"data root: {self.url!r:.200} cannot be used ({problem}); wanted a folder, or e.g. s3://bucket/prefix"
+                f"data root: {self.url!r:.200} cannot be used ({problem}); wanted a folder, "
+                "or e.g. s3://bucket/prefix"
             ) from error
 
     def path(self, name: str) -> str:
         """The filesystem's path of `name`. Raises DataError for a name that leaves the root."""
         parts = name.split("/")
         if name.startswith("/") or ".." in parts or "" in parts or "\0" in name:
-            raise DataError(f"storage: {name!r} is not a relative path below the data root {self.url}")
+            raise DataError(
+                f"storage: {name!r} is not a relative path below the data root {self.url}"
+            )
         return posixpath.join(self._base, name)
 
     def url_of(self, name: str) -> str:
-        """The local path or URL of `name`, which another root can be opened at. Raises DataError as `path` does."""
+        """The local path or URL of `name`, which another root can be opened at. Raises DataError as
+        `path` does."""
         place = self.path(name)
         if self.local is not None:
             return place
@@ -71,7 +88,8 @@ class DataRoot:
         return f"{base.rstrip('/')}/{name}{mark}{options}"
 
     def exists(self, name: str) -> bool:
-        """Whether something has this name; a folder in the place of a file is refused where it is opened."""
+        """Whether something has this name; a folder in the place of a file is refused where it is
+        opened."""
         return bool(self._info(self.path(name)).type != pafs.FileType.NotFound)
 
     def list_folders(self, name: str) -> list[str]:
@@ -79,8 +97,11 @@ class DataRoot:
         return self._list(name, pafs.FileType.Directory)
 
     def list_files(self, name: str) -> list[str]:
-        """Names of the files directly below `name`, sorted and without unfinished ones; empty where it does not exist."""
-        return [file for file in self._list(name, pafs.FileType.File) if not file.endswith(PART_SUFFIX)]
+        """Names of the files directly below `name`, sorted and without unfinished ones; empty where
+        it does not exist."""
+        return [
+            file for file in self._list(name, pafs.FileType.File) if not file.endswith(PART_SUFFIX)
+        ]
 
     def _list(self, name: str, kind: Any) -> list[str]:
         selector = pafs.FileSelector(self.path(name), allow_not_found=True)
@@ -109,18 +130,25 @@ class DataRoot:
 
     @contextmanager
     def write(self, name: str, *, invalidates: str | None = None) -> Iterator[IO[bytes]]:
-        """A file that appears under its name only when the block ends well; a failed block leaves what was there before.
-        invalidates: a file that describes the old content; it is removed right before the new content appears. Raises DataError
-        where the root cannot be written or is full."""
+        """A file that appears under its name only when the block ends well; a failed block leaves
+        what was there before. invalidates: a file that describes the old content; it is removed
+        right before the new content appears. Raises DataError where the root cannot be written or
+        is full."""
         target = self.path(name)
-        hint = "Free space or correct the permissions and run again; what was finished before is kept"
+        hint = (
+            "Free space or correct the permissions and run again; what was finished before is kept"
+        )
         with self._naming(f"cannot write {name}", hint=hint):
             if self.local is not None:
                 described = None if invalidates is None else Path(self.path(invalidates))
-                with write_atomic(Path(target), invalidates=described) as part, pa.OSFile(str(part), "wb") as stream:
+                with (
+                    write_atomic(Path(target), invalidates=described) as part,
+                    pa.OSFile(str(part), "wb") as stream,
+                ):
                     yield stream
             else:
-                # An upload cannot be abandoned once begun: closing its stream would publish a part of the content.
+                # An upload cannot be abandoned once begun: closing its stream would publish a part
+                # of the content.
                 with tempfile.TemporaryFile() as file:
                     yield file
                     file.seek(0)
@@ -131,15 +159,18 @@ class DataRoot:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Keep other processes of this machine from making `name` while the block runs; who comes second waits, with a warning.
-        A process that dies lets go. Of an object store, other machines do not wait: two writers of equal content end in the
-        same bytes, because an object appears whole, and the index of a shard comes after its data."""
+        """Keep other processes of this machine from making `name` while the block runs; who comes
+        second waits, with a warning. A process that dies lets go. Of an object store, other
+        machines do not wait: two writers of equal content end in the same bytes, because an object
+        appears whole, and the index of a shard comes after its data."""
         if self.local is None:
             place = hashlib.sha256(f"{os.getuid()} {self.url}/{name}".encode()).hexdigest()
             path = Path(tempfile.gettempdir()) / f"hapvr-{place[:32]}.lock"
         else:
             path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
-        with self._naming("the data root cannot be written", hint="Correct its permissions or set data_root"):
+        with self._naming(
+            "the data root cannot be written", hint="Correct its permissions or set data_root"
+        ):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path, is_singleton=self.local is None)
             try:
@@ -170,44 +201,61 @@ class DataRoot:
         return int(self._info(self.path(name)).size or 0)
 
     def modified_ns(self, *names: str) -> list[int]:
-        """When each of some files was written last, in nanoseconds since 1970; 0 for one that does not exist."""
+        """When each of some files was written last, in nanoseconds since 1970; 0 for one that does
+        not exist."""
         return [info.mtime_ns or 0 for info in self._info([self.path(name) for name in names])]
 
     def write_json(self, name: str, value: Any) -> None:
         with self.write(name) as stream:
-            stream.write(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str).encode())
+            stream.write(
+                json.dumps(
+                    value, indent=1, sort_keys=True, ensure_ascii=False, default=str
+                ).encode()
+            )
 
-    def read_json(self, name: str, *, hint: str = "run the step that makes it again") -> dict[str, Any]:
+    def read_json(
+        self, name: str, *, hint: str = "run the step that makes it again"
+    ) -> dict[str, Any]:
         """The object in a JSON file, see `read_json_as`."""
         return self.read_json_as(name, dict[str, Any], hint=hint)
 
     def read_json_as(self, name: str, kind: type[Value], *, hint: str) -> Value:
-        """The value in a JSON file, checked against a type that pydantic knows. hint: what makes the file again. Raises
-        DataError where it does not exist, DamagedError where it holds something else."""
+        """The value in a JSON file, checked against a type that pydantic knows. hint: what makes
+        the file again. Raises DataError where it does not exist, DamagedError where it holds
+        something else."""
         with self.open(name) as file, self.corruption_errors(name, hint=hint):
             return TypeAdapter(kind).validate_json(file.read())
 
     @contextmanager
     def corruption_errors(self, name: str, *, hint: str) -> Iterator[None]:
-        """Turn errors of a block that reads `name` into a DamagedError with its name. hint: what makes it again."""
+        """Turn errors of a block that reads `name` into a DamagedError with its name. hint: what
+        makes it again."""
         try:
             yield
         except DATA_ERRORS as error:
-            raise DamagedError(f"storage: {name} below {self.url} is damaged ({first_line(error)}); {hint}") from error
+            raise DamagedError(
+                f"storage: {name} below {self.url} is damaged ({first_line(error)}); {hint}"
+            ) from error
 
     def local_path(self, name: str) -> Path:
-        """The local path of a file or folder, for libraries that need one. Raises DataError on an object store."""
+        """The local path of a file or folder, for libraries that need one. Raises DataError on an
+        object store."""
         if self.local is None:
-            raise DataError(f"storage: {name} must be on a local disk, and the data root is {self.url}")
+            raise DataError(
+                f"storage: {name} must be on a local disk, and the data root is {self.url}"
+            )
         return Path(self.path(name))
 
 
 def allow_open_files(count: int) -> None:
-    """Raise this process's limit of open files, usually 1,024, by `count`, as far as the system allows."""
+    """Raise this process's limit of open files, usually 1,024, by `count`, as far as the system
+    allows."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed != resource.RLIM_INFINITY:
         wanted = allowed + count
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if most < 0 else min(wanted, most), most))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if most < 0 else min(wanted, most), most)
+        )
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

@@ -12,7 +12,9 @@ from hapvr.data.shards import Shard, VideoRows, frame_fields
 
 STAGE = "frames"
 FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
-INDEX_COLUMNS = tuple(pa.field(name, pa.string(), nullable=False) for name in ("file_sha256", "frames_sha256"))
+INDEX_COLUMNS = tuple(
+    pa.field(name, pa.string(), nullable=False) for name in ("file_sha256", "frames_sha256")
+)
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,12 @@ class VideoFrames:
 
 
 def frames_digest(shard: Shard) -> str:
-    """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError if unfinished."""
+    """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError
+    if unfinished."""
     names = ("video_id", "status", "reason", "message", "frames_sha256")
-    return hashlib.sha256(repr([tuple(row[name] for name in names) for row in shard.rows()]).encode()).hexdigest()
+    return hashlib.sha256(
+        repr([tuple(row[name] for name in names) for row in shard.rows()]).encode()
+    ).hexdigest()
 
 
 class FrameFile(VideoRows):
@@ -47,7 +52,9 @@ class FrameFile(VideoRows):
     def read(self, video_id: str) -> VideoFrames:
         """The frames of a video. Raises DataError if it has none."""
         table = self.rows(video_id)
-        return VideoFrames(*(tuple(table.column(name).to_pylist()) for name in ("jpeg", "timestamp_s")))
+        return VideoFrames(
+            *(tuple(table.column(name).to_pylist()) for name in ("jpeg", "timestamp_s"))
+        )
 
 
 def thumbnail(jpeg: bytes, *, size_px: tuple[int, int]) -> Image.Image:

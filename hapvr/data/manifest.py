@@ -1,4 +1,5 @@
-"""The manifest (`manifest/<shard>/rows.parquet`, append-only), and the columns of the `videos` shards."""
+"""The manifest (`manifest/<shard>/rows.parquet`, append-only), and the columns of the `videos`
+shards."""
 
 from __future__ import annotations
 
@@ -19,19 +20,25 @@ if TYPE_CHECKING:
 
 MANIFEST_STAGE = "manifest"
 FORGOTTEN = f"{MANIFEST_STAGE}/forgotten.json"
-"""Digests of the names of videos that were forgotten and are not listed again; nothing in it tells what they were called."""
+"""Digests of the names of videos that were forgotten and are not listed again; nothing in it tells
+what they were called."""
 FORGETTING = f"{MANIFEST_STAGE}/forgetting.json"
 """What `hapvr forget` has not ended."""
 IDENTITY = f"{MANIFEST_STAGE}/id.json"
 CHANGED_PLACE = "watch/changed.json"
-"""Shards with files that are others than those that were read, by key with a digest of what they are."""
+"""Shards with files that are others than those that were read, by key with a digest of what they
+are."""
 VIDEOS_STAGE = "videos"
 TRAIN = "train"
 GENERATED = "generated"
-"""The split of benchmarks that were made of a user's videos. They are in the manifest and have features, and are otherwise
-outside the collection: never described, indexed, paired, grouped or watched."""
+"""The split of benchmarks that were made of a user's videos. They are in the manifest and have
+features, and are otherwise outside the collection: never described, indexed, paired, grouped or
+watched."""
 MANIFEST_SCHEMA = pa.schema(
-    [pa.field(name, pa.string(), nullable=False) for name in ("video_id", "source", "split", "shard", "uri")]
+    [
+        pa.field(name, pa.string(), nullable=False)
+        for name in ("video_id", "source", "split", "shard", "uri")
+    ]
 )
 VIDEO_COLUMNS = (
     pa.field("path", pa.string(), nullable=False),
@@ -48,7 +55,8 @@ VIDEO_COLUMNS = (
 
 @dataclass(frozen=True)
 class ManifestRow:
-    """One video that some source offered: its global id, source, split, shard, and where it is (path or URL)."""
+    """One video that some source offered: its global id, source, split, shard, and where it is
+    (path or URL)."""
 
     video_id: str
     source: str
@@ -58,7 +66,8 @@ class ManifestRow:
 
 
 def root_id(root: DataRoot) -> str:
-    """What tells a data root from others that were at its place; "" before there is a manifest, and where it cannot be read."""
+    """What tells a data root from others that were at its place; "" before there is a manifest, and
+    where it cannot be read."""
     with suppress(DataError):
         return str(root.read_json(IDENTITY).get("id", ""))
     return ""
@@ -80,30 +89,38 @@ def training_shard_keys(root: DataRoot) -> list[str]:
 
 
 def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:
-    """Those of some shards that belong to the collection, sorted; imported features, which no manifest lists, do."""
+    """Those of some shards that belong to the collection, sorted; imported features, which no
+    manifest lists, do."""
     shards, known = sorted(shards), set(shard_keys(root))
     splits: dict[str, str] = {}
     for key in shards:
-        if key in known and not splits.get(source_of(key)):  # all videos of a shard may have been forgotten
+        if key in known and not splits.get(
+            source_of(key)
+        ):  # all videos of a shard may have been forgotten
             splits[source_of(key)] = next((row.split for row in read_manifest_shard(root, key)), "")
     generated = {source for source, split in splits.items() if split == GENERATED}
     return [key for key in shards if key not in known or source_of(key) not in generated]
 
 
 def require_shards(root: DataRoot, shards: Iterable[str]) -> None:
-    """Raise DataError where the manifest lacks one of these shards: its videos would get other ids, and lose all that is known of them."""
+    """Raise DataError where the manifest lacks one of these shards: its videos would get other ids,
+    and lose all that is known of them."""
     if lost := set(shards).difference(shard_keys(root)):
         place = f"{MANIFEST_STAGE}/{min(lost)}"
-        raise DataError(f"manifest: {place} is lost; restore it from a copy: nothing else knows its videos")
+        raise DataError(
+            f"manifest: {place} is lost; restore it from a copy: nothing else knows its videos"
+        )
 
 
 def is_training_shard(root: DataRoot, shard: str) -> bool:
-    """Whether the videos of a shard are of the training split. Raises DataError if there is no shard of that name."""
+    """Whether the videos of a shard are of the training split. Raises DataError if there is no
+    shard of that name."""
     return any(row.split == TRAIN for row in read_manifest_shard(root, shard))
 
 
 def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
-    """The rows of one shard. Raises DataError if there is none of that name, DamagedError if it cannot be read."""
+    """The rows of one shard. Raises DataError if there is none of that name, DamagedError if it
+    cannot be read."""
     return [ManifestRow(**row) for row in _read(root, shard).to_pylist()]
 
 
@@ -116,7 +133,9 @@ def read_manifest(root: DataRoot) -> pl.DataFrame:
 
 def manifest_table(root: DataRoot) -> pa.Table:
     """As `read_manifest`, as Arrow's table."""
-    return pa.concat_tables([MANIFEST_SCHEMA.empty_table(), *(_read(root, shard) for shard in shard_keys(root))])
+    return pa.concat_tables(
+        [MANIFEST_SCHEMA.empty_table(), *(_read(root, shard) for shard in shard_keys(root))]
+    )
 
 
 def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]) -> None:
@@ -127,9 +146,17 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
 
 
 def forgotten_digests(root: DataRoot) -> frozenset[str]:
-    """`name_digest` of the ids and places of videos that were forgotten. Raises DamagedError where it cannot be read."""
-    hint = "restore it from a copy, or remove it: what was forgotten and is still there is then listed again"
-    return frozenset(root.read_json(FORGOTTEN, hint=hint)["names"]) if root.exists(FORGOTTEN) else frozenset()
+    """`name_digest` of the ids and places of videos that were forgotten. Raises DamagedError where
+    it cannot be read."""
+    hint = (
+        "restore it from a copy, or remove it: what was forgotten and is still there is "
+        "then listed again"
+    )
+    return (
+        frozenset(root.read_json(FORGOTTEN, hint=hint)["names"])
+        if root.exists(FORGOTTEN)
+        else frozenset()
+    )
 
 
 def name_digest(name: str) -> str:

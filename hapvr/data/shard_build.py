@@ -1,9 +1,12 @@
-"""How every step makes a shard, which it describes in a `ShardRecipe`, of a generator that makes the entries of single videos.
+"""How every step makes a shard, which it describes in a `ShardRecipe`, of a generator that makes
+the entries of single videos.
 
 1. The shard is locked, so that two processes at once make it once.
 2. A shard that was made from the same settings and inputs is left alone.
-3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only the others are made.
-4. The data file is written next to the old one and replaces it in one step, which also removes the old index.
+3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only
+   the others are made.
+4. The data file is written next to the old one and replaces it in one step, which also removes the
+   old index.
 5. The index is written last: a shard is finished exactly when its index is there.
 """
 
@@ -24,13 +27,15 @@ from hapvr.provenance import Provenance, differences, environment
 IndexRow = dict[str, Any]
 """A row of an index, see `hapvr.data.shards.index_row`."""
 VideoEntry = tuple[IndexRow, Columns | None]
-"""What a step made of one video: its row in the index, and its values of each data column in the recipe's order, None if it has none."""
+"""What a step made of one video: its row in the index, and its values of each data column in the
+recipe's order, None if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecipe:
-    """What a shard is made of and how it lies on disk. settings, inputs: what determines the content, see `Provenance`.
-    columns: of the data file; empty for a shard that has an index alone. index_columns: the step's own columns of the index."""
+    """What a shard is made of and how it lies on disk. settings, inputs: what determines the
+    content, see `Provenance`. columns: of the data file; empty for a shard that has an index alone.
+    index_columns: the step's own columns of the index."""
 
     shard: Shard
     settings: Mapping[str, Any]
@@ -45,7 +50,8 @@ class ShardRecipe:
 
 @dataclass(frozen=True)
 class StageResult:
-    """The state of a shard after its step ran. done: False if the shard was finished before and was left alone."""
+    """The state of a shard after its step ran. done: False if the shard was finished before and was
+    left alone."""
 
     shard: Shard
     done: bool
@@ -57,7 +63,9 @@ class StageResult:
     def of(shard: Shard, *, done: bool) -> StageResult:
         rows = shard.rows()
         num_ok = sum(row["status"] == STATUS_OK for row in rows)
-        return StageResult(shard, done, num_ok, len(rows) - num_ok, sum(row["num_rows"] for row in rows))
+        return StageResult(
+            shard, done, num_ok, len(rows) - num_ok, sum(row["num_rows"] for row in rows)
+        )
 
 
 def build_shard(
@@ -70,11 +78,12 @@ def build_shard(
     retry: bool = False,
     progress: Progress = no_progress,
 ) -> StageResult:
-    """Make one shard, unless it is finished.
-    video_ids: the videos of the shard, in the order of its data file. make: is called with those that have to be made, and
-    yields the entry of each, in their order. lost: index rows of videos that an earlier step lost; they come last. reuse:
-    whether a row of an earlier run with the same settings still holds; it gets the row and that run's provenance. retry: make
-    the videos that `reuse` refuses although the shard is finished. Raises DataError where the shard cannot be written."""
+    """Make one shard, unless it is finished. video_ids: the videos of the shard, in the order of
+    its data file. make: is called with those that have to be made, and yields the entry of each, in
+    their order. lost: index rows of videos that an earlier step lost; they come last. reuse:
+    whether a row of an earlier run with the same settings still holds; it gets the row and that
+    run's provenance. retry: make the videos that `reuse` refuses although the shard is finished.
+    Raises DataError where the shard cannot be written."""
     shard, provenance = recipe.shard, recipe.provenance
     with shard.lock():
         finished = shard.is_finished(provenance)
@@ -85,7 +94,11 @@ def build_shard(
         if reuse and found and not differences(provenance.settings, found.provenance.settings):
             kept = {row["video_id"]: row for row in found.rows() if reuse(row, found.provenance)}
             # Damaged rows must not be copied under a new digest.
-            if kept and found.data_sha256 and found.data_sha256 != shard.root.sha256(shard.data_name):
+            if (
+                kept
+                and found.data_sha256
+                and found.data_sha256 != shard.root.sha256(shard.data_name)
+            ):
                 warnings.warn(f"{shard.data_name} is damaged; all its rows are made again")
                 kept = {}
         pending = [video_id for video_id in video_ids if video_id not in kept]
@@ -113,13 +126,18 @@ def build_shards(
     lost: Sequence[IndexRow] = (),
     progress: Progress = no_progress,
 ) -> list[StageResult]:
-    """Make those of several shards that are unfinished, in one pass over their videos.
-    make: is called with the recipes of the unfinished shards, and yields for each video an entry per recipe. lost: as for
-    `build_shard`, the same rows for every shard. Returns the results in the order of `recipes`."""
+    """Make those of several shards that are unfinished, in one pass over their videos. make: is
+    called with the recipes of the unfinished shards, and yields for each video an entry per recipe.
+    lost: as for `build_shard`, the same rows for every shard. Returns the results in the order of
+    `recipes`."""
     with ExitStack() as locks:
-        for shard in sorted((recipe.shard for recipe in recipes), key=lambda shard: shard.index_name):
+        for shard in sorted(
+            (recipe.shard for recipe in recipes), key=lambda shard: shard.index_name
+        ):
             locks.enter_context(shard.lock())
-        unfinished = [recipe for recipe in recipes if not recipe.shard.is_finished(recipe.provenance)]
+        unfinished = [
+            recipe for recipe in recipes if not recipe.shard.is_finished(recipe.provenance)
+        ]
         if unfinished:
             with closing(make(unfinished)) as made:
                 _write(unfinished, made, num_videos, lost, progress)
@@ -127,10 +145,18 @@ def build_shards(
 
 
 def failed_rows(rows: Iterable[IndexRow], **columns: Any) -> list[IndexRow]:
-    """The videos that an earlier step lost, as rows of this step, so that a loss stays visible to the end of the chain. rows:
-    of that step's index. columns: values of the step's own columns in these rows."""
+    """The videos that an earlier step lost, as rows of this step, so that a loss stays visible to
+    the end of the chain. rows: of that step's index. columns: values of the step's own columns in
+    these rows."""
     return [
-        index_row(row["video_id"], 0, status=row["status"], reason=row["reason"], message=row["message"], **columns)
+        index_row(
+            row["video_id"],
+            0,
+            status=row["status"],
+            reason=row["reason"],
+            message=row["message"],
+            **columns,
+        )
         for row in rows
         if row["status"] != STATUS_OK
     ]
@@ -157,4 +183,6 @@ def _write(
                 of_shard.append(row)
             progress(len(rows[0]), num_videos)
     for recipe, of_shard in zip(recipes, rows, strict=True):
-        recipe.shard.write_index([*of_shard, *lost], provenance=recipe.provenance, fields=recipe.index_columns)
+        recipe.shard.write_index(
+            [*of_shard, *lost], provenance=recipe.provenance, fields=recipe.index_columns
+        )

@@ -1,10 +1,13 @@
-"""Shards: `<step>/<shard>/data.parquet` (rows) and `index.parquet` (one row per video, failures with their reason).
+"""Shards: `<step>/<shard>/data.parquet` (rows) and `index.parquet` (one row per video, failures
+with their reason).
 
-The index is written last and carries the provenance and the data file's size and digest, so a shard is finished exactly
-when its index is there. A shard that was made from other settings or inputs is made again. A damaged shard counts as
-missing for the step that makes it; those that read it get a DamagedError.
+The index is written last and carries the provenance and the data file's size and digest, so a shard
+is finished exactly when its index is there. A shard that was made from other settings or inputs is
+made again. A damaged shard counts as missing for the step that makes it; those that read it get a
+DamagedError.
 
-Tensors, all of half precision, are fixed-size binary columns: fast to read, with the shape in the field's metadata.
+Tensors, all of half precision, are fixed-size binary columns: fast to read, with the shape in the
+field's metadata.
 """
 
 from __future__ import annotations
@@ -38,7 +41,10 @@ DATA_BYTES_KEY = b"hapvr.data_bytes"
 STATUS_OK = "ok"
 STATUS_FAILED = "failed"
 INDEX_FIELDS = (
-    *(pa.field(name, pa.string(), nullable=False) for name in ("video_id", "status", "reason", "message")),
+    *(
+        pa.field(name, pa.string(), nullable=False)
+        for name in ("video_id", "status", "reason", "message")
+    ),
     pa.field("num_rows", pa.int64(), nullable=False),
 )
 TENSOR_KEY = b"hapvr.tensor"
@@ -46,20 +52,23 @@ ROW_GROUP_ROWS = 256
 """At most; longer videos have several row groups."""
 
 Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
-"""Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns."""
+"""Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns.
+"""
 Places = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The index of a finished shard. data_sha256: of the data file as it was written; "" if the shard has none."""
+    """The index of a finished shard. data_sha256: of the data file as it was written; "" if the
+    shard has none."""
 
     provenance: Provenance
     table: pa.Table
     data_sha256: str
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per video: video_id, status, reason, message, num_rows and the step's own columns."""
+        """A row per video: video_id, status, reason, message, num_rows and the step's own
+        columns."""
         return list(self.table.to_pylist())
 
     def frame(self) -> pl.DataFrame:
@@ -71,7 +80,9 @@ class ShardIndex:
     def places(self) -> Places:
         """Video id -> its first row in the data file and how many it has, in file order."""
         places, start = {}, 0
-        columns = (self.table.column(name).to_pylist() for name in ("video_id", "status", "num_rows"))
+        columns = (
+            self.table.column(name).to_pylist() for name in ("video_id", "status", "num_rows")
+        )
         for video_id, status, num_rows in zip(*columns, strict=True):
             if status == STATUS_OK:
                 places[video_id] = (start, num_rows)
@@ -96,7 +107,8 @@ class Shard:
         return f"{self.stage}/{self.key}/index.parquet"
 
     def read(self) -> ShardIndex:
-        """The index. Raises DataError if the shard is unfinished, DamagedError if it or the data file's size is not what was written."""
+        """The index. Raises DataError if the shard is unfinished, DamagedError if it or the data
+        file's size is not what was written."""
         with self.root.open(self.index_name) as file:
             data = file.read()
         with self.root.corruption_errors(self.index_name, hint=self.hint):
@@ -110,12 +122,14 @@ class Shard:
             num_bytes = int(read_schema_metadata(table.schema, DATA_BYTES_KEY) or 0)
         if num_bytes and (found := self.root.num_bytes(self.data_name)) != num_bytes:
             raise DamagedError(
-                f"storage: {self.data_name} below {self.root.url} has {found} bytes, {num_bytes} were written; {self.hint}"
+                f"storage: {self.data_name} below {self.root.url} has {found} bytes, "
+                f"{num_bytes} were written; {self.hint}"
             )
         return ShardIndex(provenance, table, read_schema_metadata(table.schema, DATA_DIGEST_KEY))
 
     def find(self) -> ShardIndex | None:
-        """The index; None while the shard is unfinished. A damaged shard counts as unfinished; a warning says so."""
+        """The index; None while the shard is unfinished. A damaged shard counts as unfinished; a
+        warning says so."""
         if not self.root.exists(self.index_name):
             return None
         try:
@@ -130,16 +144,20 @@ class Shard:
         return None if found is None else found.provenance
 
     def is_finished(self, wanted: Provenance) -> bool:
-        """Whether the shard was made from these settings and inputs, and has its size. `hapvr verify` reads all."""
+        """Whether the shard was made from these settings and inputs, and has its size. `hapvr
+        verify` reads all."""
         found = self.provenance()
         return found is not None and found.fingerprint == wanted.fingerprint
 
     def require(self, settings: dict[str, Any]) -> Provenance:
-        """The provenance of a finished shard. Raises DataError if there is none or these settings differ, saying which; DamagedError."""
+        """The provenance of a finished shard. Raises DataError if there is none or these settings
+        differ, saying which; DamagedError."""
         found = self.read().provenance
         chosen = {key: found.settings.get(key) for key in settings}
         what = f"storage: {self.stage} of shard {self.key} was made with other settings"
-        require_settings(chosen, settings, what=what, hint="Materialise it again, or restore those settings")
+        require_settings(
+            chosen, settings, what=what, hint="Materialise it again, or restore those settings"
+        )
         return found
 
     def digest(self) -> str:
@@ -155,11 +173,13 @@ class Shard:
         return self.read().rows()
 
     def verify(self) -> None:
-        """Read all of the shard. Raises DataError if it is unfinished, DamagedError if it is not what was written."""
+        """Read all of the shard. Raises DataError if it is unfinished, DamagedError if it is not
+        what was written."""
         index = self.read()
         if index.data_sha256 and (found := self.root.sha256(self.data_name)) != index.data_sha256:
             raise DamagedError(
-                f"{self.data_name} has SHA-256 {found[:16]}..., its index says {index.data_sha256[:16]}...; {self.hint}"
+                f"{self.data_name} has SHA-256 {found[:16]}..., its index says "
+                f"{index.data_sha256[:16]}...; {self.hint}"
             )
 
     def open_data(self) -> pq.ParquetFile:
@@ -175,28 +195,40 @@ class Shard:
     @property
     def hint(self) -> str:
         """What makes a damaged shard again."""
-        return f"run `hapvr verify --config FILE --repair`, which makes {self.stage} of shard {self.key} again"
+        return (
+            f"run `hapvr verify --config FILE --repair`, which makes {self.stage} of "
+            f"shard {self.key} again"
+        )
 
     def write_index(
-        self, rows: Iterable[dict[str, Any]], *, provenance: Provenance, fields: Sequence[pa.Field] = ()
+        self,
+        rows: Iterable[dict[str, Any]],
+        *,
+        provenance: Provenance,
+        fields: Sequence[pa.Field] = (),
     ) -> None:
-        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any, is already in place."""
+        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any,
+        is already in place."""
         metadata = {PROVENANCE_KEY: provenance.to_json().encode()}
         if self.root.exists(self.data_name):
             metadata[DATA_DIGEST_KEY] = self.root.sha256(self.data_name).encode()
             metadata[DATA_BYTES_KEY] = str(self.root.num_bytes(self.data_name)).encode()
-        table = pa.Table.from_pylist(list(rows), schema=pa.schema([*INDEX_FIELDS, *fields], metadata=metadata))
+        table = pa.Table.from_pylist(
+            list(rows), schema=pa.schema([*INDEX_FIELDS, *fields], metadata=metadata)
+        )
         with self.root.write(self.index_name) as stream:
             write_table(table, stream)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Held while the shard is made, so that two runs at once make it once; see `DataRoot.lock`."""
+        """Held while the shard is made, so that two runs at once make it once; see
+        `DataRoot.lock`."""
         return self.root.lock(f"{self.stage}/{self.key}")
 
     @contextmanager
     def write_data(self, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
-        """A function that writes the rows of one video, the values of each column in the order of the fields, into row groups of
-        their own. Until the block ends well, the old data and index stay readable."""
+        """A function that writes the rows of one video, the values of each column in the order of
+        the fields, into row groups of their own. Until the block ends well, the old data and index
+        stay readable."""
         schema = pa.schema(fields)
         with (
             self.root.write(self.data_name, invalidates=self.index_name) as stream,
@@ -212,31 +244,44 @@ class Shard:
         ):
 
             def write(columns: Columns) -> None:
-                arrays = [_encode(values, field) for values, field in zip(columns, schema, strict=True)]
+                arrays = [
+                    _encode(values, field) for values, field in zip(columns, schema, strict=True)
+                ]
                 writer.write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP_ROWS)
 
             yield write
 
 
 def index_row(
-    video_id: str, num_rows: int, *, status: str = "", reason: str = "", message: str = "", **columns: Any
+    video_id: str,
+    num_rows: int,
+    *,
+    status: str = "",
+    reason: str = "",
+    message: str = "",
+    **columns: Any,
 ) -> dict[str, Any]:
-    """A row of an index; a non-empty reason makes it `failed` unless a status is given. columns: the step's own."""
+    """A row of an index; a non-empty reason makes it `failed` unless a status is given. columns:
+    the step's own."""
     return {
         "video_id": video_id,
         "status": status or (STATUS_FAILED if reason else STATUS_OK),
         "reason": reason,
-        "message": message.encode(errors="backslashreplace").decode(),  # names of files need not be UTF-8
+        "message": message.encode(
+            errors="backslashreplace"
+        ).decode(),  # names of files need not be UTF-8
         "num_rows": num_rows,
         **columns,
     }
 
 
 class VideoRows:
-    """The rows of single videos out of a data file whose videos are contiguous, located by its index; none is held."""
+    """The rows of single videos out of a data file whose videos are contiguous, located by its
+    index; none is held."""
 
     def __init__(self, shard: Shard, *columns: str) -> None:
-        """columns: those that are read besides the video's id; none: all. Raises DataError for an unfinished or damaged shard."""
+        """columns: those that are read besides the video's id; none: all. Raises DataError for an
+        unfinished or damaged shard."""
         index = shard.read()
         self.settings = index.provenance.settings
         self._shard, self._places = shard, index.places()
@@ -246,14 +291,19 @@ class VideoRows:
         with shard.corruption_errors():
             types = {"video_id": pa.string(), "timestamp_s": pa.float64(), "jpeg": pa.binary()}
             names = {"video_id", *self._columns}
-            wanted = [pa.field(name, types.get(name) or self._schema.field(name).type) for name in names]
+            wanted = [
+                pa.field(name, types.get(name) or self._schema.field(name).type) for name in names
+            ]
             check_columns(self._schema.empty_table(), wanted)
         groups = range(self._file.metadata.num_row_groups)
-        self._starts = np.cumsum([0, *(self._file.metadata.row_group(group).num_rows for group in groups)], dtype=int)
+        self._starts = np.cumsum(
+            [0, *(self._file.metadata.row_group(group).num_rows for group in groups)], dtype=int
+        )
 
     @property
     def dims(self) -> int:
-        """The last axis of the last column, which holds tensors. Raises DamagedError where it does not."""
+        """The last axis of the last column, which holds tensors. Raises DamagedError where it does
+        not."""
         with self._shard.corruption_errors():
             return _shape(self._schema.field(self._columns[-1]))[-1]
 
@@ -262,27 +312,42 @@ class VideoRows:
         """Videos that have rows, in file order."""
         return list(self._places)
 
-    def rows(self, video_id: str, first: int = 0, last: int | None = None, *columns: str) -> pa.Table:
-        """The rows of a video from `first` to `last` - 1. columns: of those that were named; none: all of them. Raises
-        DataError if it has none or the file is damaged."""
+    def rows(
+        self, video_id: str, first: int = 0, last: int | None = None, *columns: str
+    ) -> pa.Table:
+        """The rows of a video from `first` to `last` - 1. columns: of those that were named; none:
+        all of them. Raises DataError if it has none or the file is damaged."""
         if video_id not in self._places:
             raise DataError(
-                f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of {video_id}; see its index"
+                f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of "
+                f"{video_id}; see its index"
             )
         start, count = self._places[video_id]
         start, stop = start + first, start + (count if last is None else min(last, count))
-        group, end = int(np.searchsorted(self._starts, start, "right")) - 1, int(np.searchsorted(self._starts, stop))
+        group, end = (
+            int(np.searchsorted(self._starts, start, "right")) - 1,
+            int(np.searchsorted(self._starts, stop)),
+        )
         with self._shard.corruption_errors():
-            groups = self._file.read_row_groups(range(group, end), ["video_id", *(columns or self._columns)])
+            groups = self._file.read_row_groups(
+                range(group, end), ["video_id", *(columns or self._columns)]
+            )
         table = groups.slice(start - int(self._starts[group]), max(stop - start, 0))
-        others = [found for found in table.column("video_id").unique().to_pylist() if found != video_id]
+        others = [
+            found for found in table.column("video_id").unique().to_pylist() if found != video_id
+        ]
         if others or any(column.null_count for column in table.columns):
             name = self._shard.data_name
-            raise DamagedError(f"storage: {name} does not hold {video_id} where its index says; {self._shard.hint}")
+            raise DamagedError(
+                f"storage: {name} does not hold {video_id} where its index says; {self._shard.hint}"
+            )
         return table
 
-    def tensors(self, video_id: str, first: int = 0, last: int | None = None, part: Any = ...) -> npt.NDArray[Any]:
-        """A part, as NumPy indexes it, of [T, *shape] of the last column, which holds tensors, as an array of its own."""
+    def tensors(
+        self, video_id: str, first: int = 0, last: int | None = None, part: Any = ...
+    ) -> npt.NDArray[Any]:
+        """A part, as NumPy indexes it, of [T, *shape] of the last column, which holds tensors, as
+        an array of its own."""
         name = self._columns[-1]
         table = self.rows(video_id, first, last, name)
         with self._shard.corruption_errors():
@@ -297,7 +362,8 @@ def frame_fields(*stored: pa.Field) -> tuple[pa.Field, ...]:
 
 
 def frame_columns(video_id: str, timestamps_s: Sequence[float], *stored: Any) -> Columns:
-    """The rows of one video, column by column in the order of `frame_fields`. timestamps_s: T seconds; stored: T values each."""
+    """The rows of one video, column by column in the order of `frame_fields`. timestamps_s: T
+    seconds; stored: T values each."""
     return [video_id] * len(timestamps_s), range(len(timestamps_s)), timestamps_s, *stored
 
 
@@ -308,7 +374,8 @@ def tensor_field(name: str, *, shape: Sequence[int]) -> pa.Field:
 
 
 def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.NDArray[np.float16]:
-    """A column of N rows -> [N, *shape] array; a view of its memory where it is one chunk. Raises ValueError for other columns."""
+    """A column of N rows -> [N, *shape] array; a view of its memory where it is one chunk. Raises
+    ValueError for other columns."""
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     data, start = column.buffers()[1], column.offset * column.type.byte_width
@@ -323,7 +390,9 @@ class _Tensor(BaseModel):
 
 
 def _shape(field: pa.Field) -> tuple[int, ...]:
-    shape = _Tensor.model_validate_json((field.metadata or {}).get(TENSOR_KEY, b""), strict=True).shape
+    shape = _Tensor.model_validate_json(
+        (field.metadata or {}).get(TENSOR_KEY, b""), strict=True
+    ).shape
     if 2 * math.prod(shape) != getattr(field.type, "byte_width", 0):
         raise ValueError(f"column {field.name!r}: float16 {list(shape)} do not fit {field.type}")
     return shape

@@ -1,1 +1,2 @@
-"""Labelled sets of video files: the generated demo corpus, and copy benchmarks made from a user's own clips."""
+"""Labelled sets of video files: the generated demo corpus, and copy benchmarks made from a user's
+own clips."""

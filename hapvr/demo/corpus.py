@@ -1,7 +1,8 @@
-"""The generated demo corpus: labelled mp4 files of invented incidents, split by incident; and the folders that know what
-generated videos were made from.
+"""The generated demo corpus: labelled mp4 files of invented incidents, split by incident; and the
+folders that know what generated videos were made from.
 
-What the files hold follows from the arguments alone: equal arguments give equal plans and equal bytes.
+What the files hold follows from the arguments alone: equal arguments give equal plans and equal
+bytes.
 """
 
 import json
@@ -40,7 +41,8 @@ from hapvr.video.settings import SamplingConfig, Split
 Role = Literal["query", "database"]
 
 GENERATOR_VERSION = 2
-"""Incremented whenever the same arguments would give other pictures; corpora of another version are made again."""
+"""Incremented whenever the same arguments would give other pictures; corpora of another version are
+made again."""
 FPS = 12.0
 DONOR_S = 6.0
 SPAN_S = 16.0
@@ -62,8 +64,8 @@ class Footage:
 
 @dataclass(frozen=True)
 class Clip:
-    """One file: footage, and what editors made of it, in this order. edit: a key of EDITS, or "none". touch_up: a light edit after
-    it, or None. channel: whose show it was in, or None."""
+    """One file: footage, and what editors made of it, in this order. edit: a key of EDITS, or
+    "none". touch_up: a light edit after it, or None. channel: whose show it was in, or None."""
 
     file: str
     role: Role
@@ -74,18 +76,22 @@ class Clip:
 
 
 def split_incidents(num_incidents: int) -> dict[Split, list[int]]:
-    """Numbers of the incidents of each split, about 14 : 4 : 8; each split gets at least one of at least three."""
+    """Numbers of the incidents of each split, about 14 : 4 : 8; each split gets at least one of at
+    least three."""
     num_validation = max(round(num_incidents * 4 / 26), 1)
     num_test = max(round(num_incidents * 8 / 26), 1)
     num_train = num_incidents - num_validation - num_test
     borders = pairwise((0, num_train, num_train + num_validation, num_incidents))
-    return {split: list(range(*border)) for split, border in zip(get_args(Split), borders, strict=True)}
+    return {
+        split: list(range(*border)) for split, border in zip(get_args(Split), borders, strict=True)
+    }
 
 
 def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
-    """The clips of one split, in the order of their incidents.
-    To train, three cameras, each on another time span: footage of one incident, never of one moment. Else two queries (camera 1 in span 1,
-    camera 2 in span 2), their copies, what the other cameras filmed, and distractors: other incidents in places furnished like this one.
+    """The clips of one split, in the order of their incidents. To train, three cameras, each on
+    another time span: footage of one incident, never of one moment. Else two queries (camera 1 in
+    span 1, camera 2 in span 2), their copies, what the other cameras filmed, and distractors: other
+    incidents in places furnished like this one.
     """
     clips: list[Clip] = []
     light, strong = cycle(LIGHT_EDITS), cycle(STRONG_EDITS)
@@ -124,7 +130,8 @@ def _channel(name: str) -> int | None:
 
 
 def pair_label(query: Clip, reference: Clip) -> str | None:
-    """FIVR's label of a pair: ND or DS (same camera and time), CS (same time), IS (same incident), or None."""
+    """FIVR's label of a pair: ND or DS (same camera and time), CS (same time), IS (same incident),
+    or None."""
     first, second = query.footage, reference.footage
     if first.incident != second.incident:
         return None
@@ -138,7 +145,11 @@ def pair_label(query: Clip, reference: Clip) -> str | None:
 
 def labels_of(clips: Sequence[Clip]) -> list[tuple[str, str, str]]:
     """Files and label of all related pairs of a query and a database clip."""
-    return [(one.file, other.file, label) for one, other in _pairs(clips) if (label := pair_label(one, other))]
+    return [
+        (one.file, other.file, label)
+        for one, other in _pairs(clips)
+        if (label := pair_label(one, other))
+    ]
 
 
 def _pairs(clips: Sequence[Clip]) -> list[tuple[Clip, Clip]]:
@@ -150,14 +161,22 @@ def _pairs(clips: Sequence[Clip]) -> list[tuple[Clip, Clip]]:
 def make_demo_corpus(
     folder: Path, *, name: str, num_incidents: int = 26, progress: Progress = no_progress
 ) -> tuple[Path, ...]:
-    """Make the files of the corpus that are missing below `folder`, and return the folders of its splits.
-    name: the splits are the folders NAME-train, NAME-validation and NAME-test, with the files in `videos/` of each; validation and test
-    are `clips` benchmarks. num_incidents: at least 3, of which about 14/26 train, 4/26 validate and 8/26 test. Equal arguments and
-    library versions give equal bytes. progress: counts files. Raises DataError where a folder holds something else."""
-    settings = {"generator_version": GENERATOR_VERSION, "name": name, "num_incidents": num_incidents}
+    """Make the files of the corpus that are missing below `folder`, and return the folders of its
+    splits. name: the splits are the folders NAME-train, NAME-validation and NAME-test, with the
+    files in `videos/` of each; validation and test are `clips` benchmarks. num_incidents: at least
+    3, of which about 14/26 train, 4/26 validate and 8/26 test. Equal arguments and library versions
+    give equal bytes. progress: counts files. Raises DataError where a folder holds something else.
+    """
+    settings = {
+        "generator_version": GENERATOR_VERSION,
+        "name": name,
+        "num_incidents": num_incidents,
+    }
     provenance = Provenance("demo_corpus", settings, environment=environment())
     splits = split_incidents(num_incidents).items()
-    plans = {folder / f"{name}-{split}": plan_split(split, incidents) for split, incidents in splits}
+    plans = {
+        folder / f"{name}-{split}": plan_split(split, incidents) for split, incidents in splits
+    }
     tasks = []
     for split_folder, plan in plans.items():
         prepare_folder(split_folder, fingerprint=provenance.fingerprint)
@@ -170,7 +189,10 @@ def make_demo_corpus(
     limits = SamplingConfig(timeout_s=3600)
     for (_, planned), failure in in_workers(render_incident, tasks, config=limits):
         if isinstance(failure, VideoError):
-            raise DataError(f"demo corpus: {planned[0].footage.incident} cannot be filmed: {failure}; run it again")
+            raise DataError(
+                f"demo corpus: {planned[0].footage.incident} cannot be filmed: {failure}; "
+                "run it again"
+            )
         done += len(planned)
         progress(done, total)
     for split_folder, plan in list(plans.items())[1:]:
@@ -178,7 +200,9 @@ def make_demo_corpus(
             videos = []
             for clip in plan:
                 edits = (clip.edit, clip.touch_up, None if clip.channel is None else "channel")
-                videos.append((clip.file, clip.role, clip.footage.incident, "+".join(filter(None, edits))))
+                videos.append(
+                    (clip.file, clip.role, clip.footage.incident, "+".join(filter(None, edits)))
+                )
             segments = [
                 (query.file, copy.file, *times)
                 for query, copy in _pairs(plan)
@@ -202,7 +226,9 @@ def render_incident(task: tuple[Path, tuple[Clip, ...]]) -> None:
     first, donor = planned[0].footage, None
     if any(clip.edit != "none" and EDITS[clip.edit].combines for clip in planned):
         # a few seconds of an incident that no query shows
-        other = Footage(f"{first.incident}-donor", first.dressing + 1, camera=0, start_s=0.0, duration_s=DONOR_S)
+        other = Footage(
+            f"{first.incident}-donor", first.dressing + 1, camera=0, start_s=0.0, duration_s=DONOR_S
+        )
         donor = _take(Scene(other.incident, other.dressing, duration_s=3 * SPAN_S), other)
     scene = Scene(first.incident, first.dressing, duration_s=3 * SPAN_S)
     for take, clips in groupby(planned, key=lambda clip: clip.footage):
@@ -225,7 +251,9 @@ def _take(scene: Scene, footage: Footage) -> Pixels:
 
 
 def _copy_times(query: Clip, copy: Clip) -> list[Times]:
-    frames, donor = (max(round(seconds * FPS), 1) for seconds in (query.footage.duration_s, DONOR_S))
+    frames, donor = (
+        max(round(seconds * FPS), 1) for seconds in (query.footage.duration_s, DONOR_S)
+    )
     kind = "low_bitrate" if copy.edit == "none" else copy.edit
     drawn = EDITS[kind].rows(frames, donor, FPS, numpy_rng(SEED, "edit", copy.file))
     starts = [0.0 if clip.channel is None else INTRO_S for clip in (query, copy)]
@@ -243,8 +271,9 @@ def folder_fingerprint(folder: Path) -> str:
 
 
 def prepare_folder(folder: Path, *, fingerprint: str) -> None:
-    """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same fingerprint did. Videos that were
-    generated with another fingerprint are removed. Raises DataError for a folder of something else."""
+    """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same
+    fingerprint did. Videos that were generated with another fingerprint are removed. Raises
+    DataError for a folder of something else."""
     if (folder / _STATE_FILE).exists():
         if folder_fingerprint(folder) == fingerprint:
             return
@@ -252,14 +281,17 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
         if (folder / "videos").exists():
             shutil.rmtree(folder / "videos")
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"generated videos: {folder} holds something else; name another output folder or source")
+        raise DataError(
+            f"generated videos: {folder} holds something else; name another output folder or source"
+        )
     write_text(folder / _STATE_FILE, json.dumps({"fingerprint": fingerprint}) + "\n")
 
 
 def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
-    """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is complete.
-    fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. The last rows and columns are repeated where a
-    side is odd or below 16, as 4:2:0 video has even sides. One thread encodes, since the bytes depend on their number."""
+    """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is
+    complete. fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. The last
+    rows and columns are repeated where a side is odd or below 16, as 4:2:0 video has even sides.
+    One thread encodes, since the bytes depend on their number."""
     pad = [(0, max(side + side % 2, 16) - side) for side in frames.shape[1:3]]
     padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge")
     with (

@@ -1,8 +1,10 @@
-"""What people do to videos before they post them again, on whole videos rather than on training clips.
+"""What people do to videos before they post them again, on whole videos rather than on training
+clips.
 
-An independent implementation: a benchmark made with the training augmentations would measure how well they were learnt.
-Each edit also knows its timeline, from which the true times of a copy follow: which frame of the original each frame of
-the copy shows, as an array of frame numbers, NOTHING where it shows other footage or none.
+An independent implementation: a benchmark made with the training augmentations would measure how
+well they were learnt. Each edit also knows its timeline, from which the true times of a copy
+follow: which frame of the original each frame of the copy shows, as an array of frame numbers,
+NOTHING where it shows other footage or none.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,8 +27,22 @@ NOTHING = -1
 NORMAL_CRF = 27
 INTRO_S = 1.0
 
-_WORDS = ("LIVE", "breaking news", "watch till the end", "no way!!", "part 2", "subscribe", "eyewitness", "wow")
-_CHANNELS = (("N1", (200, 30, 40)), ("TV8", (30, 90, 210)), ("vlog", (240, 190, 20)), ("24h", (20, 20, 20)))
+_WORDS = (
+    "LIVE",
+    "breaking news",
+    "watch till the end",
+    "no way!!",
+    "part 2",
+    "subscribe",
+    "eyewitness",
+    "wow",
+)
+_CHANNELS = (
+    ("N1", (200, 30, 40)),
+    ("TV8", (30, 90, 210)),
+    ("vlog", (240, 190, 20)),
+    ("24h", (20, 20, 20)),
+)
 NUM_CHANNELS = len(_CHANNELS)
 
 
@@ -40,19 +56,32 @@ class _Layer:
         self.draw = ImageDraw.Draw(self.picture)
 
     def text(
-        self, place: tuple[float, float], words: str, size: float, ink: Sequence[int] = (255, 255, 255), edge: int = 0
+        self,
+        place: tuple[float, float],
+        words: str,
+        size: float,
+        ink: Sequence[int] = (255, 255, 255),
+        edge: int = 0,
     ) -> None:
         font = ImageFont.load_default(size=float(size))
-        self.draw.text(place, words, font=font, fill=(*ink, 255), stroke_width=edge, stroke_fill=(0, 0, 0, 255))
+        self.draw.text(
+            place, words, font=font, fill=(*ink, 255), stroke_width=edge, stroke_fill=(0, 0, 0, 255)
+        )
 
-    def disc(self, across: float, down: float, wide: float, high: float, ink: Sequence[int]) -> None:
-        self.draw.ellipse([across - wide, down - high, across + wide, down + high], fill=(*ink, 255))
+    def disc(
+        self, across: float, down: float, wide: float, high: float, ink: Sequence[int]
+    ) -> None:
+        self.draw.ellipse(
+            [across - wide, down - high, across + wide, down + high], fill=(*ink, 255)
+        )
 
     def over_frames(self) -> Pixels:
         pixels = np.asarray(self.picture, dtype=np.uint16)
         opacity = pixels[..., 3:]
         ink = pixels[..., :3] * opacity + 127
-        return np.stack([((frame * (255 - opacity) + ink) // 255).astype(np.uint8) for frame in self.frames])
+        return np.stack(
+            [((frame * (255 - opacity) + ink) // 255).astype(np.uint8) for frame in self.frames]
+        )
 
 
 def _captions(frames: Pixels, rng: Rng) -> Pixels:
@@ -61,7 +90,13 @@ def _captions(frames: Pixels, rng: Rng) -> Pixels:
     for _ in range(3):
         words, size = str(rng.choice(_WORDS)), layer.height * rng.uniform(0.1, 0.2)
         ink = rng.integers(0, 256, 3).tolist()
-        layer.text((layer.width * rng.uniform(0, 0.5), layer.height * rng.uniform(0.05, 0.8)), words, size, ink, edge=2)
+        layer.text(
+            (layer.width * rng.uniform(0, 0.5), layer.height * rng.uniform(0.05, 0.8)),
+            words,
+            size,
+            ink,
+            edge=2,
+        )
     return layer.over_frames()
 
 
@@ -71,17 +106,29 @@ def _emoji(frames: Pixels, rng: Rng) -> Pixels:
     for _ in range(5):
         radius = layer.height * rng.uniform(0.08, 0.18)
         across, down = rng.uniform(0.1, 0.9) * layer.width, rng.uniform(0.15, 0.85) * layer.height
-        layer.disc(across, down, radius, radius, (255, int(rng.uniform(180, 225)), int(rng.uniform(20, 90))))
+        layer.disc(
+            across,
+            down,
+            radius,
+            radius,
+            (255, int(rng.uniform(180, 225)), int(rng.uniform(20, 90))),
+        )
         for side in (-0.4, 0.4):
             layer.disc(across + side * radius, down - radius * 0.3, radius / 7, radius / 5, dark)
-        mouth = [across - radius * 0.6, down - radius * 0.2, across + radius * 0.6, down + radius * 0.7]
+        mouth = [
+            across - radius * 0.6,
+            down - radius * 0.2,
+            across + radius * 0.6,
+            down + radius * 0.7,
+        ]
         start = int(rng.choice([0, 180]))
         layer.draw.arc(mouth, start, start + 180, fill=(*dark, 255), width=max(int(radius / 6), 1))
     return layer.over_frames()
 
 
 def _logo(frames: Pixels, *, channel: int) -> Pixels:
-    """With the corner logo of one of NUM_CHANNELS channels, the same on everything that the channel shows."""
+    """With the corner logo of one of NUM_CHANNELS channels, the same on everything that the channel
+    shows."""
     layer, (name, color) = _Layer(frames), _CHANNELS[channel]
     wide, high = int(layer.width * 0.2), int(layer.height * 0.15)
     left = layer.width - wide - 6 if channel % 2 else 6
@@ -91,7 +138,8 @@ def _logo(frames: Pixels, *, channel: int) -> Pixels:
 
 
 def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
-    """How a channel shows any footage: some with black bars, all with logo, headline and INTRO_S of black first."""
+    """How a channel shows any footage: some with black bars, all with logo, headline and INTRO_S of
+    black first."""
     layer = _Layer(_logo(_letterbox(frames, rng) if channel % 2 else frames, channel=channel))
     top = int(layer.height * 0.84)
     layer.draw.rectangle([0, top, layer.width, layer.height], fill=(*_CHANNELS[channel][1], 255))
@@ -101,23 +149,27 @@ def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
 
 @dataclass(frozen=True)
 class Edit:
-    """One way to alter a video.
-    label: FIVR's name for the result's relation to the original, or that it is a part of it. change: of the pictures, from a generator;
-    the number of frames stays. crf: x264 quality. combines: whether the donor shows. rows: the timeline, of the original's number of
-    frames, the donor's, frames per second and a generator. whole: makes the result instead of `change`, of `apply`'s arguments.
+    """One way to alter a video. label: FIVR's name for the result's relation to the original, or
+    that it is a part of it. change: of the pictures, from a generator; the number of frames stays.
+    crf: x264 quality. combines: whether the donor shows. rows: the timeline, of the original's
+    number of frames, the donor's, frames per second and a generator. whole: makes the result
+    instead of `change`, of `apply`'s arguments.
     """
 
     label: Literal["ND", "DS", "part"]
     change: Callable[[Pixels, Rng], Pixels] = lambda frames, rng: frames
     crf: int = NORMAL_CRF
     combines: bool = False
-    rows: Callable[[int, int, float, Rng], Rows] = lambda count, num_donor, fps, rng: np.arange(count)
+    rows: Callable[[int, int, float, Rng], Rows] = lambda count, num_donor, fps, rng: np.arange(
+        count
+    )
     whole: Callable[[Pixels, Pixels, float, Rng], Pixels] | None = None
 
     def apply(self, frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
-        """The edited video, a new array [N' >= 1, H'', W'', 3]; its timeline is `rows` of an equal generator.
-        frames: [N >= 1, H, W, 3]. donor: [M >= 1, H', W', 3], other footage for the edits that combine two videos; in others,
-        frames that show nothing are black. fps: of both."""
+        """The edited video, a new array [N' >= 1, H'', W'', 3]; its timeline is `rows` of an equal
+        generator. frames: [N >= 1, H, W, 3]. donor: [M >= 1, H', W', 3], other footage for the
+        edits that combine two videos; in others, frames that show nothing are black. fps: of both.
+        """
         if self.whole is not None:
             return self.whole(frames, donor, fps, rng)
         rows = self.rows(len(frames), len(donor), fps, rng)
@@ -127,7 +179,9 @@ class Edit:
         result[shown] = changed
         if self.combines:
             places = np.flatnonzero(~shown)
-            other = resized(donor[: len(places)], width_px=frames.shape[2], height_px=frames.shape[1])
+            other = resized(
+                donor[: len(places)], width_px=frames.shape[2], height_px=frames.shape[1]
+            )
             result[places] = other[np.arange(len(places)) % len(other)]
         return result
 
@@ -135,7 +189,12 @@ class Edit:
 def resized(frames: Pixels, *, width_px: int, height_px: int) -> Pixels:
     """Every frame scaled to another size, [N, height_px, width_px, 3]."""
     size = (width_px, height_px)
-    return np.stack([np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR)) for frame in frames])
+    return np.stack(
+        [
+            np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR))
+            for frame in frames
+        ]
+    )
 
 
 def _rescale(frames: Pixels, rng: Rng) -> Pixels:
@@ -159,14 +218,20 @@ def _window(frames: Pixels, scale: float, rng: Rng) -> Pixels:
 
 def crop_to(frames: Pixels, area: float, rng: Rng) -> Pixels:
     """A window of a share of the area, enlarged to the old size."""
-    return resized(_window(frames, area**0.5, rng), width_px=frames.shape[2], height_px=frames.shape[1])
+    return resized(
+        _window(frames, area**0.5, rng), width_px=frames.shape[2], height_px=frames.shape[1]
+    )
 
 
 def _grade(frames: Pixels, rng: Rng, *, strength: float) -> Pixels:
     """Contrast, brightness, saturation and channel mixing, the same for all frames."""
     saturation = 1 + strength * rng.uniform(-0.9, 0.6)
     luma = np.array([0.299, 0.587, 0.114])
-    matrix = saturation * np.eye(3) + (1 - saturation) * luma + strength * rng.uniform(-0.25, 0.25, (3, 3))
+    matrix = (
+        saturation * np.eye(3)
+        + (1 - saturation) * luma
+        + strength * rng.uniform(-0.25, 0.25, (3, 3))
+    )
     contrast = np.exp(strength * rng.uniform(-0.5, 0.5))
     offset = 128 * (1 - contrast) + strength * rng.uniform(-45, 45, 3)
     table = tuple(np.hstack([contrast * matrix, offset[:, None]]).ravel().tolist())
@@ -195,8 +260,11 @@ def _drop_noise(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
     return result
 
 
-def _inset(frames: Pixels, donor: Pixels, fps: float, rng: Rng, *, low: float, high: float) -> Pixels:
-    """The video runs in a window of `low` to `high` of the sides, at a random place over the donor, which fills the screen."""
+def _inset(
+    frames: Pixels, donor: Pixels, fps: float, rng: Rng, *, low: float, high: float
+) -> Pixels:
+    """The video runs in a window of `low` to `high` of the sides, at a random place over the donor,
+    which fills the screen."""
     host = resized(donor, width_px=frames.shape[2], height_px=frames.shape[1])
     result = host[np.arange(len(frames)) % len(host)]
     window = _window(result, rng.uniform(low, high), rng)
@@ -205,12 +273,15 @@ def _inset(frames: Pixels, donor: Pixels, fps: float, rng: Rng, *, low: float, h
 
 
 def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
-    """60 % of the area, hues turned by a sixth to a third of the circle, contrast one and a half times as strong."""
+    """60 % of the area, hues turned by a sixth to a third of the circle, contrast one and a half
+    times as strong."""
     turn = int(rng.uniform(1 / 6, 1 / 3) * 256)
     edited = []
     for frame in crop_to(frames, 0.6, rng):
         hue, saturation, value = Image.fromarray(frame).convert("HSV").split()
-        turned = Image.merge("HSV", (hue.point(lambda level: (level + turn) % 256), saturation, value)).convert("RGB")
+        turned = Image.merge(
+            "HSV", (hue.point(lambda level: (level + turn) % 256), saturation, value)
+        ).convert("RGB")
         edited.append(np.asarray(ImageEnhance.Contrast(turned).enhance(1.5)))
     return np.stack(edited)
 
@@ -218,11 +289,14 @@ def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
 def _grey_noise(frames: Pixels, rng: Rng) -> Pixels:
     """Without colour, with Gaussian noise of 20 grey levels."""
     grey = frames.mean(axis=3, keepdims=True)
-    return np.repeat((grey + rng.normal(0, 20, (*grey.shape[:3], 1))).clip(0, 255).astype(np.uint8), 3, axis=3)
+    return np.repeat(
+        (grey + rng.normal(0, 20, (*grey.shape[:3], 1))).clip(0, 255).astype(np.uint8), 3, axis=3
+    )
 
 
 def _pieces(count: int, fps: float) -> list[Rows]:
-    """The video cut into pieces of about two seconds; at least two pieces where there are two frames."""
+    """The video cut into pieces of about two seconds; at least two pieces where there are two
+    frames."""
     number = min(max(round(count / (2 * fps)), 2), count)
     return np.split(np.arange(count), [count * index // number for index in range(1, number)])
 
@@ -257,12 +331,21 @@ def _cut_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
 def _pause_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
     """One frame stands still for three seconds in the middle third."""
     moment = int(count * rng.uniform(1 / 3, 2 / 3))
-    return np.concatenate([np.arange(moment), np.full(max(round(3 * fps), 1), moment), np.arange(moment, count)])
+    return np.concatenate(
+        [np.arange(moment), np.full(max(round(3 * fps), 1), moment), np.arange(moment, count)]
+    )
 
 
-def excerpt_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float | None = None) -> Rows:
-    """`length_s` seconds of it, or a third where that is shorter; for None a third to a half of it."""
-    wanted = count * rng.uniform(0.35, 0.5) if length_s is None else min(round(length_s * fps), count // 3)
+def excerpt_rows(
+    count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float | None = None
+) -> Rows:
+    """`length_s` seconds of it, or a third where that is shorter; for None a third to a half of
+    it."""
+    wanted = (
+        count * rng.uniform(0.35, 0.5)
+        if length_s is None
+        else min(round(length_s * fps), count // 3)
+    )
     length = max(int(wanted), 1)
     return int(rng.integers(count - length + 1)) + np.arange(length)
 
@@ -275,8 +358,9 @@ def _compilation_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
 
 
 def _part_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float) -> Rows:
-    """`length_s` seconds of it, or all where it is shorter, at one of some speeds, in footage of the donor: three times as
-    long together, but not shorter than 20 or longer than 60 seconds if the part allows."""
+    """`length_s` seconds of it, or all where it is shorter, at one of some speeds, in footage of
+    the donor: three times as long together, but not shorter than 20 or longer than 60 seconds if
+    the part allows."""
     length = max(min(round(length_s * fps), count), 1)
     first = int(rng.integers(count - length + 1))
     speed = float(rng.choice((0.75, 1.0, 1.0, 1.0, 1.25, 1.5)))
@@ -287,10 +371,13 @@ def _part_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: fl
     return np.pad(part, (before, num_other - before), constant_values=NOTHING)
 
 
-def true_times(rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_start_s: float = 0.0) -> list[Times]:
-    """Stretches of a copy in which the original's time runs on without jumps, at any speed, or runs backwards.
-    A jump is more than half a second from one frame of the copy to the next, and more than triple speed. A frame that stands still
-    belongs to the stretch that it interrupts. original_start_s, copy_start_s: when the first frame is shown in each file.
+def true_times(
+    rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_start_s: float = 0.0
+) -> list[Times]:
+    """Stretches of a copy in which the original's time runs on without jumps, at any speed, or runs
+    backwards. A jump is more than half a second from one frame of the copy to the next, and more
+    than triple speed. A frame that stands still belongs to the stretch that it interrupts.
+    original_start_s, copy_start_s: when the first frame is shown in each file.
     """
     limit, steps = max(fps / 2, 3), np.diff(rows)
     shown = rows != NOTHING
@@ -303,10 +390,17 @@ def true_times(rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_st
         elif step:
             direction = int(np.sign(step))
     borders = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(rows)]
-    stretches = [(rows[first:last], first, last) for first, last in pairwise(borders) if shown[first]]
-    ends = np.array([(one.min(), one.max() + 1, first, last) for one, first, last in stretches]).reshape(-1, 4)
+    stretches = [
+        (rows[first:last], first, last) for first, last in pairwise(borders) if shown[first]
+    ]
+    ends = np.array(
+        [(one.min(), one.max() + 1, first, last) for one, first, last in stretches]
+    ).reshape(-1, 4)
     times = ends / fps + (original_start_s, original_start_s, copy_start_s, copy_start_s)
-    return [(start, end, shown_start, shown_end) for start, end, shown_start, shown_end in times.tolist()]
+    return [
+        (start, end, shown_start, shown_end)
+        for start, end, shown_start, shown_end in times.tolist()
+    ]
 
 
 EDITS: dict[str, Edit] = {
@@ -326,9 +420,14 @@ EDITS: dict[str, Edit] = {
     "drop_blank": Edit("DS", rows=_gap_rows),
     "drop_noise": Edit("DS", rows=_gap_rows, whole=_drop_noise),
     "drop_cut": Edit("DS", rows=_cut_rows),
-    "fast_forward": Edit("DS", rows=lambda count, num_donor, fps, rng: np.arange(0, count, int(rng.integers(2, 4)))),
+    "fast_forward": Edit(
+        "DS", rows=lambda count, num_donor, fps, rng: np.arange(0, count, int(rng.integers(2, 4)))
+    ),
     # of the first two thirds only, so that the result does not become long
-    "slow_motion": Edit("DS", rows=lambda count, num_donor, fps, rng: np.repeat(np.arange(max(2 * count // 3, 1)), 2)),
+    "slow_motion": Edit(
+        "DS",
+        rows=lambda count, num_donor, fps, rng: np.repeat(np.arange(max(2 * count // 3, 1)), 2),
+    ),
     "reverse": Edit("DS", rows=lambda count, num_donor, fps, rng: np.arange(count)[::-1]),
     "pause": Edit("DS", rows=_pause_rows),
     "excerpt": Edit("DS", rows=excerpt_rows),
@@ -337,8 +436,12 @@ EDITS: dict[str, Edit] = {
 }
 HARD_EDITS: dict[str, Edit] = {
     "crop_hue_contrast": Edit("DS", _crop_hue_contrast),
-    "flip_blur_pad": Edit("DS", lambda frames, rng: _letterbox(_blur(frames[:, :, ::-1], rng), rng)),
-    "fast_grey_noise": Edit("DS", _grey_noise, rows=lambda count, num_donor, fps, rng: np.arange(0, count, 2)),
+    "flip_blur_pad": Edit(
+        "DS", lambda frames, rng: _letterbox(_blur(frames[:, :, ::-1], rng), rng)
+    ),
+    "fast_grey_noise": Edit(
+        "DS", _grey_noise, rows=lambda count, num_donor, fps, rng: np.arange(0, count, 2)
+    ),
     "picture_in_picture": Edit("DS", combines=True, whole=partial(_inset, low=0.4, high=0.5)),
     "five_seconds": Edit("DS", rows=partial(excerpt_rows, length_s=5)),
 }
@@ -348,14 +451,19 @@ def _part_edit(length_s: float, label: Literal["DS", "part"] = "DS") -> Edit:
     """A part of the video, touched up, in longer footage of the donor."""
 
     def touch_up(frames: Pixels, rng: Rng) -> Pixels:
-        return EDITS[str(rng.choice(("low_bitrate", "logo", "crop", "color", "text")))].change(frames, rng)
+        return EDITS[str(rng.choice(("low_bitrate", "logo", "crop", "color", "text")))].change(
+            frames, rng
+        )
 
     return Edit(label, touch_up, combines=True, rows=partial(_part_rows, length_s=length_s))
 
 
 IN_LONGER_FOOTAGE = "in_longer_footage"
-"""What the task `parts` asks for: a clip, or the longest part of it, in footage that is two to three times as long."""
-ALL_EDITS = EDITS | HARD_EDITS | {f"part_{length_s}s": _part_edit(length_s) for length_s in (3, 5, 10, 30)}
+"""What the task `parts` asks for: a clip, or the longest part of it, in footage that is two to
+three times as long."""
+ALL_EDITS = (
+    EDITS | HARD_EDITS | {f"part_{length_s}s": _part_edit(length_s) for length_s in (3, 5, 10, 30)}
+)
 ALL_EDITS[IN_LONGER_FOOTAGE] = _part_edit(30, "part")
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")

@@ -1,1 +1,2 @@
-"""Losses as pure functions of similarities and ternary labels, and the objective that weighs them."""
+"""Losses as pure functions of similarities and ternary labels, and the objective that weighs
+them."""

@@ -1,8 +1,10 @@
-"""The training objective: weighted terms over one batch (HAP-VR Eq. 15), the base loss of S2VS (InfoNCE, self-similarity, hard negatives;
-S2VS 3.4, Eq. 1 to 3) and a ranking loss: QuadLinear-AP (HAP-VR 3.3.2, Eq. 10 and 11), or one of those that it is compared with.
+"""The training objective: weighted terms over one batch (HAP-VR Eq. 15), the base loss of S2VS
+(InfoNCE, self-similarity, hard negatives; S2VS 3.4, Eq. 1 to 3) and a ranking loss: QuadLinear-AP
+(HAP-VR 3.3.2, Eq. 10 and 11), or one of those that it is compared with.
 
-Similarities are [..., N] in [0, 1], a row per query, and labels are ternary and of the same shape; ignored entries do not
-count. All return []. Surrogates of average precision are 1 - AP in [0, 1], averaged over the queries that have a positive.
+Similarities are [..., N] in [0, 1], a row per query, and labels are ternary and of the same shape;
+ignored entries do not count. All return []. Surrogates of average precision are 1 - AP in [0, 1],
+averaged over the queries that have a positive.
 """
 
 import inspect
@@ -24,13 +26,15 @@ FRAME_OPTIONS: Mapping[str, Option] = {"rho": 5.0}
 
 
 class Objective:
-    """The loss of a batch, its terms in the order of Eq. 15; both halves of SSHN share a weight. Raises ConfigError for an
-    option that a loss does not have."""
+    """The loss of a batch, its terms in the order of Eq. 15; both halves of SSHN share a weight.
+    Raises ConfigError for an option that a loss does not have."""
 
     def __init__(self, settings: ObjectiveSettings) -> None:
         self.settings = settings
         self._video_loss = ranking_loss(settings.video_ap_loss, settings.video_ap_options)
-        self._frame_loss = ranking_loss("quadlinear_ap", {**FRAME_OPTIONS, **settings.frame_ap_options})
+        self._frame_loss = ranking_loss(
+            "quadlinear_ap", {**FRAME_OPTIONS, **settings.frame_ap_options}
+        )
 
     def __call__(
         self,
@@ -43,10 +47,12 @@ class Objective:
         add_up: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Total [], to be minimised, and unweighted terms [] by name, for all pairs of B clips.
-        labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of the positive video pairs.
-        frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only the frame similarities of these pairs are gathered and ranked.
-        The video similarities are always of all rows; where several processes share a batch, the frame similarities [b, B, T, T'] and
-        the pairs are of b rows, from first_row on. add_up: [] -> [], the sum over all processes, which passes gradients on.
+        labels: int8 [B, B] ternary, 1 on the diagonal. pair_index: int64 [P, 2], row and column of
+        the positive video pairs. frame_labels: int8 [P, T, T'], their ternary pseudo labels. Only
+        the frame similarities of these pairs are gathered and ranked. The video similarities are
+        always of all rows; where several processes share a batch, the frame similarities [b, B, T,
+        T'] and the pairs are of b rows, from first_row on. add_up: [] -> [], the sum over all
+        processes, which passes gradients on.
         """
         video = similarities.video / 2 + 0.5
         others = without_self(labels)
@@ -65,41 +71,60 @@ class Objective:
         weighted: tuple[tuple[str, float, Callable[[], Tensor]], ...] = (
             ("frame_ap", settings.frame_ap_weight, rank_frames),
             ("video_ap", settings.video_ap_weight, lambda: self._video_loss(*ranked)),
-            ("infonce", settings.infonce_weight, lambda: infonce(*ranked, temperature=settings.temperature)),
+            (
+                "infonce",
+                settings.infonce_weight,
+                lambda: infonce(*ranked, temperature=settings.temperature),
+            ),
             ("hard_negative", settings.hard_negative_weight, lambda: hard_negative(video, others)),
-            ("self_similarity", settings.hard_negative_weight, lambda: self_similarity(video, labels)),
-            ("regularization", settings.regularization_weight, lambda: add_up(similarities.regularization)),
+            (
+                "self_similarity",
+                settings.hard_negative_weight,
+                lambda: self_similarity(video, labels),
+            ),
+            (
+                "regularization",
+                settings.regularization_weight,
+                lambda: add_up(similarities.regularization),
+            ),
         )
         terms = {name: loss() for name, weight, loss in weighted if weight > 0}
-        total = sum((weight * terms[name] for name, weight, _ in weighted if weight > 0), start=video.new_zeros(()))
+        total = sum(
+            (weight * terms[name] for name, weight, _ in weighted if weight > 0),
+            start=video.new_zeros(()),
+        )
         return total, terms
 
 
 def without_self(labels: Tensor) -> Tensor:
-    """The labels with 0 (ignored) on the diagonal, where a clip meets itself. labels: [N, N] ternary."""
+    """The labels with 0 (ignored) on the diagonal, where a clip meets itself. labels: [N, N]
+    ternary."""
     return labels * (1 - torch.eye(len(labels), dtype=labels.dtype, device=labels.device))
 
 
 def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
-    """InfoNCE (S2VS Eq. 1): each positive against the query's negatives.
-    For a square matrix, `without_self` removes the self pairs. With e = exp(s / temperature), the loss of a row is the mean
-    over its positives i of -log(e_i / (e_i + sum_{j negative} e_j)). The mean over rows with a positive, as in the release; Eq.
-    2 is the mean over all positive pairs, which differs if rows have different numbers of positives."""
+    """InfoNCE (S2VS Eq. 1): each positive against the query's negatives. For a square matrix,
+    `without_self` removes the self pairs. With e = exp(s / temperature), the loss of a row is the
+    mean over its positives i of -log(e_i / (e_i + sum_{j negative} e_j)). The mean over rows with a
+    positive, as in the release; Eq. 2 is the mean over all positive pairs, which differs if rows
+    have different numbers of positives."""
     logits = widened(similarity) / temperature
     # The finite floor gives a row without negatives a loss and a gradient of 0 instead of NaN.
-    negatives = logits.masked_fill(labels >= 0, torch.finfo(logits.dtype).min).logsumexp(-1, keepdim=True)
+    negatives = logits.masked_fill(labels >= 0, torch.finfo(logits.dtype).min).logsumexp(
+        -1, keepdim=True
+    )
     return mean_over_positives(F.softplus(negatives - logits), labels)
 
 
 def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
-    """First half of SSHN (S2VS Eq. 3): mean of -log(s_kk), because a clip should match itself. similarity: [B, B], clamped
-    below at `floor`; labels: [B, B], read for its shape only."""
+    """First half of SSHN (S2VS Eq. 3): mean of -log(s_kk), because a clip should match itself.
+    similarity: [B, B], clamped below at `floor`; labels: [B, B], read for its shape only."""
     return -widened(similarity).diagonal().clamp(min=floor).log().mean()
 
 
 def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
-    """Second half of SSHN (S2VS Eq. 3): mean of -log(1 - s_kj) for the most similar negative j of each row k. 1 - s is clamped
-    below at `floor`. Rows without a negative are left out."""
+    """Second half of SSHN (S2VS Eq. 3): mean of -log(1 - s_kj) for the most similar negative j of
+    each row k. 1 - s is clamped below at `floor`. Rows without a negative are left out."""
     rows = widened(similarity)
     negative = labels < 0
     valid = negative.any(-1)
@@ -113,20 +138,27 @@ def widened(similarity: Tensor) -> Tensor:
 
 
 def mean_where(values: Tensor, valid: Tensor) -> Tensor:
-    """Mean over the valid entries, [..] -> []. Without a valid entry it is 0, with a gradient of 0."""
+    """Mean over the valid entries, [..] -> []. Without a valid entry it is 0, with a gradient
+    of 0."""
     return values.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1).to(values.dtype)
 
 
 def mean_over_positives(values: Tensor, labels: Tensor) -> Tensor:
-    """The mean over the positives of a row, then over rows that have one; 0 if none has. Both [..., N]; returns []."""
+    """The mean over the positives of a row, then over rows that have one; 0 if none has. Both [...,
+    N]; returns []."""
     counts = (labels > 0).sum(-1, keepdim=True)
-    return (values.masked_fill(labels <= 0, 0) / counts.clamp(min=1)).sum() / (counts > 0).sum().clamp(min=1)
+    return (values.masked_fill(labels <= 0, 0) / counts.clamp(min=1)).sum() / (
+        counts > 0
+    ).sum().clamp(min=1)
 
 
-def mean_of_compared(loss: Callable[[Tensor, Tensor], Tensor], similarity: Tensor, labels: Tensor) -> Tensor:
-    """`mean_over_positives` of a loss that compares each positive with the other entries of its row.
-    similarity, labels: [..., N], P positives in all. loss: called with d [P, N], d[i, j] = s_j - s_i, above 0 where j ranks
-    before i, and labels [P, N], in which i itself is ignored; returns [P]. Returns []."""
+def mean_of_compared(
+    loss: Callable[[Tensor, Tensor], Tensor], similarity: Tensor, labels: Tensor
+) -> Tensor:
+    """`mean_over_positives` of a loss that compares each positive with the other entries of its
+    row. similarity, labels: [..., N], P positives in all. loss: called with d [P, N], d[i, j] = s_j
+    - s_i, above 0 where j ranks before i, and labels [P, N], in which i itself is ignored; returns
+    [P]. Returns []."""
     rows, row_labels = widened(similarity).flatten(0, -2), labels.flatten(0, -2)
     row, place = (row_labels > 0).nonzero(as_tuple=True)
     others = row_labels.index_select(0, row).scatter(1, place[:, None], 0)
@@ -148,9 +180,9 @@ def mean_squared_error(similarity: Tensor, labels: Tensor) -> Tensor:
 
 
 def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> Tensor:
-    """Contrastive loss (Hadsell et al., CVPR 2006, Eq. 4) with distance 1 - s.
-    Half the sum of two means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives. With separate
-    means, the many negatives do not outweigh the positives."""
+    """Contrastive loss (Hadsell et al., CVPR 2006, Eq. 4) with distance 1 - s. Half the sum of two
+    means: of (1 - s)^2 over positives, and of max(0, margin - (1 - s))^2 over negatives. With
+    separate means, the many negatives do not outweigh the positives."""
     distance = 1 - widened(similarity)
     attract = mean_where(distance.square(), labels > 0)
     repel = mean_where((margin - distance).clamp(min=0).square(), labels < 0)
@@ -158,47 +190,60 @@ def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> T
 
 
 def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2) -> Tensor:
-    """Triplet loss (Schroff et al., CVPR 2015, Eq. 2) on similarities: max(0, s_kj - s_ki + margin).
-    j is the most similar negative. A row's loss is the mean over its positives i. Rows without a positive are left out; rows
-    without a negative have a loss of 0."""
+    """Triplet loss (Schroff et al., CVPR 2015, Eq. 2) on similarities: max(0, s_kj - s_ki +
+    margin). j is the most similar negative. A row's loss is the mean over its positives i. Rows
+    without a positive are left out; rows without a negative have a loss of 0."""
 
     def compare(difference: Tensor, others: Tensor) -> Tensor:
-        return (difference.masked_fill(others >= 0, -math.inf).amax(-1).clamp(min=-margin) + margin).clamp(min=0)
+        return (
+            difference.masked_fill(others >= 0, -math.inf).amax(-1).clamp(min=-margin) + margin
+        ).clamp(min=0)
 
     return mean_of_compared(compare, similarity, labels)
 
 
-def circle(similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: float = 80.0) -> Tensor:
+def circle(
+    similarity: Tensor, labels: Tensor, *, margin: float = 0.25, scale: float = 80.0
+) -> Tensor:
     """Circle loss (Sun et al., CVPR 2020): each pair is weighed by how far it is from its optimum.
-    Per row log(1 + sum_j exp(scale a_j (s_j - margin)) sum_i exp(-scale a_i (s_i - 1 + margin))) over negatives j and positives i, with
-    a_j = max(0, s_j + margin) and a_i = max(0, 1 + margin - s_i) taken as constants. The mean over rows with a positive and a negative.
+    Per row log(1 + sum_j exp(scale a_j (s_j - margin)) sum_i exp(-scale a_i (s_i - 1 + margin)))
+    over negatives j and positives i, with a_j = max(0, s_j + margin) and a_i = max(0, 1 + margin -
+    s_i) taken as constants. The mean over rows with a positive and a negative.
     """
     rows = widened(similarity)
     positive, negative = labels > 0, labels < 0
     constant = rows.detach()
     pull = -scale * (1 + margin - constant).clamp(min=0) * (rows - (1 - margin))
     push = scale * (constant + margin).clamp(min=0) * (rows - margin)
-    # The floor is finite, because logsumexp over -inf alone has no gradient. Rows that it fills are left out below.
+    # The floor is finite, because logsumexp over -inf alone has no gradient. Rows that it fills are
+    # left out below.
     floor = torch.finfo(rows.dtype).min / 4
-    logits = pull.masked_fill(~positive, floor).logsumexp(-1) + push.masked_fill(~negative, floor).logsumexp(-1)
+    logits = pull.masked_fill(~positive, floor).logsumexp(-1) + push.masked_fill(
+        ~negative, floor
+    ).logsumexp(-1)
     return mean_where(F.softplus(logits), positive.any(-1) & negative.any(-1))
 
 
 def quadlinear(difference: Tensor, *, delta: float) -> Tensor:
-    """A convex, continuous, non-decreasing upper bound of the step function (HAP-VR Eq. 10). Any shape. Linear, 2 x / delta +
-    1, where x >= 0; quadratic, (x / delta + 1)^2, down to -delta; 0 below."""
+    """A convex, continuous, non-decreasing upper bound of the step function (HAP-VR Eq. 10). Any
+    shape. Linear, 2 x / delta + 1, where x >= 0; quadratic, (x / delta + 1)^2, down to -delta; 0
+    below."""
     scaled = difference / delta
     return torch.where(scaled >= 0, 2 * scaled + 1, (scaled.clamp(-1, 0) + 1).square())
 
 
-def quadlinear_ap(similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rho: float = 0.10) -> Tensor:
+def quadlinear_ap(
+    similarity: Tensor, labels: Tensor, *, delta: float = 0.05, rho: float = 0.10
+) -> Tensor:
     """QuadLinear-AP (HAP-VR Eq. 11): how far negatives reach above positives, as a loss in [0, 1].
 
-    similarity: [..., N], a row per query; labels: same shape, ternary. For positive i of a row, with d_j = s_j - s_i,
-    x_i = sum_{j negative} quadlinear(d_j) / (1 + rho * sum_{j positive, j != i} [d_j > 0]) and the row's loss is the
-    mean over i of x_i / (1 + x_i). Rows without a positive are left out of the mean; returns [].
+    similarity: [..., N], a row per query; labels: same shape, ternary. For positive i of a row,
+    with d_j = s_j - s_i, x_i = sum_{j negative} quadlinear(d_j) / (1 + rho * sum_{j positive, j !=
+    i} [d_j > 0]) and the row's loss is the mean over i of x_i / (1 + x_i). Rows without a positive
+    are left out of the mean; returns [].
 
-    delta > 0 is the width of the quadratic part, rho >= 0 the weight of positives ranked above. At frame level the paper sets rho to 5.
+    delta > 0 is the width of the quadratic part, rho >= 0 the weight of positives ranked above. At
+    frame level the paper sets rho to 5.
     """
 
     def compare(difference: Tensor, others: Tensor) -> Tensor:
@@ -222,9 +267,9 @@ def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) 
 
 
 def quantized_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 20) -> Tensor:
-    """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram bins.
-    num_bins centres are evenly spaced from 1 to 0, both included. An entry is shared between its two nearest centres; an entry
-    beyond the ends belongs to the end."""
+    """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram
+    bins. num_bins centres are evenly spaced from 1 to 0, both included. An entry is shared between
+    its two nearest centres; an entry beyond the ends belongs to the end."""
     rows, width = widened(similarity), 1 / (num_bins - 1)
     centres = torch.linspace(1, 0, num_bins, dtype=rows.dtype, device=rows.device)
     distance = (rows.clamp(0, 1).unsqueeze(-1) - centres).abs()
@@ -239,16 +284,18 @@ def quantized_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 20) -> T
 
 
 def fast_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 10) -> Tensor:
-    """FastAP (Cakir et al., CVPR 2019): AP by soft histograms of distances, num_bins intervals.
-    On similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l) is `quantized_ap` with a
-    centre more than intervals; only the customary resolution differs."""
+    """FastAP (Cakir et al., CVPR 2019): AP by soft histograms of distances, num_bins intervals. On
+    similarities, which are affine in the squared distances of the paper, sum_l H+_l h+_l / (N+ H_l)
+    is `quantized_ap` with a centre more than intervals; only the customary resolution differs."""
     return quantized_ap(similarity, labels, num_bins=num_bins + 1)
 
 
-def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, margin: float = 0.02) -> Tensor:
-    """BlackBox-AP (Rolinek et al., CVPR 2020): exact ranks, differentiated through an interpolation.
-    Half the margin is subtracted from positives, and half is added to negatives. strength is the paper's lambda, the size of
-    the interpolation step. Ties rank in row order."""
+def blackbox_ap(
+    similarity: Tensor, labels: Tensor, *, strength: float = 4.0, margin: float = 0.02
+) -> Tensor:
+    """BlackBox-AP (Rolinek et al., CVPR 2020): exact ranks, differentiated through an
+    interpolation. Half the margin is subtracted from positives, and half is added to negatives.
+    strength is the paper's lambda, the size of the interpolation step. Ties rank in row order."""
     rows = widened(similarity)
     shifted = rows - labels.to(rows.dtype) * (margin / 2)
     ranks: Tensor = _BlackboxRanks.apply(shifted, labels != 0, strength)
@@ -257,7 +304,8 @@ def blackbox_ap(similarity: Tensor, labels: Tensor, *, strength: float = 4.0, ma
 
 
 class _BlackboxRanks(torch.autograd.Function):
-    """Ranks, from 1, of the entries that take part. The gradient compares them with the ranks of moved scores."""
+    """Ranks, from 1, of the entries that take part. The gradient compares them with the ranks of
+    moved scores."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, taking_part: Tensor, strength: float) -> Tensor:
@@ -274,23 +322,42 @@ class _BlackboxRanks(torch.autograd.Function):
 
 
 def _ranks(scores: Tensor, taking_part: Tensor) -> Tensor:
-    order = scores.masked_fill(~taking_part, -math.inf).argsort(dim=-1, descending=True, stable=True)
+    order = scores.masked_fill(~taking_part, -math.inf).argsort(
+        dim=-1, descending=True, stable=True
+    )
     return order.argsort(dim=-1).to(scores.dtype) + 1
 
 
 RANKING_LOSSES: Mapping[LossName, Callable[..., Tensor]] = {
-    **{"mae": mean_absolute_error, "mse": mean_squared_error, "contrastive": contrastive, "triplet": triplet},
-    **{"circle": circle, "fast_ap": fast_ap, "dir": quantized_ap, "blackbox_ap": blackbox_ap, "smooth_ap": smooth_ap},
+    **{
+        "mae": mean_absolute_error,
+        "mse": mean_squared_error,
+        "contrastive": contrastive,
+        "triplet": triplet,
+    },
+    **{
+        "circle": circle,
+        "fast_ap": fast_ap,
+        "dir": quantized_ap,
+        "blackbox_ap": blackbox_ap,
+        "smooth_ap": smooth_ap,
+    },
     "quadlinear_ap": quadlinear_ap,
 }
 """The rows of HAP-VR Table 2."""
 
 
-def ranking_loss(name: LossName, options: Mapping[str, Option]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of that name with its options set. Raises ConfigError for an option that it does not have."""
+def ranking_loss(
+    name: LossName, options: Mapping[str, Option]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of that name with its options set. Raises ConfigError for an option that it does not
+    have."""
     allowed = loss_options(name)
     if unknown := sorted(options.keys() - allowed.keys()):
-        raise ConfigError(f"{name}: unknown option {', '.join(unknown)}; allowed are {', '.join(allowed) or 'none'}")
+        raise ConfigError(
+            f"{name}: unknown option {', '.join(unknown)}; allowed are "
+            f"{', '.join(allowed) or 'none'}"
+        )
     return partial(RANKING_LOSSES[name], **options)
 
 

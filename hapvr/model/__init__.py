@@ -1,1 +1,2 @@
-"""From features to similarities: TopK-Chamfer, attention, the comparator network, and their files."""
+"""From features to similarities: TopK-Chamfer, attention, the comparator network, and their
+files."""

@@ -1,4 +1,5 @@
-"""Networks as files: weights in safetensors, and settings and metadata in JSON, which are read without torch."""
+"""Networks as files: weights in safetensors, and settings and metadata in JSON, which are read
+without torch."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ MAX_MISMATCHES = 10
 
 
 class NetworkDescription(BaseModel):
-    """DESCRIPTION_FILE. dims: D, values per region. extras_dims: C of pooled vectors, 0 where the family reads none. metadata:
-    values of JSON."""
+    """DESCRIPTION_FILE. dims: D, values per region. extras_dims: C of pooled vectors, 0 where the
+    family reads none. metadata: values of JSON."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -44,25 +45,37 @@ def read_description(folder: Path) -> NetworkDescription:
 
 def scoring_settings(network: VideoNetwork | NetworkDescription) -> dict[str, Any]:
     """Everything but the weights that decides a score, as JSON values."""
-    return {"dims": network.dims, "extras_dims": network.extras_dims, **network.settings.model_dump(mode="json")}
+    return {
+        "dims": network.dims,
+        "extras_dims": network.extras_dims,
+        **network.settings.model_dump(mode="json"),
+    }
 
 
 def weights_sha256(folder: Path) -> str:
-    """Digest of the stored weights, as `hapvr.networks.weights.state_sha256` gives it. Raises DamagedError."""
+    """Digest of the stored weights, as `hapvr.networks.weights.state_sha256` gives it. Raises
+    DamagedError."""
     from safetensors import SafetensorError  # which scoring does without
     from safetensors.numpy import load
 
     file = folder / WEIGHTS_FILE
     try:
         return arrays_sha256(load(file.read_bytes()))
-    except (OSError, KeyError, ValueError, SafetensorError) as error:  # KeyError: of a type that numpy lacks
+    except (
+        OSError,
+        KeyError,
+        ValueError,
+        SafetensorError,
+    ) as error:  # KeyError: of a type that numpy lacks
         raise DamagedError(f"network: {file} is damaged: {error}; {HINT}") from error
 
 
-def build_network(settings: AnyNetworkSettings, *, dims: int, extras_dims: int = 0, seed: int = 0) -> VideoNetwork:
-    """A new network of the family that the settings are of; equal seeds give equal weights.
-    dims: D, values per region; extras_dims: C of pooled vectors, 0 where features have none. torch's global generator is left
-    alone. Raises ArgumentError where the settings do not fit the dims."""
+def build_network(
+    settings: AnyNetworkSettings, *, dims: int, extras_dims: int = 0, seed: int = 0
+) -> VideoNetwork:
+    """A new network of the family that the settings are of; equal seeds give equal weights. dims:
+    D, values per region; extras_dims: C of pooled vectors, 0 where features have none. torch's
+    global generator is left alone. Raises ArgumentError where the settings do not fit the dims."""
     import torch
 
     generator = torch_rng(seed, "network")
@@ -82,14 +95,19 @@ def build_network(settings: AnyNetworkSettings, *, dims: int, extras_dims: int =
 
 
 def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, Any]) -> Path:
-    """Write weights and description into the folder, made if missing; returns it. metadata: values of JSON. The description is
-    written last, so a folder that has one is complete."""
+    """Write weights and description into the folder, made if missing; returns it. metadata: values
+    of JSON. The description is written last, so a folder that has one is complete."""
     from safetensors.torch import save_file
 
     description = NetworkDescription(
-        dims=network.dims, extras_dims=network.extras_dims, settings=network.settings, metadata=dict(metadata)
+        dims=network.dims,
+        extras_dims=network.extras_dims,
+        settings=network.settings,
+        metadata=dict(metadata),
     )
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    weights = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()
+    }
     with write_atomic(folder / WEIGHTS_FILE) as part:
         save_file(weights, part)
     write_text(folder / DESCRIPTION_FILE, description.model_dump_json(indent=2) + "\n")
@@ -97,8 +115,9 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
 
 
 def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
-    """The network of whatever family, on the CPU and in evaluation mode, and its metadata. Raises DamagedError, which names the
-    file, if a file is missing or damaged or the weights do not fit the settings."""
+    """The network of whatever family, on the CPU and in evaluation mode, and its metadata. Raises
+    DamagedError, which names the file, if a file is missing or damaged or the weights do not fit
+    the settings."""
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -106,7 +125,9 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     found, weights_file = read_description(folder), folder / WEIGHTS_FILE
     build = partial(build_network, found.settings, dims=found.dims, extras_dims=found.extras_dims)
     try:
-        with torch.device("meta"):  # shapes alone: settings that the weights do not fit take no memory
+        with torch.device(
+            "meta"
+        ):  # shapes alone: settings that the weights do not fit take no memory
             wanted = build().state_dict()
         require_regular(weights_file)
         weights = load_file(weights_file)
@@ -114,7 +135,10 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     except (RuntimeError, ArgumentError, OSError, SafetensorError) as error:
         problems = [f"{error!r:.200}"]
     if problems:
-        said = f"{weights_file} is damaged or does not fit {DESCRIPTION_FILE}: {'; '.join(problems[:MAX_MISMATCHES])}"
+        said = (
+            f"{weights_file} is damaged or does not fit {DESCRIPTION_FILE}: "
+            f"{'; '.join(problems[:MAX_MISMATCHES])}"
+        )
         raise DamagedError(f"network: {said}; {HINT}")
     network = build()
     network.load_state_dict(weights)
@@ -122,12 +146,15 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
 
 
 def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """One line per tensor that is missing, unknown, of another shape or dtype, or not finite; empty if all fit."""
+    """One line per tensor that is missing, unknown, of another shape or dtype, or not finite; empty
+    if all fit."""
     lines = [f"{name} is missing" for name in wanted if name not in found]
     lines += [f"{name} is unknown" for name in found if name not in wanted]
     for name, tensor in ((name, found[name]) for name in found if name in wanted):
         if tensor.shape != wanted[name].shape:
-            lines.append(f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(wanted[name].shape)}")
+            lines.append(
+                f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(wanted[name].shape)}"
+            )
         elif tensor.dtype != wanted[name].dtype:
             lines.append(f"{name} has values of {tensor.dtype}, wanted {wanted[name].dtype}")
         elif not bool(tensor.isfinite().all()):

@@ -1,7 +1,8 @@
 """What every model family has: one way to embed videos, and one to compare embeddings.
 
-A family is a subclass of `VideoNetwork` with frozen settings that carry its name. `hapvr.model.checkpoint` builds them,
-and `hapvr.train.loop` says how each is trained. Everything else that uses a network knows this interface alone.
+A family is a subclass of `VideoNetwork` with frozen settings that carry its name.
+`hapvr.model.checkpoint` builds them, and `hapvr.train.loop` says how each is trained. Everything
+else that uses a network knows this interface alone.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +18,8 @@ from hapvr.errors import ArgumentError
 from hapvr.model.settings import NUM_REGIONS, AnyNetworkSettings, extras_rows
 
 Mask = Tensor | None
-"""Which frames of clips are real: bool [N, T], True first and at least once per clip; None: all are."""
+"""Which frames of clips are real: bool [N, T], True first and at least once per clip; None: all
+are."""
 
 GROUP_FRAMES = {"cpu": 256, "cuda": 2**13}
 """Frames of videos that are scored together, with their padding; a longer video is scored alone."""
@@ -25,9 +27,9 @@ GROUP_FRAMES = {"cpu": 256, "cuda": 2**13}
 
 @dataclass(frozen=True)
 class Similarities:
-    """Similarities of all pairs of Q queries and N references.
-    frame: [Q, N, T, T'] before the comparator, 0 at padding; refined: [Q, N, t, t'] after it and hard-tanh; video: [Q, N] in
-    [-1, 1]; regularization: [], the sum of how far the comparator's raw output leaves [-1, 1]."""
+    """Similarities of all pairs of Q queries and N references. frame: [Q, N, T, T'] before the
+    comparator, 0 at padding; refined: [Q, N, t, t'] after it and hard-tanh; video: [Q, N] in [-1,
+    1]; regularization: [], the sum of how far the comparator's raw output leaves [-1, 1]."""
 
     frame: Tensor
     refined: Tensor
@@ -38,11 +40,13 @@ class Similarities:
 class VideoNetwork(nn.Module, ABC):
     """Embeds videos from features of their frames, and compares embeddings.
 
-    An embedding is [T, r, d]: a row of r vectors per frame, so that a part of a video can be cut from it, frames can be indexed, and
-    matching frames can be found. A family of one vector per video gives frame vectors, r = 1, and pools them in `compare`.
+    An embedding is [T, r, d]: a row of r vectors per frame, so that a part of a video can be cut
+    from it, frames can be indexed, and matching frames can be found. A family of one vector per
+    video gives frame vectors, r = 1, and pools them in `compare`.
 
-    dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors of extras_dims values and
-    magnitudes, which the features then carry behind the regions, see `join_extras`. embedding_dims: d of an embedding.
+    dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors
+    of extras_dims values and magnitudes, which the features then carry behind the regions, see
+    `join_extras`. embedding_dims: d of an embedding.
     """
 
     settings: AnyNetworkSettings
@@ -53,14 +57,20 @@ class VideoNetwork(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
-        """Embeddings [..., T, r, d] of features [..., T, R, D], in the dtype of the weights. mask: bool [..., T], real frames
-        first; None: all are real. Padding is 0 in the result where a family mixes frames."""
+        """Embeddings [..., T, r, d] of features [..., T, R, D], in the dtype of the weights. mask:
+        bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a
+        family mixes frames."""
 
     def compare(
-        self, query: Tensor, reference: Tensor, *, query_mask: Mask = None, reference_mask: Mask = None
+        self,
+        query: Tensor,
+        reference: Tensor,
+        *,
+        query_mask: Mask = None,
+        reference_mask: Mask = None,
     ) -> Similarities:
-        """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r, d]. masks: bool [Q, T] and
-        [N, T'], real frames first. Padding changes no score."""
+        """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r,
+        d]. masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score."""
         with_itself = query is reference and query_mask is reference_mask
         query, reference = (
             clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
@@ -69,7 +79,9 @@ class VideoNetwork(nn.Module, ABC):
         return self._compare(query, query if with_itself else reference, query_mask, reference_mask)
 
     @abstractmethod
-    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+    def _compare(
+        self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask
+    ) -> Similarities:
         """`compare` of clips whose padding is 0."""
 
     @abstractmethod
@@ -82,8 +94,12 @@ class VideoNetwork(nn.Module, ABC):
 
     @torch.inference_mode()
     def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
-        """Video similarities [Q, N] float32 of embeddings [T, r, d] of any lengths, of each pair as `compare` gives it."""
-        scores, query_groups = torch.empty(len(queries), len(references)), list(padded_groups(queries))
+        """Video similarities [Q, N] float32 of embeddings [T, r, d] of any lengths, of each pair as
+        `compare` gives it."""
+        scores, query_groups = (
+            torch.empty(len(queries), len(references)),
+            list(padded_groups(queries)),
+        )
         for columns, reference, reference_mask in padded_groups(references):
             for rows, query, query_mask in query_groups:
                 found = self._compare(query, reference, query_mask, reference_mask).video
@@ -92,18 +108,31 @@ class VideoNetwork(nn.Module, ABC):
 
 
 class FrameVectorNetwork(VideoNetwork):
-    """A family of one vector of D values per frame, which are compared by their cosines, 0 for vectors of 0: embeddings are [T, 1, D]."""
+    """A family of one vector of D values per frame, which are compared by their cosines, 0 for
+    vectors of 0: embeddings are [T, 1, D]."""
 
-    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
-        video = video_vectors(query[:, :, 0], query_mask) @ video_vectors(reference[:, :, 0], reference_mask).T
-        first, second = (F.normalize(clips[:, :, 0].to(video.dtype), dim=-1) for clips in (query, reference))
+    def _compare(
+        self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask
+    ) -> Similarities:
+        video = (
+            video_vectors(query[:, :, 0], query_mask)
+            @ video_vectors(reference[:, :, 0], reference_mask).T
+        )
+        first, second = (
+            F.normalize(clips[:, :, 0].to(video.dtype), dim=-1) for clips in (query, reference)
+        )
         frame = torch.einsum("qtd,nsd->qnts", first, second)
-        return Similarities(frame=frame, refined=frame, video=video, regularization=video.new_zeros(()))
+        return Similarities(
+            frame=frame, refined=frame, video=video, regularization=video.new_zeros(())
+        )
 
     @torch.inference_mode()
     def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
         """Cosines [Q, N] of the vectors of videos, from embeddings [T, 1, D] of any lengths."""
-        first, second = (torch.cat([video_vectors(one[None, :, 0]) for one in part]) for part in (queries, references))
+        first, second = (
+            torch.cat([video_vectors(one[None, :, 0]) for one in part])
+            for part in (queries, references)
+        )
         return (first @ second.T).float().cpu()
 
     @torch.inference_mode()
@@ -117,31 +146,43 @@ class FrameVectorNetwork(VideoNetwork):
 
 
 def padded_groups(videos: Sequence[Tensor]) -> Iterator[tuple[list[int], Tensor, Mask]]:
-    """Videos [T, R, D] of similar lengths together: which they are, as clips [N, T, R, D] padded with 0, and their mask."""
+    """Videos [T, R, D] of similar lengths together: which they are, as clips [N, T, R, D] padded
+    with 0, and their mask."""
     order = sorted(range(len(videos)), key=lambda index: len(videos[index]))
     while order:
         most = GROUP_FRAMES.get(videos[order[0]].device.type, 2**13)
-        size = next((n for n, index in enumerate(order) if (n + 1) * len(videos[index]) > most), len(order))
+        size = next(
+            (n for n, index in enumerate(order) if (n + 1) * len(videos[index]) > most), len(order)
+        )
         group, order = order[: max(size, 1)], order[max(size, 1) :]
         clips = pad_sequence([videos[index] for index in group], batch_first=True)
         lengths = torch.tensor([len(videos[index]) for index in group], device=clips.device)
         equal = len(videos[group[0]]) == clips.shape[1]
-        yield group, clips, None if equal else torch.arange(clips.shape[1], device=clips.device) < lengths[:, None]
+        yield (
+            group,
+            clips,
+            None if equal else torch.arange(clips.shape[1], device=clips.device) < lengths[:, None],
+        )
 
 
 def video_vectors(frames: Tensor, mask: Mask = None) -> Tensor:
-    """Unit vectors [N, D] in float32 or wider of the mean over real frames [N, T, D] (mask: bool [N, T])."""
+    """Unit vectors [N, D] in float32 or wider of the mean over real frames [N, T, D] (mask: bool
+    [N, T])."""
     frames = frames.to(torch.promote_types(frames.dtype, torch.float32))
-    return F.normalize((frames if mask is None else frames.masked_fill(~mask[..., None], 0)).sum(1), dim=-1)
+    return F.normalize(
+        (frames if mask is None else frames.masked_fill(~mask[..., None], 0)).sum(1), dim=-1
+    )
 
 
 def join_extras(regions: Tensor, pooled: Tensor, magnitude: Tensor) -> Tensor:
-    """[..., R, D] regions and their frame extras -> [..., R + k, D] in the dtype of the regions, padded with zeros.
+    """[..., R, D] regions and their frame extras -> [..., R + k, D] in the dtype of the regions,
+    padded with zeros.
 
-    So everything between the source of features and a network that reads extras handles one tensor, whole or in parts.
+    So everything between the source of features and a network that reads extras handles one tensor,
+    whole or in parts.
 
-    pooled: [..., C], the mean over regions before whitening, of unit norm. magnitude: [...], the norm of that mean before any
-    normalisation."""
+    pooled: [..., C], the mean over regions before whitening, of unit norm. magnitude: [...], the
+    norm of that mean before any normalisation."""
     dims, extras_dims = regions.shape[-1], pooled.shape[-1]
     values = torch.cat([pooled, magnitude.unsqueeze(-1)], dim=-1).to(regions.dtype)
     rows = extras_rows(extras_dims, dims)
@@ -150,13 +191,16 @@ def join_extras(regions: Tensor, pooled: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def split_extras(features: Tensor, *, extras_dims: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Regions, pooled vectors and magnitudes that `join_extras` joined, as views. features: [..., 9 + k, D]; extras_dims: C.
-    Raises ArgumentError for another number of rows: features without pooled vectors, or of another backbone."""
+    """Regions, pooled vectors and magnitudes that `join_extras` joined, as views. features: [..., 9
+    + k, D]; extras_dims: C. Raises ArgumentError for another number of rows: features without
+    pooled vectors, or of another backbone."""
     rows = extras_rows(extras_dims, features.shape[-1])
     if features.shape[-2] != NUM_REGIONS + rows:
         raise ArgumentError(
-            f"features: got {features.shape[-2]} rows of {features.shape[-1]} values per frame, wanted {NUM_REGIONS} regions "
-            f"and {rows} rows for a pooled vector of {extras_dims} values and its magnitude; set features.pooled: true and "
+            f"features: got {features.shape[-2]} rows of {features.shape[-1]} values per "
+            f"frame, wanted {NUM_REGIONS} regions "
+            f"and {rows} rows for a pooled vector of {extras_dims} values and its magnitude; "
+            "set features.pooled: true and "
             "extract the features again with the backbone of this network"
         )
     values = features[..., NUM_REGIONS:, :].flatten(-2)

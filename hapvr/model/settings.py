@@ -16,7 +16,9 @@ Width = Annotated[int, Field(ge=1)]
 class DistractorSettings(Settings):
     """Easy distractor elimination: which frames carry no content."""
 
-    hidden: tuple[Width, Width] = Field(default=(960, 240), description="widths of the two hidden layers")
+    hidden: tuple[Width, Width] = Field(
+        default=(960, 240), description="widths of the two hidden layers"
+    )
     dropout: float = Field(default=0.5, ge=0, lt=1)
     temperature: Positive = 1.0
 
@@ -29,8 +31,8 @@ class SaliencySettings(Settings):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     temperature: Positive = 1.0
     label_rule: Literal["clipped", "plain"] = "clipped"
-    """a frame is salient above the mean of the clipped similarities, or as the best one (`clipped`, the release), or above the
-    mean of the raw ones (`plain`, the paper)"""
+    """a frame is salient above the mean of the clipped similarities, or as the best one (`clipped`,
+    the release), or above the mean of the raw ones (`plain`, the paper)"""
 
 
 class TopicSettings(Settings):
@@ -40,11 +42,14 @@ class TopicSettings(Settings):
     initial: Literal["topic", "constant"] = "topic"
     """state that is refined: similarity to the video's mean, or 0.5"""
     refine: bool = Field(default=True, description="false: the initial state is the weight")
-    hierarchy: bool = Field(default=True, description="the last layer sees all layers; false: only the last but one")
+    hierarchy: bool = Field(
+        default=True, description="the last layer sees all layers; false: only the last but one"
+    )
 
 
 class VvsSettings(Settings):
-    """VVS (Jo et al., AAAI 2024): one vector per video; with a switch for each row of its ablations."""
+    """VVS (Jo et al., AAAI 2024): one vector per video; with a switch for each row of its
+    ablations."""
 
     family: Literal["vvs"] = "vvs"
     distractor_discrimination: bool = True
@@ -57,23 +62,32 @@ class VvsSettings(Settings):
     injected_rates: tuple[Rate, Rate] = (0.2, 0.5)
     """fewest and most distractor frames that training inserts, as a part of the clip"""
     max_magnitude: Positive | None = None
-    """frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: the 9 % of a batch's frames with
-    the smallest magnitude"""
-    frame_loss: bool = Field(default=True, description="train the triplet of refined frame similarities")
+    """frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: the 9 %
+    of a batch's frames with the smallest magnitude"""
+    frame_loss: bool = Field(
+        default=True, description="train the triplet of refined frame similarities"
+    )
 
 
 class TcaSettings(Settings):
-    """TCA (Shao et al., WACV 2021): a transformer over frames, trained on the cosine of video vectors."""
+    """TCA (Shao et al., WACV 2021): a transformer over frames, trained on the cosine of video
+    vectors."""
 
     family: Literal["tca"] = "tca"
-    layers: int = Field(default=1, ge=1, le=64, description="encoder layers; they start with equal weights")
+    layers: int = Field(
+        default=1, ge=1, le=64, description="encoder layers; they start with equal weights"
+    )
     heads: int = Field(default=8, ge=1, description="must divide the values per region")
     feedforward: int = Field(default=2048, ge=1)
-    dropout: float = Field(default=0.5, ge=0, lt=1, description="in training; 0.5: the paper, 0.2: its release")
+    dropout: float = Field(
+        default=0.5, ge=0, lt=1, description="in training; 0.5: the paper, 0.2: its release"
+    )
     level: Literal["video", "frame"] = "video"
-    """what two videos are compared by: the cosine of their vectors (TCA_c), or Chamfer similarity of their frames (TCA_f); the
-    weights are the same"""
-    symmetric_chamfer: bool = Field(default=False, description="level `frame`: the mean of both directions (TCA_sym)")
+    """what two videos are compared by: the cosine of their vectors (TCA_c), or Chamfer similarity
+    of their frames (TCA_f); the weights are the same"""
+    symmetric_chamfer: bool = Field(
+        default=False, description="level `frame`: the mean of both directions (TCA_sym)"
+    )
 
 
 DEFAULT_FAMILY: Literal["similarity"] = "similarity"
@@ -86,19 +100,22 @@ COMPARATOR_STEP = 4
 """The comparator halves both time axes twice, so it needs clips of at least 4 frames."""
 
 COMPARATOR_REACH = 8
-"""Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step."""
+"""Rows beyond a strip that its result depends on: 1 + 2 + 4, rounded up to the comparator's step.
+"""
 
 
 def doubled_length(length: int, least: int = COMPARATOR_STEP) -> int:
-    """How many frames the comparator sees of a clip that is repeated as a whole while it has fewer than `least`."""
+    """How many frames the comparator sees of a clip that is repeated as a whole while it has fewer
+    than `least`."""
     while length < least:
         length *= 2
     return length
 
 
 def strips(num_rows: int, *, height: int) -> Iterator[tuple[slice, slice]]:
-    """The parts in which the comparator refines many rows: the rows of each, and which of its refined rows are kept. height: of
-    a part, with the rows beyond its ends that the convolutions see."""
+    """The parts in which the comparator refines many rows: the rows of each, and which of its
+    refined rows are kept. height: of a part, with the rows beyond its ends that the convolutions
+    see."""
     step, reach = COMPARATOR_STEP, COMPARATOR_REACH
     whole, height = num_rows // step * step, max(height - 2 * reach, step) // step * step
     for start in range(0, whole, height):
@@ -112,27 +129,39 @@ class NetworkSettings(Settings):
 
     family: Literal["similarity"] = DEFAULT_FAMILY
     """which model is trained; another family has other settings, see below"""
-    spatial_rate: Rate = Field(default=0.10, description="k_s, top-k rate over regions; 0: Chamfer, 1: average")
-    temporal_rate: Rate = Field(default=0.03, description="k_t, top-k rate over frames; 0: Chamfer, 1: average")
+    spatial_rate: Rate = Field(
+        default=0.10, description="k_s, top-k rate over regions; 0: Chamfer, 1: average"
+    )
+    temporal_rate: Rate = Field(
+        default=0.03, description="k_t, top-k rate over frames; 0: Chamfer, 1: average"
+    )
     attention: bool = Field(default=True, description="weigh regions")
     attention_form: Literal["gated", "cosine", "linear"] = "gated"
-    """`gated`: HAP-VR, S2VS, DnS; `linear`: ViSiL's release; `cosine`: that with a context vector of norm 1"""
+    """`gated`: HAP-VR, S2VS, DnS; `linear`: ViSiL's release; `cosine`: that with a context vector
+    of norm 1"""
     binary_bits: int = Field(default=0, ge=0)
     """length of the binary codes that replace attention (DnS); 0: none"""
-    comparator: bool = Field(default=True, description="refine frame similarities by the convolutional network")
+    comparator: bool = Field(
+        default=True, description="refine frame similarities by the convolutional network"
+    )
     comparator_init: Literal["random", "identity"] = "random"
     """`identity`: training starts from the largest similarity of each 4 x 4 block"""
     padding_mode: Literal["zeros", "replicate"] = "zeros"
-    """what the comparator's convolutions see beyond the edges; `replicate`: the edge again, as ViSiL's do"""
+    """what the comparator's convolutions see beyond the edges; `replicate`: the edge again, as
+    ViSiL's do"""
     min_frames: int = Field(default=COMPARATOR_STEP, ge=COMPARATOR_STEP, le=1024)
-    """the comparator gets shorter clips doubled until they have this many frames; 4: S2VS, DnS, ViSiL; 8: HAP-VR's release"""
-    symmetric_chamfer: bool = Field(default=False, description="both directions at each level, as ViSiL_sym does")
+    """the comparator gets shorter clips doubled until they have this many frames; 4: S2VS, DnS,
+    ViSiL; 8: HAP-VR's release"""
+    symmetric_chamfer: bool = Field(
+        default=False, description="both directions at each level, as ViSiL_sym does"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> NetworkSettings:
         if self.binary_bits and self.attention:
             raise ValueError(
-                f"binary_bits: got {self.binary_bits} with attention: true; codes replace attention, so set "
+                f"binary_bits: got {self.binary_bits} with attention: true; codes replace "
+                "attention, so set "
                 "attention: false or binary_bits: 0"
             )
         return self
@@ -149,13 +178,19 @@ class NetworkSettings(Settings):
 
 
 def family_of(settings: Any) -> str:
-    """The family that settings name, as a model or as a mapping; the similarity network where they name none."""
-    named = settings.get("family") if isinstance(settings, Mapping) else getattr(settings, "family", None)
+    """The family that settings name, as a model or as a mapping; the similarity network where they
+    name none."""
+    named = (
+        settings.get("family")
+        if isinstance(settings, Mapping)
+        else getattr(settings, "family", None)
+    )
     return str(named or DEFAULT_FAMILY)[:40]
 
 
 def needs_extras(settings: AnyNetworkSettings) -> bool:
-    """Whether a network of these settings reads pooled vectors and magnitudes of frames, see `hapvr.model.family`."""
+    """Whether a network of these settings reads pooled vectors and magnitudes of frames, see
+    `hapvr.model.family`."""
     return isinstance(settings, VvsSettings) and settings.distractor_discrimination
 
 

@@ -1,4 +1,5 @@
-"""TCA (Shao et al., WACV 2021): a transformer mixes the frames of a video, and their mean stands for the video."""
+"""TCA (Shao et al., WACV 2021): a transformer mixes the frames of a video, and their mean stands
+for the video."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +16,9 @@ from hapvr.model.similarity import chamfer
 class ContextNetwork(FrameVectorNetwork):
     """Frames that know of each other, and their mean (TCA 3.2 to 3.5).
 
-    An embedding holds the encoder's outputs [T, 1, D] as they are: their mean, made a unit vector, is the video vector, and
-    each made a unit vector is a frame vector. No position is encoded, so the order of frames does not matter.
+    An embedding holds the encoder's outputs [T, 1, D] as they are: their mean, made a unit vector,
+    is the video vector, and each made a unit vector is a frame vector. No position is encoded, so
+    the order of frames does not matter.
 
     dims: D, values per region and of every vector; ArgumentError unless a multiple of the heads."""
 
@@ -26,7 +28,8 @@ class ContextNetwork(FrameVectorNetwork):
         super().__init__()
         if dims < 1 or dims % settings.heads:
             raise ArgumentError(
-                f"train.network.heads: {settings.heads} heads do not share {dims} values per region (whitening.dims) evenly; "
+                f"train.network.heads: {settings.heads} heads do not share {dims} values per "
+                "region (whitening.dims) evenly; "
                 "wanted a divisor of the values"
             )
         self.settings, self.dims, self.embedding_dims = settings, dims, dims
@@ -34,36 +37,52 @@ class ContextNetwork(FrameVectorNetwork):
             dims, settings.heads, settings.feedforward, settings.dropout, batch_first=True
         )
         # torch copies the layer, so that several start with equal weights, as the release's do.
-        self.transformer_encoder = nn.TransformerEncoder(layer, settings.layers, enable_nested_tensor=False)
+        self.transformer_encoder = nn.TransformerEncoder(
+            layer, settings.layers, enable_nested_tensor=False
+        )
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
-        """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`.
-        features: [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a unit vector. mask:
-        bool [..., T], real frames, at least one per video; padding is never attended to."""
+        """The encoder's output [..., T, 1, D], 0 at padding: the input of `compare`. features:
+        [..., T, R, D]. A frame vector is the only region as it is, or the mean of several, made a
+        unit vector. mask: bool [..., T], real frames, at least one per video; padding is never
+        attended to."""
         if mask is not None:
             features = features.masked_fill(~mask[..., None, None], 0)
         features = features.to(next(self.transformer_encoder.parameters()).dtype)
-        frames = features[..., 0, :] if features.shape[-2] == 1 else F.normalize(features.mean(-2), dim=-1)
+        frames = (
+            features[..., 0, :]
+            if features.shape[-2] == 1
+            else F.normalize(features.mean(-2), dim=-1)
+        )
         flat = None if mask is None else mask.reshape(-1, mask.shape[-1])
-        return self.encode(frames.reshape(-1, *frames.shape[-2:]), flat).view(*frames.shape[:-1], 1, self.dims)
+        return self.encode(frames.reshape(-1, *frames.shape[-2:]), flat).view(
+            *frames.shape[:-1], 1, self.dims
+        )
 
     def encode(self, frames: Tensor, mask: Mask = None) -> Tensor:
-        """The transformer alone: frame vectors [N, T, D] to [N, T, D], 0 at padding. mask: bool [N, T], real frames."""
+        """The transformer alone: frame vectors [N, T, D] to [N, T, D], 0 at padding. mask: bool [N,
+        T], real frames."""
         padding = None if mask is None else ~mask
         encoded: Tensor = self.transformer_encoder(frames, src_key_padding_mask=padding)
         return encoded if padding is None else encoded.masked_fill(padding[..., None], 0)
 
-    def _compare(self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask) -> Similarities:
+    def _compare(
+        self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask
+    ) -> Similarities:
         found = super()._compare(query, reference, query_mask, reference_mask)
         if self.settings.level == "video":
             return found
         rows = None if query_mask is None else query_mask[:, None]
         columns = None if reference_mask is None else reference_mask[None]
         symmetric = self.settings.symmetric_chamfer
-        return replace(found, video=chamfer(found.frame, symmetric=symmetric, row_mask=rows, column_mask=columns))
+        return replace(
+            found,
+            video=chamfer(found.frame, symmetric=symmetric, row_mask=rows, column_mask=columns),
+        )
 
     def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
-        """Cosines [Q, N] of video vectors, or Chamfer similarities of frames, of embeddings [T, 1, D] of any lengths."""
+        """Cosines [Q, N] of video vectors, or Chamfer similarities of frames, of embeddings [T, 1,
+        D] of any lengths."""
         if self.settings.level == "video":
             return super().score_videos(queries, references)
         return VideoNetwork.score_videos(self, queries, references)

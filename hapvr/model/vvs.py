@@ -1,4 +1,5 @@
-"""VVS (Jo et al., AAAI 2024): one vector per video, in which frames without the video's topic hardly count."""
+"""VVS (Jo et al., AAAI 2024): one vector per video, in which frames without the video's topic
+hardly count."""
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +23,12 @@ CHUNK_FRAMES = 128
 
 
 class TemporalSaliency(nn.Module):
-    """A residual bottleneck on the map of self-similarities, of which the diagonal goes through an encoder layer.
+    """A residual bottleneck on the map of self-similarities, of which the diagonal goes through an
+    encoder layer.
 
-    `forward` works on whole maps, as training does, because batch normalisation there needs all of their cells. `windows` gives
-    the same weights from the cells around the diagonal alone, once the statistics are fixed."""
+    `forward` works on whole maps, as training does, because batch normalisation there needs all of
+    their cells. `windows` gives the same weights from the cells around the diagonal alone, once the
+    statistics are fixed."""
 
     def __init__(self, settings: SaliencySettings) -> None:
         super().__init__()
@@ -37,8 +40,11 @@ class TemporalSaliency(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, dims, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(dims)
-        # Every frame attends to itself alone, as in the release, so queries and keys have no effect and no gradient.
-        self.encoder = nn.TransformerEncoderLayer(dims, 8, 2 * dims, settings.dropout, batch_first=True)
+        # Every frame attends to itself alone, as in the release, so queries and keys have no effect
+        # and no gradient.
+        self.encoder = nn.TransformerEncoderLayer(
+            dims, 8, 2 * dims, settings.dropout, batch_first=True
+        )
 
     def forward(self, similarity: Tensor) -> Tensor:
         """similarity: self-similarities [N, T, T]. Returns weights [N, T]."""
@@ -48,13 +54,15 @@ class TemporalSaliency(nn.Module):
         return self.weights_of_states(states.diagonal(dim1=2, dim2=3).transpose(1, 2))
 
     def windows(self, cells: Tensor) -> Tensor:
-        """The states k_t of frames from their own windows. cells: [T, 3, 3]. Returns [T, 4 width], for `weights_of_states`."""
+        """The states k_t of frames from their own windows. cells: [T, 3, 3]. Returns [T, 4 width],
+        for `weights_of_states`."""
         maps = cells.unsqueeze(1)
         hidden = torch.relu(self.bn1(self.conv1(maps)))
         return torch.relu(self._rest(hidden) + maps[:, :, 1:2, 1:2]).flatten(1)
 
     def _rest(self, hidden: Tensor) -> Tensor:
-        # Only 3 x 3 neighbourhoods are left here, so the edges of `hidden` are already those of its frames.
+        # Only 3 x 3 neighbourhoods are left here, so the edges of `hidden` are already those of its
+        # frames.
         values: Tensor = self.bn3(self.conv3(torch.relu(self.bn2(self.conv2(hidden)))))
         return values
 
@@ -66,15 +74,19 @@ class TemporalSaliency(nn.Module):
 
 def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tensor:
     """Self-similarities around the diagonal of a video, for the frames from `first` to `last` - 1.
-    frames: [T, R, D]; order: int64 [T''], the frames of the video by their index in `frames`. A cell beyond the first or last frame holds
-    the frame at that edge. Returns [last - first, 3, 3] float32: similarities (Chamfer over regions) among the frames t - 1, t, t + 1."""
-    around = torch.arange(first, last, device=order.device)[:, None] + torch.arange(-1, 2, device=order.device)
+    frames: [T, R, D]; order: int64 [T''], the frames of the video by their index in `frames`. A
+    cell beyond the first or last frame holds the frame at that edge. Returns [last - first, 3, 3]
+    float32: similarities (Chamfer over regions) among the frames t - 1, t, t + 1."""
+    around = torch.arange(first, last, device=order.device)[:, None] + torch.arange(
+        -1, 2, device=order.device
+    )
     windows = frames[order[around.clamp(0, len(order) - 1)]].float()
     return torch.einsum("tard,tbsd->tabrs", windows, windows).amax(-1).mean(-1)
 
 
 class DistractorNetwork(nn.Module):
-    """A confidence per frame that it shows content: three linear layers on its pooled vector. pooled_dims: C, before whitening."""
+    """A confidence per frame that it shows content: three linear layers on its pooled vector.
+    pooled_dims: C, before whitening."""
 
     def __init__(self, settings: DistractorSettings, *, pooled_dims: int) -> None:
         super().__init__()
@@ -86,7 +98,8 @@ class DistractorNetwork(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """pooled: [..., C] unit vectors. Returns logits [...] over the temperature; their sigmoid is the confidence."""
+        """pooled: [..., C] unit vectors. Returns logits [...] over the temperature; their sigmoid
+        is the confidence."""
         hidden = self.dropout(torch.relu(self.layer1(pooled)))
         hidden = self.dropout(torch.relu(self.layer2(hidden)))
         logits: Tensor = self.layer3(hidden).squeeze(-1)
@@ -94,7 +107,8 @@ class DistractorNetwork(nn.Module):
 
 
 class TopicGuidance(nn.Module):
-    """A weight per frame from how near it is to the whole video: convolutions along time over an initial state."""
+    """A weight per frame from how near it is to the whole video: convolutions along time over an
+    initial state."""
 
     def __init__(self, settings: TopicSettings) -> None:
         super().__init__()
@@ -126,32 +140,47 @@ class TopicGuidance(nn.Module):
 
 
 class VvsNetwork(FrameVectorNetwork):
-    """Distractor discrimination, temporal saliency and topic guidance, each of which the settings can leave out.
+    """Distractor discrimination, temporal saliency and topic guidance, each of which the settings
+    can leave out.
 
-    An embedding holds weighted frame vectors [T, 1, D], 0 for frames left out, whose sum points where the vector of the video does.
+    An embedding holds weighted frame vectors [T, 1, D], 0 for frames left out, whose sum points
+    where the vector of the video does.
 
-    dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where distractor discrimination is off."""
+    dims: D, values per region. extras_dims: C, values of a frame's pooled vector, 0 where
+    distractor discrimination is off."""
 
     settings: VvsSettings
 
     def __init__(self, settings: VvsSettings, *, dims: int, extras_dims: int = 0) -> None:
         super().__init__()
-        self.settings, self.dims, self.embedding_dims, self.extras_dims = settings, dims, dims, extras_dims
+        self.settings, self.dims, self.embedding_dims, self.extras_dims = (
+            settings,
+            dims,
+            dims,
+            extras_dims,
+        )
         self.needs_extras = settings.distractor_discrimination
-        self.distractor = DistractorNetwork(settings.distractor, pooled_dims=extras_dims) if self.needs_extras else None
+        self.distractor = (
+            DistractorNetwork(settings.distractor, pooled_dims=extras_dims)
+            if self.needs_extras
+            else None
+        )
         self.comparator = Comparator(NetworkSettings()) if settings.temporal_saliency else None
         self.saliency = TemporalSaliency(settings.saliency) if settings.temporal_saliency else None
         self.topic = TopicGuidance(settings.topic) if settings.topic_guidance else None
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
-        """`frame_vectors` of each video, without gradients, in evaluation mode: the input of `compare`.
+        """`frame_vectors` of each video, without gradients, in evaluation mode: the input of
+        `compare`.
 
-        features: [..., T, R, D], with their frame extras where distractors are told from content. mask: bool [..., T]. Returns
-        [..., T, 1, D], 0 at padding."""
+        features: [..., T, R, D], with their frame extras where distractors are told from content.
+        mask: bool [..., T]. Returns [..., T, 1, D], 0 at padding."""
         videos = features.reshape(-1, *features.shape[-3:])
         vectors = videos.new_zeros((*videos.shape[:2], self.dims), dtype=torch.float32)
         for number, video in enumerate(videos):
-            length = len(video) if mask is None else int(mask.reshape(len(videos), -1)[number].sum())
+            length = (
+                len(video) if mask is None else int(mask.reshape(len(videos), -1)[number].sum())
+            )
             regions, pooled = video[:length], None
             if self.needs_extras:
                 regions, pooled, _ = split_extras(regions, extras_dims=self.extras_dims)
@@ -160,15 +189,19 @@ class VvsNetwork(FrameVectorNetwork):
 
     @torch.no_grad()
     def frame_vectors(self, regions: Tensor, pooled: Tensor | None = None) -> Tensor:
-        """What each frame adds to the vector of its video, in evaluation mode; their sum points where that vector does.
+        """What each frame adds to the vector of its video, in evaluation mode; their sum points
+        where that vector does.
 
-        regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before whitening. Frames that the
-        distractor network refuses are 0; where it refuses all, all are kept. In addition to arguments and result, this holds
-        CHUNK_FRAMES frames in float32, and D and 4 width values per frame. Returns float32 [T, D]."""
+        regions: [T, R, D] unit vectors in any precision; pooled: [T, C] unit vectors, before
+        whitening. Frames that the distractor network refuses are 0; where it refuses all, all are
+        kept. In addition to arguments and result, this holds CHUNK_FRAMES frames in float32, and D
+        and 4 width values per frame. Returns float32 [T, D]."""
         order = torch.arange(len(regions), device=regions.device)
         if self.distractor is not None:
             assert pooled is not None  # `embed` takes it from the features
-            logits = torch.cat([self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)])
+            logits = torch.cat(
+                [self.distractor(part.float()) for part in torch.split(pooled, CHUNK_FRAMES)]
+            )
             confident = order[torch.sigmoid(logits) > 0.5]
             order = confident if len(confident) else order
         order = order.repeat(doubled_length(len(order)) // len(order))
@@ -181,29 +214,39 @@ class VvsNetwork(FrameVectorNetwork):
             weights = weights * self.topic(means.unsqueeze(0)).squeeze(0)
         if self.saliency is not None:
             states = [
-                self.saliency.windows(diagonal_cells(regions, order, i, min(i + CHUNK_FRAMES, len(order))))
+                self.saliency.windows(
+                    diagonal_cells(regions, order, i, min(i + CHUNK_FRAMES, len(order)))
+                )
                 for i in starts
             ]
             weights = weights * self.saliency.weights_of_states(torch.cat(states))
-        return means.new_zeros(len(regions), self.dims).index_add_(0, order, means.mul_(weights.unsqueeze(-1)))
+        return means.new_zeros(len(regions), self.dims).index_add_(
+            0, order, means.mul_(weights.unsqueeze(-1))
+        )
 
-    def anchors(self, regions: Tensor, pooled: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    def anchors(
+        self, regions: Tensor, pooled: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Anchors of a training step after all modules, as the losses need them.
 
-        regions: [A, T, R, D]; pooled: [A, T, C], None for anchors that no distractors were inserted into, which the distractor
-        network does not see. Returns the regions scaled by the confidence, unit vectors [A, D], the logits of the confidence
-        [A, T] or None, and weights [A, T], None without temporal saliency."""
+        regions: [A, T, R, D]; pooled: [A, T, C], None for anchors that no distractors were inserted
+        into, which the distractor network does not see. Returns the regions scaled by the
+        confidence, unit vectors [A, D], the logits of the confidence [A, T] or None, and weights
+        [A, T], None without temporal saliency."""
         logits = saliency = None
         if self.distractor is not None and pooled is not None:
             logits = self.distractor(pooled)
             regions = regions * torch.sigmoid(logits)[:, :, None, None]
         if self.saliency is not None:
-            maps = [frame_similarity(clip.unsqueeze(0), clip.unsqueeze(0), rate=0) for clip in regions]
+            maps = [
+                frame_similarity(clip.unsqueeze(0), clip.unsqueeze(0), rate=0) for clip in regions
+            ]
             saliency = self.saliency(torch.cat(maps).squeeze(1))
         return regions, self.vectors(regions, saliency), logits, saliency
 
     def vectors(self, regions: Tensor, saliency: Tensor | None = None) -> Tensor:
-        """Training vectors [N, D] of clips [N, T, R, D], whose frames are weighed by topic guidance, and anchors by saliency."""
+        """Training vectors [N, D] of clips [N, T, R, D], whose frames are weighed by topic
+        guidance, and anchors by saliency."""
         means = regions.mean(2)
         weights = means.new_ones(means.shape[:2]) if self.topic is None else self.topic(means)
         if saliency is not None:
@@ -211,11 +254,14 @@ class VvsNetwork(FrameVectorNetwork):
         return F.normalize((weights.unsqueeze(-1) * means).mean(1), dim=-1)
 
     def refined_maps(self, anchors: Tensor, others: Tensor) -> Tensor:
-        """Raw frame similarities of each anchor with its own other clip, after the comparator. anchors: [A, T, R, D]; others:
-        [A, T', R, D]. Returns [A, T // 4, T' // 4] before clipping."""
+        """Raw frame similarities of each anchor with its own other clip, after the comparator.
+        anchors: [A, T, R, D]; others: [A, T', R, D]. Returns [A, T // 4, T' // 4] before clipping.
+        """
         assert self.comparator is not None  # temporal saliency has one
         pairs = zip(anchors, others, strict=True)
-        maps = torch.cat([frame_similarity(a.unsqueeze(0), b.unsqueeze(0), rate=0) for a, b in pairs])
+        maps = torch.cat(
+            [frame_similarity(a.unsqueeze(0), b.unsqueeze(0), rate=0) for a, b in pairs]
+        )
         for dim in (2, 3):
             maps, _ = pad_to_min_frames(maps, None, dim=dim, min_frames=COMPARATOR_STEP)
         raw: Tensor = self.comparator(maps.squeeze(1))

@@ -1,1 +1,2 @@
-"""Frozen networks and what they give: region features, teacher embeddings, whitening, extraction."""
+"""Frozen networks and what they give: region features, teacher embeddings, whitening,
+extraction."""

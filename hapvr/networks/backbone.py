@@ -1,9 +1,11 @@
-"""The frozen networks: the backbone g, frames to nine region vectors each (method 1.2; ViSiL, HAP-VR 3.1), and the teacher g',
-frames to one embedding each (DINO ViT-S/16, [CLS] of the last block; HAP-VR 3.4).
+"""The frozen networks: the backbone g, frames to nine region vectors each (method 1.2; ViSiL,
+HAP-VR 3.1), and the teacher g', frames to one embedding each (DINO ViT-S/16, [CLS] of the last
+block; HAP-VR 3.4).
 
-Any network of timm can be the backbone. A network of several scales (ResNet, MobileNet, ConvNeXt, Swin) gives L3-iMAC over
-its last four scales. A network of one scale (a vision transformer) gives regions pooled from its last patch tokens. Any
-network that gives one vector per picture can be the teacher: its embeddings become pseudo labels.
+Any network of timm can be the backbone. A network of several scales (ResNet, MobileNet, ConvNeXt,
+Swin) gives L3-iMAC over its last four scales. A network of one scale (a vision transformer) gives
+regions pooled from its last patch tokens. Any network that gives one vector per picture can be the
+teacher: its embeddings become pseudo labels.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,21 +32,24 @@ class Backbone(weights.FrozenNetwork):
     descriptor: str = "regions"
 
     def regions(self, frames: Tensor) -> Tensor:
-        """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors, before whitening. With another
-        `backbone.descriptor` it is one vector of a frame, [B, 1, C]."""
+        """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors,
+        before whitening. With another `backbone.descriptor` it is one vector of a frame, [B, 1, C].
+        """
         vectors = DESCRIPTORS[self.descriptor](self.output(frames))
         return vectors if vectors.dim() == 3 else vectors[:, None]
 
     def regions_and_means(self, frames: Tensor) -> Tensor:
-        """As `regions`, with a tenth row: the mean over regions before any normalisation. Returns [B, 10, C]."""
+        """As `regions`, with a tenth row: the mean over regions before any normalisation. Returns
+        [B, 10, C]."""
         maps = self.output(frames)
         means = torch.cat([pooled.flatten(2).mean(-1) for pooled in pooled_maps(maps)], dim=1)
         return torch.cat([region_vectors(maps), means[:, None]], dim=1)
 
 
 class PatchTokens(nn.Module):
-    """A vision transformer whose output is one map of regions: means of its last patch tokens over 3 x 3 windows. These are the
-    windows of L3-iMAC's last scale, three sevenths of the side wide."""
+    """A vision transformer whose output is one map of regions: means of its last patch tokens over
+    3 x 3 windows. These are the windows of L3-iMAC's last scale, three sevenths of the side wide.
+    """
 
     def __init__(self, transformer: nn.Module) -> None:
         super().__init__()
@@ -59,26 +64,34 @@ class PatchTokens(nn.Module):
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
-    """The backbone of a configuration. A network of four scales is taken as it is, one of a single scale as `PatchTokens`.
-    Raises DataError for weights that are missing or do not fit, ConfigError for an architecture, option or crop without 3 x 3 regions."""
-    network, identity = weights.create_network(config, features_only=True, out_indices=(-4, -3, -2, -1))
+    """The backbone of a configuration. A network of four scales is taken as it is, one of a single
+    scale as `PatchTokens`. Raises DataError for weights that are missing or do not fit, ConfigError
+    for an architecture, option or crop without 3 x 3 regions."""
+    network, identity = weights.create_network(
+        config, features_only=True, out_indices=(-4, -3, -2, -1)
+    )
     if len(set(network.feature_info.reduction())) == 1:  # type: ignore[operator, union-attr]
         network = PatchTokens(weights.create_embedding_network(config)[0])
         identity = replace(identity, sha256=weights.state_sha256(network.state_dict()))
     mean, std = weights.pixel_statistics(config)
     settings = stated_settings(config, identity)
-    backbone = Backbone(network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor)
+    backbone = Backbone(
+        network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor
+    )
     regions, problem = _try_out(backbone.regions, config.crop_px)
     if problem or regions.shape[1] != config.num_regions:
         raise ConfigError(
-            f"backbone: {identity.architecture} gives no 3 x 3 regions of crops of {config.crop_px} px "
-            f"({problem or f'{regions.shape[1]} regions'}); set backbone.crop_px to 224 or to what the network was made for"
+            f"backbone: {identity.architecture} gives no 3 x 3 regions of crops of "
+            f"{config.crop_px} px "
+            f"({problem or f'{regions.shape[1]} regions'}); set backbone.crop_px to 224 or "
+            "to what the network was made for"
         )
     return backbone
 
 
 class Graph(nn.Module):
-    """A function of one or two tensors, and the module whose weights it uses, for converters to other formats."""
+    """A function of one or two tensors, and the module whose weights it uses, for converters to
+    other formats."""
 
     def __init__(self, run: Callable[..., Tensor], network: nn.Module) -> None:
         super().__init__()
@@ -90,7 +103,8 @@ class Graph(nn.Module):
 
 @torch.inference_mode()
 def _try_out(run: Callable[[Tensor], Any], crop_px: int) -> tuple[Any, str]:
-    """What a network makes of one black frame, and why it does not; so it is refused before any work is done."""
+    """What a network makes of one black frame, and why it does not; so it is refused before any
+    work is done."""
     try:
         return run(torch.zeros(1, 3, crop_px, crop_px, dtype=torch.uint8)), ""
     except (AssertionError, AttributeError, RuntimeError, ValueError) as error:
@@ -98,47 +112,60 @@ def _try_out(run: Callable[[Tensor], Any], crop_px: int) -> tuple[Any, str]:
 
 
 def region_vectors(maps: Sequence[Tensor]) -> Tensor:
-    """L3-iMAC: feature maps to unit region vectors. maps: [B, C_l, H_l, W_l], see `pooled_maps`. All are L2-normalised over
-    channels, concatenated, and L2-normalised. Returns [B, 9, sum C_l]."""
+    """L3-iMAC: feature maps to unit region vectors. maps: [B, C_l, H_l, W_l], see `pooled_maps`.
+    All are L2-normalised over channels, concatenated, and L2-normalised. Returns [B, 9, sum C_l].
+    """
     vectors = torch.cat([F.normalize(regions, dim=1) for regions in pooled_maps(maps)], dim=1)
     return F.normalize(vectors.flatten(2).transpose(1, 2), dim=-1)
 
 
 def imac(maps: Sequence[Tensor]) -> Tensor:
-    """iMAC: the largest value of each channel of maps that have unit norm over channels at each position (TCA 3.1).
-    maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map one after the other."""
-    return torch.cat([F.normalize(F.normalize(one.float(), dim=1).amax((2, 3)), dim=1) for one in maps], dim=1)
+    """iMAC: the largest value of each channel of maps that have unit norm over channels at each
+    position (TCA 3.1). maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map
+    one after the other."""
+    return torch.cat(
+        [F.normalize(F.normalize(one.float(), dim=1).amax((2, 3)), dim=1) for one in maps], dim=1
+    )
 
 
 def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
-    """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over channels at each position.
-    maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are floor(1.5 p) wide and p apart.
-    Returns [B, sum C_l], a unit vector for each map one after the other."""
+    """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over
+    channels at each position. maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side /
+    7) the windows are floor(1.5 p) wide and p apart. Returns [B, sum C_l], a unit vector for each
+    map one after the other."""
     vectors = []
     for one in maps:
         stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
         regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
-        assert regions.shape[-2:] == GRID, f"maps of {tuple(one.shape[-2:])} give {tuple(regions.shape[-2:])} regions"
+        assert regions.shape[-2:] == GRID, (
+            f"maps of {tuple(one.shape[-2:])} give {tuple(regions.shape[-2:])} regions"
+        )
         vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
     return torch.cat(vectors, dim=1)
 
 
 DESCRIPTORS = {"regions": region_vectors, "imac": imac, "l3_irmac": l3_irmac}
-"""Maps [B, C_l, H_l, W_l] to [B, 9, C] or [B, C], by the name that `backbone.descriptor` gives it."""
+"""Maps [B, C_l, H_l, W_l] to [B, 9, C] or [B, C], by the name that `backbone.descriptor` gives it.
+"""
 
 
 def frame_extras(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Pooled vectors [B, C] and magnitudes [B] from the result of `Backbone.regions_and_means` [B, 10, C]."""
+    """Pooled vectors [B, C] and magnitudes [B] from the result of `Backbone.regions_and_means` [B,
+    10, C]."""
     regions, means = vectors[:, :NUM_REGIONS], vectors[:, NUM_REGIONS]
     return F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1)
 
 
 def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
-    """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation.
-    maps: [B, C_l, H_l, W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of about
-    half its size and half that stride to 3 x 3."""
+    """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation. maps: [B, C_l, H_l,
+    W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of
+    about half its size and half that stride to 3 x 3."""
     return [
-        (one if one.shape[-2:] == GRID else F.max_pool2d(one, *region_kernel(stage, int(one.shape[-1])))).float()
+        (
+            one
+            if one.shape[-2:] == GRID
+            else F.max_pool2d(one, *region_kernel(stage, int(one.shape[-1])))
+        ).float()
         for stage, one in enumerate(maps)
     ]
 
@@ -155,7 +182,9 @@ class Teacher(weights.FrozenNetwork):
         """[B, 3, S, S] uint8 -> the same frames with sides of crop_px."""
         if frames.shape[-1] == self.crop_px:
             return frames
-        resized = F.interpolate(frames.float(), size=(self.crop_px, self.crop_px), mode="bilinear", antialias=True)
+        resized = F.interpolate(
+            frames.float(), size=(self.crop_px, self.crop_px), mode="bilinear", antialias=True
+        )
         return resized.round().clamp(0, 255).to(frames.dtype)
 
     def embed(self, frames: Tensor) -> Tensor:
@@ -165,19 +194,23 @@ class Teacher(weights.FrozenNetwork):
 
 
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
-    """The teacher of a configuration, for frames of crop_px unless the configuration names a crop of its own.
-    Raises DataError for weights that cannot be had or do not fit, ConfigError for an architecture that timm does not know or
-    that gives no single vector."""
+    """The teacher of a configuration, for frames of crop_px unless the configuration names a crop
+    of its own. Raises DataError for weights that cannot be had or do not fit, ConfigError for an
+    architecture that timm does not know or that gives no single vector."""
     network, identity = weights.create_embedding_network(config)
     mean, std = weights.pixel_statistics(config)
-    settings = stated_settings(config, identity) | ({} if config.crop_px is None else {"crop_px": config.crop_px})
+    settings = stated_settings(config, identity) | (
+        {} if config.crop_px is None else {"crop_px": config.crop_px}
+    )
     side = config.crop_px or crop_px
     teacher = Teacher(network, identity, settings, side, mean, std, config.precision, dims=0)
     output, problem = _try_out(teacher.output, side)
     if not isinstance(output, Tensor) or output.dim() != 2:
         raise ConfigError(
-            f"teacher: {identity.architecture} gives no single vector for a crop of {side} px{problem and ': '}{problem}; set "
-            "teacher.crop_px to what the network was made for, name another architecture, or give teacher.options such as "
+            f"teacher: {identity.architecture} gives no single vector for a crop of {side} "
+            f"px{problem and ': '}{problem}; set "
+            "teacher.crop_px to what the network was made for, name another architecture, or "
+            "give teacher.options such as "
             "{global_pool: avg}"
         )
     return replace(teacher, dims=int(output.shape[1]))
@@ -186,21 +219,28 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
 def pseudo_labels(query: Tensor, reference: Tensor, settings: PseudoLabelSettings) -> Tensor:
     """Ternary labels of all frame pairs from teacher embeddings (HAP-VR Eq. 13 and 14).
 
-    query: [..., T, D]; reference: [..., T', D]; both finite, and leading dimensions broadcast. For each query frame, the part
-    `top_rate` of reference frames with the largest cosine is positive (1), the part `bottom_rate` with the smallest is negative
-    (-1), and the rest is ignored (0). Returns int8 [..., T, T'].
+    query: [..., T, D]; reference: [..., T', D]; both finite, and leading dimensions broadcast. For
+    each query frame, the part `top_rate` of reference frames with the largest cosine is positive
+    (1), the part `bottom_rate` with the smallest is negative (-1), and the rest is ignored (0).
+    Returns int8 [..., T, T'].
 
-    A frame is in the top if less than top_rate of its row lies strictly above it. Cosines that are equal to within 1e-6 share a
-    label, and a frame that is both top and bottom is ignored."""
+    A frame is in the top if less than top_rate of its row lies strictly above it. Cosines that are
+    equal to within 1e-6 share a label, and a frame that is both top and bottom is ignored."""
     # At least float32: half precision makes ties of distinct cosines.
     dtype = torch.promote_types(torch.promote_types(query.dtype, reference.dtype), torch.float32)
     with torch.no_grad():
-        cosine = F.normalize(query.to(dtype), dim=-1) @ F.normalize(reference.to(dtype), dim=-1).transpose(-1, -2)
+        cosine = F.normalize(query.to(dtype), dim=-1) @ F.normalize(
+            reference.to(dtype), dim=-1
+        ).transpose(-1, -2)
         # Products of equal frames may differ in the last bits, but must tie.
         values = (cosine * 2**20).round().contiguous()
         ordered, size = values.sort(-1).values, values.shape[-1]
         above = size - torch.searchsorted(ordered, values, right=True)
         below = torch.searchsorted(ordered, values)
-        # The margin keeps a product such as 0.14 * 50 = 7.000000000000001 from admitting an eighth frame.
-        top, bottom = above < settings.top_rate * size - 1e-9, below < settings.bottom_rate * size - 1e-9
+        # The margin keeps a product such as 0.14 * 50 = 7.000000000000001 from admitting an eighth
+        # frame.
+        top, bottom = (
+            above < settings.top_rate * size - 1e-9,
+            below < settings.bottom_rate * size - 1e-9,
+        )
         return top.to(torch.int8) - bottom.to(torch.int8)

@@ -1,7 +1,8 @@
 """Frames to features: batches across videos through a frozen network, results back per video.
 
-A processor runs networks, and the ONNX files of bundles, by OpenVINO, which is imported here alone, where it is first used,
-and without torch. It needs a third to a half of torch's processor time, and runs any length of batch or video.
+A processor runs networks, and the ONNX files of bundles, by OpenVINO, which is imported here alone,
+where it is first used, and without torch. It needs a third to a half of torch's processor time, and
+runs any length of batch or video.
 """
 
 from __future__ import annotations
@@ -39,10 +40,14 @@ Vectors = npt.NDArray[np.float32]
 Embed = Callable[[Frames], Vectors]
 """Frames to vectors: [B, 3, S, S] uint8 -> [B, ...] float32."""
 
-OPERATIONS = """Add AveragePool Cast Clip Concat Conv Div Erf Expand Gather Gelu GlobalAveragePool HardSigmoid HardSwish Identity
-LayerNormalization MatMul Max MaxPool Mul Neg Pad Pow ReduceL2 ReduceMax ReduceMean ReduceSum Relu Reshape Resize Shape
-Sigmoid Sign Slice Softmax Split Sqrt Squeeze Sub Tanh TopK Transpose Unsqueeze"""
-"""What our ONNX files may be made of: no control flow; of indexes only Gather's, which OpenVINO compares with the length."""
+OPERATIONS = """
+Add AveragePool Cast Clip Concat Conv Div Erf Expand Gather Gelu GlobalAveragePool HardSigmoid
+HardSwish Identity LayerNormalization MatMul Max MaxPool Mul Neg Pad Pow ReduceL2 ReduceMax
+ReduceMean ReduceSum Relu Reshape Resize Shape Sigmoid Sign Slice Softmax Split Sqrt Squeeze Sub
+Tanh TopK Transpose Unsqueeze
+"""
+"""What our ONNX files may be made of: no control flow; of indexes only Gather's, which OpenVINO
+compares with the length."""
 
 READ_AHEAD = 2
 """Clips decoded while the network is busy; this bounds memory."""
@@ -52,38 +57,53 @@ _one_at_a_time = threading.RLock()
 
 
 class CompiledNetwork:
-    """A network ready to run: arrays in, its first output out. Any thread may call it; one at a time runs. It pins no thread to
-    a processor: other processes work at the same time."""
+    """A network ready to run: arrays in, its first output out. Any thread may call it; one at a
+    time runs. It pins no thread to a processor: other processes work at the same time."""
 
     def __init__(
-        self, model: Path | bytes | Any, *, num_threads: int | None = None, precision: Precision = "float32"
+        self,
+        model: Path | bytes | Any,
+        *,
+        num_threads: int | None = None,
+        precision: Precision = "float32",
     ) -> None:
-        """model: an ONNX file, its content, or what `convert` gives. num_threads: None for all processors that this process may
-        use. precision: bfloat16 is taken where the processor multiplies it. Raises DataError for a file that cannot be read."""
+        """model: an ONNX file, its content, or what `convert` gives. num_threads: None for all
+        processors that this process may use. precision: bfloat16 is taken where the processor
+        multiplies it. Raises DataError for a file that cannot be read."""
         import openvino
 
         self._tensor = openvino.Tensor
         with _one_at_a_time:
             core = _core()
-        half = precision == "bfloat16" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        half = precision == "bfloat16" and "BF16" in core.get_property(
+            "CPU", "OPTIMIZATION_CAPABILITIES"
+        )
         properties = {
             "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
             "INFERENCE_NUM_THREADS": num_threads or len(os.sched_getaffinity(0)),
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,
-            # Operations prepared for sizes seen before: 5000 by default, which is a megabyte more for each new pair of lengths
-            # of videos. 64 are as fast for batches, and cost a tenth for pairs that all have lengths of their own.
+            # Operations prepared for sizes seen before: 5000 by default, which is a megabyte more
+            # for each new pair of lengths of videos. 64 are as fast for batches, and cost a tenth
+            # for pairs that all have lengths of their own.
             "CPU_RUNTIME_CACHE_CAPACITY": "64",
         }
         self._name = model if isinstance(model, Path) else "it"
         try:
             if isinstance(model, Path | bytes):
-                # before anything is converted, which already computes constants: others may never end, or read foreign memory
-                kinds = set(_operations(memoryview(model if isinstance(model, bytes) else model.read_bytes())))
+                # before anything is converted, which already computes constants: others may never
+                # end, or read foreign memory
+                kinds = set(
+                    _operations(
+                        memoryview(model if isinstance(model, bytes) else model.read_bytes())
+                    )
+                )
                 if found := kinds - set(OPERATIONS.split()):
                     raise RuntimeError(f"not in our networks: {', '.join(sorted(found))[:99]!a}")
                 frontend = openvino.frontend.FrontEndManager().load_by_framework("onnx")
-                model = frontend.convert(frontend.load(model if isinstance(model, Path) else io.BytesIO(model)))
+                model = frontend.convert(
+                    frontend.load(model if isinstance(model, Path) else io.BytesIO(model))
+                )
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except Exception as error:  # the converter raises classes of its own
             raise DataError(f"OpenVINO cannot load {self._name} ({_last_line(error)})") from error
@@ -93,17 +113,22 @@ class CompiledNetwork:
         """Raises DataError for a network that does not take these."""
         try:
             with self._lock:
-                for place, values in enumerate(inputs):  # a tenth of what `infer` itself takes to look at arrays
+                for place, values in enumerate(
+                    inputs
+                ):  # a tenth of what `infer` itself takes to look at arrays
                     tensor = self._tensor(np.ascontiguousarray(values), shared_memory=True)
                     self._request.set_input_tensor(place, tensor)
                 self._request.infer(share_outputs=True)
                 return np.array(self._request.get_output_tensor(0).data)
         except (RuntimeError, ValueError) as error:
-            raise DataError(f"OpenVINO cannot run {self._name} ({_last_line(error)}); export it again") from error
+            raise DataError(
+                f"OpenVINO cannot run {self._name} ({_last_line(error)}); export it again"
+            ) from error
 
 
 def _operations(data: memoryview, fields: tuple[int, ...] = (7, 1, 4)) -> Iterator[str]:
-    """The kind of each operation of an ONNX file, which is a protobuf. fields: the way to `graph.node.op_type`."""
+    """The kind of each operation of an ONNX file, which is a protobuf. fields: the way to
+    `graph.node.op_type`."""
     place = 0
 
     def number() -> int:
@@ -116,10 +141,14 @@ def _operations(data: memoryview, fields: tuple[int, ...] = (7, 1, 4)) -> Iterat
         value = number() if kind in (0, 2) else 0
         size = {1: 8, 2: value, 5: 4}.get(kind, 0)
         part, place = data[place : place + size], place + size
-        if kind not in (0, 1, 2, 5) or (field == 25 and len(fields) == 3):  # a function of the file may have any name
+        if kind not in (0, 1, 2, 5) or (
+            field == 25 and len(fields) == 3
+        ):  # a function of the file may have any name
             yield "unreadable parts or functions"
         elif kind == 2 and field == fields[0]:
-            yield from _operations(part, fields[1:]) if fields[1:] else [str(part, "utf-8", "replace")]
+            yield from (
+                _operations(part, fields[1:]) if fields[1:] else [str(part, "utf-8", "replace")]
+            )
 
 
 def _last_line(error: Exception) -> str:
@@ -130,19 +159,30 @@ def _last_line(error: Exception) -> str:
 
 @cache
 def _core() -> Any:
-    """The one `Core` of this process, which keeps it forever. The CPU plugin that a Core loads gives its thread a signal stack, and
-    puts back the former one when it goes. If two of them go in the order in which they came, the thread is left with a stack that
-    was freed, and the next signal that Python handles ends the process."""
+    """The one `Core` of this process, which keeps it forever. The CPU plugin that a Core loads
+    gives its thread a signal stack, and puts back the former one when it goes. If two of them go in
+    the order in which they came, the thread is left with a stack that was freed, and the next
+    signal that Python handles ends the process."""
     import openvino
 
     return openvino.Core()
 
 
-def open_backbone(config: BackboneConfig, device: str, *, extras: bool = False) -> Backbone | PackagedBackbone:
-    """The backbone of a configuration, without torch where a processor runs a packaged one. extras: see `region_embedder`.
-    Raises as `load_backbone` and `packaged_backbone` do."""
-    packaged = config.weights.source == "packaged" and config.architecture.removesuffix(".in1k") in PACKAGES
-    if packaged and on_processor(device) and not (config.options or extras) and config.descriptor == "regions":
+def open_backbone(
+    config: BackboneConfig, device: str, *, extras: bool = False
+) -> Backbone | PackagedBackbone:
+    """The backbone of a configuration, without torch where a processor runs a packaged one. extras:
+    see `region_embedder`. Raises as `load_backbone` and `packaged_backbone` do."""
+    packaged = (
+        config.weights.source == "packaged"
+        and config.architecture.removesuffix(".in1k") in PACKAGES
+    )
+    if (
+        packaged
+        and on_processor(device)
+        and not (config.options or extras)
+        and config.descriptor == "regions"
+    ):
         return packaged_backbone(config)
     from hapvr.networks.backbone import load_backbone
 
@@ -156,10 +196,13 @@ def region_embedder(
     *,
     extras: bool = False,
 ) -> Embed:
-    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device` once. whitening: none gives
-    regions as the network has them. extras: append the pooled vector and magnitude of each frame, see `hapvr.model.family`."""
+    """[B, 3, H, W] uint8 crops -> [B, 9, D] float32 regions; moves a network of torch to `device`
+    once. whitening: none gives regions as the network has them. extras: append the pooled vector
+    and magnitude of each frame, see `hapvr.model.family`."""
     if isinstance(backbone, PackagedBackbone):
-        return CompiledNetwork(backbone.graph(whitening).SerializeToString(), precision=backbone.precision)
+        return CompiledNetwork(
+            backbone.graph(whitening).SerializeToString(), precision=backbone.precision
+        )
     import torch
     from torch.nn import functional as F
 
@@ -168,7 +211,9 @@ def region_embedder(
 
     device = choose_device(device)
     if whitening is not None:
-        mean, scale = (torch.from_numpy(part).to(device) for part in (whitening.mean, whitening.scale))
+        mean, scale = (
+            torch.from_numpy(part).to(device) for part in (whitening.mean, whitening.scale)
+        )
 
     def finish(vectors: Tensor) -> Tensor:
         regions = vectors[:, :NUM_REGIONS]
@@ -181,7 +226,8 @@ def region_embedder(
 
 
 def teacher_embedder(teacher: Teacher, device: torch.device | str) -> Embed:
-    """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings; moves the network to `device` once."""
+    """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings; moves the network to `device`
+    once."""
     return _embedder(teacher, "embed", choose_device(device), before=teacher.resized)
 
 
@@ -193,9 +239,10 @@ def _embedder(
     before: Callable[[Tensor], Tensor] = lambda frames: frames,
     after: Callable[[Tensor], Tensor] = lambda vectors: vectors,
 ) -> Embed:
-    """Frames to vectors by a frozen network of torch, which is moved to `device`. A processor runs it by OpenVINO, into which it is
-    converted at the first batch, a GPU by torch. Vectors agree to rounding. method: of `frozen`, that runs. before: what is done to
-    the frames, and after: to the vectors, both on the device."""
+    """Frames to vectors by a frozen network of torch, which is moved to `device`. A processor runs
+    it by OpenVINO, into which it is converted at the first batch, a GPU by torch. Vectors agree to
+    rounding. method: of `frozen`, that runs. before: what is done to the frames, and after: to the
+    vectors, both on the device."""
     import torch
 
     frozen.network.to(device)
@@ -214,14 +261,17 @@ def _embedder(
 
     def embed(frames: Frames) -> Vectors:
         with torch.inference_mode():
-            return np.asarray(after(run()(before(torch.from_numpy(frames).to(device)))).cpu().numpy())
+            return np.asarray(
+                after(run()(before(torch.from_numpy(frames).to(device)))).cpu().numpy()
+            )
 
     return embed
 
 
 def _compile(frozen: Backbone | Teacher, method: str) -> CompiledNetwork:
-    """A method of a frozen network, [B, 3, crop_px, crop_px] uint8 -> [B, ...] float32, for any B. The same one is converted once
-    in a process, which takes seconds. Raises DataError for what OpenVINO cannot convert."""
+    """A method of a frozen network, [B, 3, crop_px, crop_px] uint8 -> [B, ...] float32, for any B.
+    The same one is converted once in a process, which takes seconds. Raises DataError for what
+    OpenVINO cannot convert."""
     import openvino
     import torch
 
@@ -238,25 +288,37 @@ def _compile(frozen: Backbone | Teacher, method: str) -> CompiledNetwork:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of tracing: sizes become constants, as they shall
-                model = openvino.convert_model(Graph(run, frozen.network).eval(), example_input=probe[:2])
+                model = openvino.convert_model(
+                    Graph(run, frozen.network).eval(), example_input=probe[:2]
+                )
             model.reshape([-1, *size])
-        except Exception as error:  # the converter raises RuntimeError, TypeError, ValueError and classes of its own
+        # the converter raises RuntimeError, TypeError, ValueError and classes of its own
+        except Exception as error:
             raise DataError(f"OpenVINO cannot convert it ({_last_line(error)})") from error
-        made = CompiledNetwork(model, num_threads=torch.get_num_threads(), precision=frozen.precision)
+        made = CompiledNetwork(
+            model, num_threads=torch.get_num_threads(), precision=frozen.precision
+        )
         wanted, found = run(probe), torch.from_numpy(made(probe.numpy()))
-        # A network whose code takes the batch for a constant would give something else, without a word. Half precision
-        # gives a cosine of 0.99 and more.
-        if found.shape != wanted.shape or torch.cosine_similarity(wanted, found, dim=-1).min() < 0.95:
+        # A network whose code takes the batch for a constant would give something else, without a
+        # word. Half precision gives a cosine of 0.99 and more.
+        if (
+            found.shape != wanted.shape
+            or torch.cosine_similarity(wanted, found, dim=-1).min() < 0.95
+        ):
             raise DataError("OpenVINO gives other vectors than torch")
         return _kept.setdefault(key, made)
 
 
 def embed_by_networks(
-    clips: Iterable[tuple[str, Frames]], networks: Sequence[Embed], *, batch_frames: int = BATCH_FRAMES
+    clips: Iterable[tuple[str, Frames]],
+    networks: Sequence[Embed],
+    *,
+    batch_frames: int = BATCH_FRAMES,
 ) -> Iterator[tuple[str, list[Vectors]]]:
-    """Run each network over the frames of many clips, a full batch at a time whatever the clips' lengths.
-    clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them in advance. Yields (key, [N, ...] of
-    each network) in order. Memory holds one batch, the results of its clips, and the clips made in advance."""
+    """Run each network over the frames of many clips, a full batch at a time whatever the clips'
+    lengths. clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them
+    in advance. Yields (key, [N, ...] of each network) in order. Memory holds one batch, the results
+    of its clips, and the clips made in advance."""
     waiting: deque[tuple[str, int]] = deque()
     pending: Frames = np.empty(0, np.uint8)
     made: list[list[Vectors]] = [[] for _ in networks]
@@ -284,7 +346,8 @@ def embed_by_networks(
 
 
 def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
-    """The same items, made in a thread READ_AHEAD of them in advance; an exception comes after the items before it."""
+    """The same items, made in a thread READ_AHEAD of them in advance; an exception comes after the
+    items before it."""
     iterator = iter(items)
     end: Any = object()
     with ThreadPoolExecutor(1, "read ahead") as thread:
@@ -301,9 +364,12 @@ def read_ahead(items: Iterable[Item]) -> Generator[Item, None, None]:
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """`auto` is the first CUDA device where there is one. Raises ConfigError for `cuda` where there is none."""
+    """`auto` is the first CUDA device where there is one. Raises ConfigError for `cuda` where there
+    is none."""
     import torch
 
     if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device is cuda, and torch finds no GPU that it can use; set device: auto, or cpu")
+        raise ConfigError(
+            "device is cuda, and torch finds no GPU that it can use; set device: auto, or cpu"
+        )
     return torch.device(name if name != "auto" else "cuda" if torch.cuda.is_available() else "cpu")

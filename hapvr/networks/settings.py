@@ -17,15 +17,18 @@ class Weights(Settings):
     """Where the weights of a frozen network come from."""
 
     source: Literal["pretrained", "packaged", "file", "random"] = "pretrained"
-    """`pretrained`: published for the architecture, from the hub or its local cache; `packaged`: from an installed Python package, for
-    tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`: .safetensors, or .pth of plain tensors; `random`: seeded, for tests"""
+    """`pretrained`: published for the architecture, from the hub or its local cache; `packaged`:
+    from an installed Python package, for tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`:
+    .safetensors, or .pth of plain tensors; `random`: seeded, for tests"""
     path: Path | None = Field(default=None, description="of `source: file`")
     seed: int = Field(default=0, description="of `source: random`")
 
     @model_validator(mode="after")
     def _check(self) -> Weights:
         if (self.path is None) == (self.source == "file"):
-            raise ValueError(f"source {self.source} {'needs a' if self.path is None else 'takes no'} `path`")
+            raise ValueError(
+                f"source {self.source} {'needs a' if self.path is None else 'takes no'} `path`"
+            )
         return self
 
 
@@ -40,15 +43,22 @@ class FrozenNetworkConfig(Settings):
     """more arguments of `timm.create_model`, e.g. `{pad_type: same}`"""
     weights: Weights = Weights()
     precision: Precision = "float32"
-    """of the network alone; changing it invalidates what the network has made. bfloat16 is taken where the processor or GPU
-    multiplies it, about twice as fast, and float32 elsewhere; what either made is used together"""
+    """of the network alone; changing it invalidates what the network has made. bfloat16 is taken
+    where the processor or GPU multiplies it, about twice as fast, and float32 elsewhere; what
+    either made is used together"""
 
     @field_validator("options")
     @classmethod
-    def _bounded(cls, options: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+    def _bounded(
+        cls, options: dict[str, bool | int | float | str]
+    ) -> dict[str, bool | int | float | str]:
         for name, value in options.items():
             # how often parts of a network are repeated; sides and widths
-            most = 128 if any(word in name for word in ("depth", "layer", "block", "multiplier")) else 4096
+            most = (
+                128
+                if any(word in name for word in ("depth", "layer", "block", "multiplier"))
+                else 4096
+            )
             if not isinstance(value, str) and not -most <= value <= most:
                 raise ValueError(f"{name}: {value!s:.120} is not between {-most} and {most}")
         return options
@@ -94,17 +104,23 @@ class FeaturesConfig(Settings):
     """What is kept of every frame in addition to its whitened regions."""
 
     pooled: bool = False
-    """the mean of the regions before whitening and its magnitude, also of training views; VVS needs them"""
+    """the mean of the regions before whitening and its magnitude, also of training views; VVS needs
+    them"""
 
 
 class PseudoLabelSettings(Settings):
     """Frame pseudo labels from the teacher (HAP-VR Eq. 13, 14)."""
 
     top_rate: Rate = Field(default=0.35, description="r_t, the part of each row with the label 1")
-    bottom_rate: Rate = Field(default=0.35, description="r_b, the part of each row with the label -1")
+    bottom_rate: Rate = Field(
+        default=0.35, description="r_b, the part of each row with the label -1"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> PseudoLabelSettings:
         if self.top_rate + self.bottom_rate > 1 + 1e-9:
-            raise ValueError(f"top_rate + bottom_rate must be at most 1, got {self.top_rate + self.bottom_rate:g}")
+            raise ValueError(
+                f"top_rate + bottom_rate must be at most 1, got "
+                f"{self.top_rate + self.bottom_rate:g}"
+            )
         return self

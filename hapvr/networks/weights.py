@@ -1,6 +1,8 @@
-"""The frozen networks of timm and their weights: published, packaged, from a file, or seeded random; and their identity.
+"""The frozen networks of timm and their weights: published, packaged, from a file, or seeded
+random; and their identity.
 
-timm and the hub's client are imported where they are used: a stored model needs neither, and timm takes 2.5 seconds.
+timm and the hub's client are imported where they are used: a stored model needs neither, and timm
+takes 2.5 seconds.
 """
 
 import logging
@@ -28,14 +30,24 @@ MAX_PARAMETERS = 4_000_000_000
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-PREFIXES = ("state_dict.", "module.", "model.", "student.", "teacher.", "backbone.", "encoder.", "visual.", "trunk.")
+PREFIXES = (
+    "state_dict.",
+    "module.",
+    "model.",
+    "student.",
+    "teacher.",
+    "backbone.",
+    "encoder.",
+    "visual.",
+    "trunk.",
+)
 """What training code puts before a network's own names, from the outside in."""
 
 
 @dataclass(frozen=True)
 class FrozenNetwork:
-    """A network whose weights are never trained, and what it is.
-    crop_px: side of the frames that it sees. mean, std: of pixels in [0, 1]. settings: what determines the output for a crop
+    """A network whose weights are never trained, and what it is. crop_px: side of the frames that
+    it sees. mean, std: of pixels in [0, 1]. settings: what determines the output for a crop
     (weights, precision and what the configuration changes), as features and models record it."""
 
     network: nn.Module
@@ -48,18 +60,26 @@ class FrozenNetwork:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Its weights by name."""
-        return {name: tensor.cpu().contiguous().numpy() for name, tensor in self.network.state_dict().items()}
+        return {
+            name: tensor.cpu().contiguous().numpy()
+            for name, tensor in self.network.state_dict().items()
+        }
 
     def output(self, frames: Tensor) -> Any:
         """What the network makes of [B, 3, crop_px, crop_px] uint8."""
-        pixels = normalize_pixels(frames, self.mean, self.std).contiguous(memory_format=torch.channels_last)
-        with torch.autocast(pixels.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+        pixels = normalize_pixels(frames, self.mean, self.std).contiguous(
+            memory_format=torch.channels_last
+        )
+        with torch.autocast(
+            pixels.device.type, dtype=torch.bfloat16, enabled=self.precision == "bfloat16"
+        ):
             return self.network(pixels)
 
 
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of timm in eval mode with frozen parameters. build: more arguments of `timm.create_model`. Raises ConfigError
-    for an architecture or option that timm refuses, DataError if the weights cannot be had or do not fill the network."""
+    """A network of timm in eval mode with frozen parameters. build: more arguments of
+    `timm.create_model`. Raises ConfigError for an architecture or option that timm refuses,
+    DataError if the weights cannot be had or do not fill the network."""
     weights, architecture, state = config.weights, config.architecture, None
     if weights.source == "packaged":
         tensors = map(torch.from_numpy, packaged_tensors(architecture).values())
@@ -73,15 +93,20 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
         with torch.device("meta"):
             size = sum(values.numel() for values in _build(config, build).parameters())
         if size > MAX_PARAMETERS:
-            raise ConfigError(f"options: {architecture} has {size:,} parameters; at most {MAX_PARAMETERS:,} are built")
+            raise ConfigError(
+                f"options: {architecture} has {size:,} parameters; at most "
+                f"{MAX_PARAMETERS:,} are built"
+            )
     network = _build(config, build, seed=weights.seed, state=state)
     network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
-    return network, WeightsIdentity(architecture, weights.source, state_sha256(network.state_dict()))
+    return network, WeightsIdentity(
+        architecture, weights.source, state_sha256(network.state_dict())
+    )
 
 
 def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of timm without its classifier, which gives one vector per picture. It takes any side where the architecture
-    allows it. Raises as `create_network` does."""
+    """A network of timm without its classifier, which gives one vector per picture. It takes any
+    side where the architecture allows it. Raises as `create_network` does."""
     try:
         return create_network(config, num_classes=0, dynamic_img_size=True)
     except ConfigError:  # convolutional networks take any side without this argument
@@ -89,15 +114,21 @@ def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, We
 
 
 def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of pixels in [0, 1], per channel, that the architecture was trained with."""
+    """Mean and standard deviation of pixels in [0, 1], per channel, that the architecture was
+    trained with."""
     import timm
 
     known = timm.get_pretrained_cfg(config.architecture)
-    return (known.mean, known.std) if known and known.mean and known.std else (IMAGENET_MEAN, IMAGENET_STD)
+    return (
+        (known.mean, known.std)
+        if known and known.mean and known.std
+        else (IMAGENET_MEAN, IMAGENET_STD)
+    )
 
 
 def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """[B, 3, H, W] uint8 -> float32 in [0, 1], then mean and standard deviation taken out per channel."""
+    """[B, 3, H, W] uint8 -> float32 in [0, 1], then mean and standard deviation taken out per
+    channel."""
     means = torch.tensor(mean, device=frames.device).view(-1, 1, 1)
     deviations = torch.tensor(std, device=frames.device).view(-1, 1, 1)
     return (frames.float() / 255 - means) / deviations
@@ -109,10 +140,15 @@ def state_sha256(state: dict[str, Tensor]) -> str:
 
 
 def _build(
-    config: FrozenNetworkConfig, build: Mapping[str, Any], *, seed: int = 0, state: dict[str, Tensor] | None = None
+    config: FrozenNetworkConfig,
+    build: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    state: dict[str, Tensor] | None = None,
 ) -> nn.Module:
-    """The network with seeded random weights, or with a `state` that `_fitted` gave. Zero-initialised last norms of random networks
-    are left out, since such residual blocks would compute nothing."""
+    """The network with seeded random weights, or with a `state` that `_fitted` gave.
+    Zero-initialised last norms of random networks are left out, since such residual blocks would
+    compute nothing."""
     import timm
 
     architecture = config.architecture
@@ -126,32 +162,54 @@ def _build(
     try:
         with seeded(seed):
             network: nn.Module = timm.create_model(architecture, **options)
-    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AssertionError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise ConfigError(
-            f"architecture: timm {timm.__version__} cannot make {architecture} with {config.options | dict(build)}: "
+            f"architecture: timm {timm.__version__} cannot make {architecture} with "
+            f"{config.options | dict(build)}: "
             f"{' '.join(str(error).split())[:300]}; `timm.list_models()` has the names"
         ) from error
     return network
 
 
 def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -> dict[str, Tensor]:
-    """The tensors of a file under timm's names, which fill the network: all but its classifier must be there. Prefixes of wrappers
-    are taken off, and what timm converts on loading (position embeddings of another side, names of other releases) is converted.
-    timm itself would leave what is missing random: it is strict for whole networks alone."""
+    """The tensors of a file under timm's names, which fill the network: all but its classifier must
+    be there. Prefixes of wrappers are taken off, and what timm converts on loading (position
+    embeddings of another side, names of other releases) is converted. timm itself would leave what
+    is missing random: it is strict for whole networks alone."""
     with torch.device("meta"):
         whole = _build(config, {})
     wanted = whole.state_dict()
     for prefix in PREFIXES:
-        inner = {name.removeprefix(prefix): values for name, values in state.items() if name.startswith(prefix)}
+        inner = {
+            name.removeprefix(prefix): values
+            for name, values in state.items()
+            if name.startswith(prefix)
+        }
         if inner and not any(name.startswith(prefix) for name in wanted):
             state = inner  # the rest belongs to other networks, e.g. a projection head
     convert = getattr(sys.modules[type(whole).__module__], "checkpoint_filter_fn", None)
     if convert is not None:
-        with suppress(AttributeError, KeyError, RuntimeError, ValueError):  # of tensors that do not fit
+        with suppress(
+            AttributeError, KeyError, RuntimeError, ValueError
+        ):  # of tensors that do not fit
             state = convert(dict(state), whole)
     classifiers = whole.pretrained_cfg["classifier"]  # type: ignore[index]
-    unused = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers or ()))
-    found = {name: value for name, value in state.items() if isinstance(value, Tensor) and not name.startswith(unused)}
+    unused = tuple(
+        f"{name}."
+        for name in ([classifiers] if isinstance(classifiers, str) else classifiers or ())
+    )
+    found = {
+        name: value
+        for name, value in state.items()
+        if isinstance(value, Tensor) and not name.startswith(unused)
+    }
     counts = ".num_batches_tracked"  # of steps, which some files leave out
     wanted = {
         name: values
@@ -163,8 +221,10 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
             found[name] = values.to(wanted[name].dtype)
     if mismatches := describe_mismatches(wanted, found):
         raise DataError(
-            f"weights: {path} does not fit {config.architecture}: {'; '.join(mismatches[:MAX_MISMATCHES])}; give a file with "
-            "every tensor but the classifier's, by timm's name, in its shape and of finite floats, or correct "
+            f"weights: {path} does not fit {config.architecture}: "
+            f"{'; '.join(mismatches[:MAX_MISMATCHES])}; give a file with "
+            "every tensor but the classifier's, by timm's name, in its shape and of finite "
+            "floats, or correct "
             "`architecture` and `options`"
         )
     return found
@@ -182,7 +242,9 @@ def _published_file(architecture: str) -> Path:
         return Path(cached if isinstance(cached, str) else hf_hub_download(repository, HUB_FILE))
     except Exception as error:  # of the hub's clients and those that they use
         raise DataError(
-            f"weights: the published ones of {architecture} are not in the local hub cache and could not be downloaded "
-            f"({type(error).__name__}); run once with a network connection, copy the cache and set HF_HOME, or give a local "
+            f"weights: the published ones of {architecture} are not in the local hub cache "
+            "and could not be downloaded "
+            f"({type(error).__name__}); run once with a network connection, copy the cache "
+            "and set HF_HOME, or give a local "
             "file: weights: {source: file, path: ...}"
         ) from error

@@ -21,7 +21,8 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Whitening:
-    """mean [C]; eigenvectors [C, D], columns by falling eigenvalue; eigenvalues [D] of the covariance; eps."""
+    """mean [C]; eigenvectors [C, D], columns by falling eigenvalue; eigenvalues [D] of the
+    covariance; eps."""
 
     mean: Floats
     eigenvectors: Floats
@@ -39,10 +40,13 @@ class Whitening:
 
     @property
     def sha256(self) -> str:
-        return arrays_sha256({"mean": self.mean, "eigenvectors": self.eigenvectors, "eigenvalues": self.eigenvalues})
+        return arrays_sha256(
+            {"mean": self.mean, "eigenvectors": self.eigenvectors, "eigenvalues": self.eigenvalues}
+        )
 
     def apply(self, regions: ArrayLike) -> Floats:
-        """[..., C] -> [..., D] unit vectors: (x - mean) V / sqrt(d + eps), then L2. Raises ArgumentError for another C."""
+        """[..., C] -> [..., D] unit vectors: (x - mean) V / sqrt(d + eps), then L2. Raises
+        ArgumentError for another C."""
         values = np.asarray(regions, np.float32)
         self.require(values.shape[-1])
         projected = (values - self.mean) @ self.scale
@@ -53,7 +57,8 @@ class Whitening:
         """Raise ArgumentError for a backbone of another number of channels."""
         if channels != len(self.mean):
             raise ArgumentError(
-                f"whitening: it is of {len(self.mean)} channels, and the backbone gives {channels}; import the one of this "
+                f"whitening: it is of {len(self.mean)} channels, and the backbone gives "
+                f"{channels}; import the one of this "
                 "backbone, or remove the folder whitening/, and one is fitted"
             )
 
@@ -66,29 +71,40 @@ def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whiten
     centered = (sample[start : start + 8192] - mean for start in range(0, len(sample), 8192))
     values, vectors = np.linalg.eigh(sum(part.T @ part for part in centered) / (len(sample) - 1))
     values, vectors = values[::-1][:dims], vectors[:, ::-1][:, :dims]
-    mean, vectors, values = (np.ascontiguousarray(part, np.float32) for part in (mean, vectors, values.clip(min=0)))
+    mean, vectors, values = (
+        np.ascontiguousarray(part, np.float32) for part in (mean, vectors, values.clip(min=0))
+    )
     return Whitening(mean, vectors, values, eps)
 
 
 def whitening_to_bytes(whitening: Whitening) -> bytes:
     """As a safetensors file."""
     # safetensors writes the memory of an array as it lies there
-    tensors = {name: np.ascontiguousarray(getattr(whitening, name)) for name in ("mean", "eigenvectors", "eigenvalues")}
+    tensors = {
+        name: np.ascontiguousarray(getattr(whitening, name))
+        for name in ("mean", "eigenvectors", "eigenvalues")
+    }
     return save_safetensors({**tensors, "eps": np.array(whitening.eps, np.float64)})
 
 
 def whitening_from_bytes(data: bytes) -> Whitening:
-    """The inverse of `whitening_to_bytes`. Raises KeyError, ValueError or SafetensorError for anything else."""
+    """The inverse of `whitening_to_bytes`. Raises KeyError, ValueError or SafetensorError for
+    anything else."""
     tensors = load_safetensors(data)
-    mean, eigenvectors, eigenvalues, eps = (tensors[name] for name in ("mean", "eigenvectors", "eigenvalues", "eps"))
+    mean, eigenvectors, eigenvalues, eps = (
+        tensors[name] for name in ("mean", "eigenvectors", "eigenvalues", "eps")
+    )
     fits = [*mean.shape, *eigenvalues.shape] == [*eigenvectors.shape] and not eps.ndim
-    if not fits or not all(one.dtype.kind == "f" and np.isfinite(one).all() for one in tensors.values()):
+    if not fits or not all(
+        one.dtype.kind == "f" and np.isfinite(one).all() for one in tensors.values()
+    ):
         raise ValueError("its tensors do not go together, or hold other values than finite numbers")
     return Whitening(mean, eigenvectors, eigenvalues, float(eps))
 
 
 def save_whitening(root: DataRoot, whitening: Whitening, provenance: Provenance) -> None:
-    """Store under the data root; the JSON comes first, so that tensors without it are those of one that was lost."""
+    """Store under the data root; the JSON comes first, so that tensors without it are those of one
+    that was lost."""
     data = {"provenance": provenance.to_json(), "sha256": whitening.sha256, "dims": whitening.dims}
     root.write_json(PROVENANCE_NAME, data)
     with root.write(WEIGHTS_NAME) as stream:
@@ -96,7 +112,8 @@ def save_whitening(root: DataRoot, whitening: Whitening, provenance: Provenance)
 
 
 def load_whitening(root: DataRoot) -> Whitening:
-    """The stored whitening. Raises DataError if it has not been fitted, DamagedError if its files are damaged."""
+    """The stored whitening. Raises DataError if it has not been fitted, DamagedError if its files
+    are damaged."""
     wanted = root.read_json(PROVENANCE_NAME, hint=RESTORE).get("sha256")
     with root.corruption_errors(WEIGHTS_NAME, hint=HINT):
         if not root.exists(WEIGHTS_NAME):
@@ -109,8 +126,9 @@ def load_whitening(root: DataRoot) -> Whitening:
 
 
 def whitening_provenance(root: DataRoot) -> Provenance | None:
-    """What the stored whitening was fitted on; None while there is none. Raises DamagedError if that cannot be read, DataError
-    where it is lost, since with another whitening all features would be made again."""
+    """What the stored whitening was fitted on; None while there is none. Raises DamagedError if
+    that cannot be read, DataError where it is lost, since with another whitening all features would
+    be made again."""
     if not root.exists(PROVENANCE_NAME):
         if root.exists(WEIGHTS_NAME):
             raise DataError(f"whitening: {PROVENANCE_NAME} is lost; {RESTORE}")

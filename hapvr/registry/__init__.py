@@ -2,7 +2,9 @@
 
 import os
 
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # it would stand between an answer's lines
+os.environ.setdefault(
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false"
+)  # it would stand between an answer's lines
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # as would this
 # with more, a server that is ill stops a caller for minutes
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")

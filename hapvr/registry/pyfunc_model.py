@@ -1,4 +1,5 @@
-"""The registered model as MLflow loads it. MLflow runs this file as a script (models from code), so nothing is pickled."""
+"""The registered model as MLflow loads it. MLflow runs this file as a script (models from code), so
+nothing is pickled."""
 
 import logging
 import os
@@ -20,30 +21,46 @@ from hapvr.scorer.access import access_from_environment
 from hapvr.scorer.bundle import load_bundle
 
 _LOG = logging.getLogger(__name__)
-COLUMNS = ("query", "reference", "similarity", "probability", "threshold", "verdict", "error", "warning")
+COLUMNS = (
+    "query",
+    "reference",
+    "similarity",
+    "probability",
+    "threshold",
+    "verdict",
+    "error",
+    "warning",
+)
 ANSWER_S = 5.0
 """The answer must be there this many seconds before the model server gives up on a request."""
 
 
 class PairScorer(PythonModel):  # type: ignore[misc]
-    """Scores pairs of videos: `query` against `reference`, or against each of the list `references`; a row per pair. Missing
-    values are NaN. A model server answers null instead, because JSON has no NaN."""
+    """Scores pairs of videos: `query` against `reference`, or against each of the list
+    `references`; a row per pair. Missing values are NaN. A model server answers null instead,
+    because JSON has no NaN."""
 
     def load_context(self, context: PythonModelContext) -> None:
         self._scorer = load_bundle(Path(context.artifacts["bundle"]))
         self._access = access_from_environment()
 
     def predict(
-        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+        self,
+        context: PythonModelContext,
+        model_input: pd.DataFrame,
+        params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """The table of answers. Raises MlflowException with one sentence: others would bring their traceback to the client."""
+        """The table of answers. Raises MlflowException with one sentence: others would bring their
+        traceback to the client."""
         try:
             return self._answers(list(_pairs(model_input)), params or {})
         except HapvrError as error:
             raise MlflowException(str(error), error_code=INVALID_PARAMETER_VALUE) from error
         except Exception as error:
             _LOG.exception("a request failed")
-            raise MlflowException(f"internal error ({type(error).__name__}); the server's log says more") from None
+            raise MlflowException(
+                f"internal error ({type(error).__name__}); the server's log says more"
+            ) from None
 
     def _answers(self, pairs: list[tuple[str, str]], params: dict[str, Any]) -> pd.DataFrame:
         segments, precision = bool(params.get("segments")), params.get("precision")
@@ -54,7 +71,9 @@ class PairScorer(PythonModel):  # type: ignore[misc]
             time_left = max(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() - ANSWER_S, 1.0)
             time_left = min(time_left, limits.request_timeout_s or time_left)
             limits = limits.model_copy(update={"request_timeout_s": time_left})
-        rows = self._scorer.score_pairs(pairs, segments=segments, limits=limits, access=self._access)
+        rows = self._scorer.score_pairs(
+            pairs, segments=segments, limits=limits, access=self._access
+        )
         answers = [asdict(row) | {"threshold": None, "verdict": ""} for row in rows]
         if calibration is not None:
             threshold = calibration.threshold(precision).similarity
@@ -70,8 +89,9 @@ class PairScorer(PythonModel):  # type: ignore[misc]
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """The pairs of a row: its reference, and each of its references; one that is not a list is taken as the only one. A row without
-    any gives a pair with an empty name, which fails. So does whatever is not a name."""
+    """The pairs of a row: its reference, and each of its references; one that is not a list is
+    taken as the only one. A row without any gives a pair with an empty name, which fails. So does
+    whatever is not a name."""
     for row in table.to_dict(orient="records"):
         names = [row["reference"]] if isinstance(row.get("reference"), str) else []
         references = row.get("references")

@@ -1,6 +1,7 @@
 """MLflow runs, by explicit client and run id; and what a training tells its run.
 
-A training continues where MLflow is away: the run gets the metrics later, at the latest when the training is finished.
+A training continues where MLflow is away: the run gets the metrics later, at the latest when the
+training is finished.
 """
 
 import subprocess
@@ -22,12 +23,14 @@ from hapvr.provenance import flat
 from hapvr.registry.client import SQLITE, database_of, is_server, open_client, require_store
 
 RUN_KEY_TAG = "hapvr.run_key"
-KIND = {"mlflow.experimentKind": "custom_model_development"}  # an experiment of trainings, not of conversations
+KIND = {
+    "mlflow.experimentKind": "custom_model_development"
+}  # an experiment of trainings, not of conversations
 
 
 class Tracker:
-    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`, whose artifacts lie next to it, in `artifacts`. Raises
-    RegistryError if no server answers there."""
+    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`, whose artifacts lie next to
+    it, in `artifacts`. Raises RegistryError if no server answers there."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         location = None
@@ -39,23 +42,37 @@ class Tracker:
             require_store(uri)
         self.uri, self.client = uri, open_client(uri)
         found = self.client.get_experiment_by_name(experiment)
-        made = self.client.create_experiment(experiment, location, KIND) if found is None else found.experiment_id
+        made = (
+            self.client.create_experiment(experiment, location, KIND)
+            if found is None
+            else found.experiment_id
+        )
         self.experiment_id = str(made)
 
-    def start(self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> str:
-        """The id of the run with this key, which is made if necessary: a retried or resumed training continues its own."""
-        found = self.client.search_runs([self.experiment_id], f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1)
+    def start(
+        self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]
+    ) -> str:
+        """The id of the run with this key, which is made if necessary: a retried or resumed
+        training continues its own."""
+        found = self.client.search_runs(
+            [self.experiment_id], f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1
+        )
         if found:
             run, run_id = found[0], str(found[0].info.run_id)
             self.client.update_run(run_id, status="RUNNING")
         else:
             origin = resolve_tags()  # for "Created by" and "Source" on its page
             own = {tag: origin[tag] for tag in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if tag in origin}
-            own |= {MLFLOW_SOURCE_NAME: Path(origin.get(MLFLOW_SOURCE_NAME, "")).name, RUN_KEY_TAG: key}
+            own |= {
+                MLFLOW_SOURCE_NAME: Path(origin.get(MLFLOW_SOURCE_NAME, "")).name,
+                RUN_KEY_TAG: key,
+            }
             run = self.client.create_run(self.experiment_id, run_name=name, tags={**own, **tags})
             run_id = str(run.info.run_id)
         if not run.data.params:  # a kill may have come between
-            self.client.log_batch(run_id, params=[Param(key, str(value)) for key, value in flat(params).items()])
+            self.client.log_batch(
+                run_id, params=[Param(key, str(value)) for key, value in flat(params).items()]
+            )
         self.tag(run_id, {key: tags[key] for key in tags.keys() - run.data.tags.keys()})
         return run_id
 
@@ -63,9 +80,12 @@ class Tracker:
         self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def metrics(self, run_id: str, values: Mapping[str, float]) -> None:
-        """Log values without a step. Names may hold what MLflow allows: letters, digits, _ - . / and spaces."""
+        """Log values without a step. Names may hold what MLflow allows: letters, digits, _ - . /
+        and spaces."""
         now = get_current_time_millis()
-        self.client.log_batch(run_id, metrics=[Metric(name, value, now, 0) for name, value in values.items()])
+        self.client.log_batch(
+            run_id, metrics=[Metric(name, value, now, 0) for name, value in values.items()]
+        )
 
     def artifact(self, run_id: str, path: str) -> Path | None:
         """A local copy of a run's artifact; None if the run does not have it, or is gone."""
@@ -75,7 +95,8 @@ class Tracker:
             return None
 
     def tables(self) -> Iterator[tuple[str, str]]:
-        """Run and path of each table of an evaluation among the artifacts of all runs, also deleted ones."""
+        """Run and path of each table of an evaluation among the artifacts of all runs, also deleted
+        ones."""
         for run_id in [run.info.run_id for run in self.runs()]:
             for folder in self.client.list_artifacts(run_id, "benchmarks"):
                 files = self.client.list_artifacts(run_id, folder.path)
@@ -85,17 +106,28 @@ class Tracker:
         """All runs of the experiment, also deleted ones."""
         token = None
         while token != "":
-            page = self.client.search_runs([self.experiment_id], run_view_type=ViewType.ALL, page_token=token)
+            page = self.client.search_runs(
+                [self.experiment_id], run_view_type=ViewType.ALL, page_token=token
+            )
             yield from page
             token = page.token or ""
 
     def removable(self, moment_s: float) -> dict[str, str]:
-        """Id -> key of the runs that ended before a moment, in seconds since 1970, and made no registered version."""
+        """Id -> key of the runs that ended before a moment, in seconds since 1970, and made no
+        registered version."""
         runs = list(self.runs())
         ended = [run for run in runs if run.info.status != "RUNNING" and run.info.end_time]
-        old = [run for run in ended if run.info.end_time < 1000 * moment_s and RUN_KEY_TAG in run.data.tags]
+        old = [
+            run
+            for run in ended
+            if run.info.end_time < 1000 * moment_s and RUN_KEY_TAG in run.data.tags
+        ]
         found = {run.info.run_id: run.data.tags[RUN_KEY_TAG] for run in old}
-        versions = (one for one in found if self.client.search_model_versions(f"run_id = '{one}'", max_results=1))
+        versions = (
+            one
+            for one in found
+            if self.client.search_model_versions(f"run_id = '{one}'", max_results=1)
+        )
         gone = found.keys() - set(versions)
         kept = {
             run.data.tags.get(RUN_KEY_TAG) for run in runs if run.info.run_id not in gone
@@ -103,28 +135,46 @@ class Tracker:
         return {one: found[one] for one in gone if found[one] not in kept}
 
     def remove(self, run_ids: Sequence[str]) -> None:
-        """Remove runs with their artifacts and logged models; a server only marks them. Raises DataError where that fails."""
+        """Remove runs with their artifacts and logged models; a server only marks them. Raises
+        DataError where that fails."""
         models = []
         for run_id in run_ids:
             if self.client.get_run(run_id).info.lifecycle_stage == LifecycleStage.ACTIVE:
                 self.client.delete_run(run_id)
-            found = self.client.search_logged_models([self.experiment_id], filter_string=f"source_run_id = '{run_id}'")
+            found = self.client.search_logged_models(
+                [self.experiment_id], filter_string=f"source_run_id = '{run_id}'"
+            )
             models += [one.model_id for one in found]
         for model_id in models:
             self.client.delete_logged_model(model_id)
         if run_ids and not is_server(self.uri):
-            stores = ["--backend-store-uri", self.uri, "--tracking-uri", self.uri, "--run-ids", ",".join(run_ids)]
+            stores = [
+                "--backend-store-uri",
+                self.uri,
+                "--tracking-uri",
+                self.uri,
+                "--run-ids",
+                ",".join(run_ids),
+            ]
             gone = ["--logged-model-ids", ",".join(models)] if models else []
             command = [sys.executable, "-m", "mlflow", "gc", *stores, *gone]
             ended = subprocess.run(command, capture_output=True, text=True)
             if ended.returncode:
-                raise DataError(f"tracking: old runs are not removed: {ended.stderr.strip()[-300:]}; it is tried again")
+                raise DataError(
+                    f"tracking: old runs are not removed: {ended.stderr.strip()[-300:]}; it "
+                    "is tried again"
+                )
 
 
-def complete_metrics(client: MlflowClient, run_id: str, history: Sequence[Mapping[str, float]]) -> None:
-    """Log what a run lacks of a training's history, whose lines have a `step` and the metrics of it."""
+def complete_metrics(
+    client: MlflowClient, run_id: str, history: Sequence[Mapping[str, float]]
+) -> None:
+    """Log what a run lacks of a training's history, whose lines have a `step` and the metrics of
+    it."""
     names = set().union(*history) - {"step"}
-    there = {name: {metric.step for metric in client.get_metric_history(run_id, name)} for name in names}
+    there = {
+        name: {metric.step for metric in client.get_metric_history(run_id, name)} for name in names
+    }
     lacking = [
         Metric(name, value, get_current_time_millis(), int(line["step"]))
         for line in history
@@ -135,8 +185,9 @@ def complete_metrics(client: MlflowClient, run_id: str, history: Sequence[Mappin
 
 
 class TrackedTraining:
-    """A training logger that writes to one MLflow run in the background. Where MLflow is away, its client says so, and the
-    training goes on. What it did not take is in the history of the training, of which `complete_metrics` delivers it."""
+    """A training logger that writes to one MLflow run in the background. Where MLflow is away, its
+    client says so, and the training goes on. What it did not take is in the history of the
+    training, of which `complete_metrics` delivers it."""
 
     def __init__(self, uri: str, run_id: str) -> None:
         self._client, self._run_id = MlflowClient(tracking_uri=uri), run_id

@@ -1,6 +1,8 @@
-"""Models that travel: a bundle as a folder with a card and digests, which goes to a model hub and comes from there.
+"""Models that travel: a bundle as a folder with a card and digests, which goes to a model hub and
+comes from there.
 
-README.md      the model card, after what hubs read of it (YAML); not in the list, so that people may edit it there
+README.md      the model card, after what hubs read of it (YAML); not in the list, so that people
+may edit it there
 SHA256SUMS     the digest of each other file, as `sha256sum --check` reads it
 
 Beside these it has `BUNDLE_FILES`, and no others: tensors, ONNX and JSON, no pickle.
@@ -16,7 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, HfApi, ModelCardData
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationCopy,
+    CommitOperationDelete,
+    HfApi,
+    ModelCardData,
+)
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]  # documented there
 
 from hapvr import __version__
@@ -32,13 +40,16 @@ README_FILE = "README.md"
 SUMS_FILE = "SHA256SUMS"
 HUB = "hf://"
 DIGEST_TAG = "hapvr.sha256"
-_PLACE = re.compile(r"hf://([A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)(?:@([A-Za-z0-9][A-Za-z0-9_./-]*))?")
+_PLACE = re.compile(
+    r"hf://([A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)(?:@([A-Za-z0-9][A-Za-z0-9_./-]*))?"
+)
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
 
 
 def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
-    """Copy a bundle into a new folder, with card and digests; returns the SHA-256 of the list of digests. licence: as hubs name
-    it. Raises ArgumentError for a folder that holds anything, DataError for a damaged bundle."""
+    """Copy a bundle into a new folder, with card and digests; returns the SHA-256 of the list of
+    digests. licence: as hubs name it. Raises ArgumentError for a folder that holds anything,
+    DataError for a damaged bundle."""
     bundles.read_description(bundle).require_files(bundle)
     if folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"export: {folder} is not empty; name a new folder")
@@ -52,36 +63,51 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
     said = card.read_text(encoding="utf-8") if card.is_file() else "# A model of HAP-VR\n"
     (folder / README_FILE).write_text(f"---\n{head.to_yaml()}\n---\n\n{said}", encoding="utf-8")
     sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in names)
-    (folder / SUMS_FILE).write_text(sums, encoding="ascii")  # last: without it nobody takes the folder
+    (folder / SUMS_FILE).write_text(
+        sums, encoding="ascii"
+    )  # last: without it nobody takes the folder
     return hashlib.sha256(sums.encode()).hexdigest()
 
 
 def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str]:
-    """Commit a bundle to a hub, whose repository is made private where there is none; returns digest and place.
-    Files of an earlier model that this one lacks are removed, those of people stay. Raises ArgumentError for a wrong place,
-    DataError where the hub refuses, and as `export_model` does."""
+    """Commit a bundle to a hub, whose repository is made private where there is none; returns
+    digest and place. Files of an earlier model that this one lacks are removed, those of people
+    stay. Raises ArgumentError for a wrong place, DataError where the hub refuses, and as
+    `export_model` does."""
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
         folder = Path(scratch) / "model"
         digest = export_model(bundle, folder, licence=licence)
-        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        names = sorted(
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        )
         with _hub(place) as (hub, repository, revision):
             hub.create_repo(repository, private=True, exist_ok=True)
             there = hub.list_repo_files(repository, revision=revision)
             operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
                 *(CommitOperationAdd(name, folder / name) for name in names),
-                *(CommitOperationDelete(name) for name in there if name in bundles.BUNDLE_FILES.difference(names)),
+                *(
+                    CommitOperationDelete(name)
+                    for name in there
+                    if name in bundles.BUNDLE_FILES.difference(names)
+                ),
             ]
             message = f"HAP-VR model {digest[:12]}"
-            made = hub.create_commit(repository, operations, commit_message=message, revision=revision)
+            made = hub.create_commit(
+                repository, operations, commit_message=message, revision=revision
+            )
     return digest, f"{HUB}{repository}@{made.oid}"
 
 
-def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> tuple[int, str, str]:
-    """Register the model of a hub, `hf://ORGANISATION/NAME[@REVISION]`, or of an exported folder; it does not become champion.
+def pull_model(
+    place: str, tracker: Tracker, name: str, *, sha256: str = ""
+) -> tuple[int, str, str]:
+    """Register the model of a hub, `hf://ORGANISATION/NAME[@REVISION]`, or of an exported folder;
+    it does not become champion.
 
-    sha256: what `export_model` returned; "": any. Returns version, digest, and the place with its commit; a model that was
-    pulled before keeps its version. Raises ArgumentError for a wrong place, DamagedError where a digest is another one, and
-    DataError where the hub refuses or the model cannot be used."""
+    sha256: what `export_model` returned; "": any. Returns version, digest, and the place with its
+    commit; a model that was pulled before keeps its version. Raises ArgumentError for a wrong
+    place, DamagedError where a digest is another one, and DataError where the hub refuses or the
+    model cannot be used."""
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
         folder, source, bundle = Path(place), place, Path(scratch) / "bundle"
         if place.startswith(HUB):
@@ -89,10 +115,14 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
             wanted = [SUMS_FILE, bundles.CARD_FILE, *bundles.BUNDLE_FILES]
             with _hub(place) as (hub, repository, revision):
                 commit = hub.model_info(repository, revision=revision).sha
-                hub.snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=wanted)
+                hub.snapshot_download(
+                    repository, revision=commit, local_dir=folder, allow_patterns=wanted
+                )
             source = f"{HUB}{repository}@{commit}"
         digest = _copy_verified(folder, bundle, sha256=sha256, source=source)
-        found = tracker.client.search_model_versions(f"name = '{name}' and tags.`{DIGEST_TAG}` = '{digest}'")
+        found = tracker.client.search_model_versions(
+            f"name = '{name}' and tags.`{DIGEST_TAG}` = '{digest}'"
+        )
         if found:
             return int(found[0].version), digest, source
         description = bundles.read_description(bundle)
@@ -101,25 +131,32 @@ def pull_model(place: str, tracker: Tracker, name: str, *, sha256: str = "") -> 
         bundles.read_evidence(bundle)
         description.backbone.precision = "float32"  # in which both are compared
         bundles.try_bundle(bundle)
-        networks = bundles.load_in_torch(bundle, description, device="cpu")  # raises where the parts do not fit
+        networks = bundles.load_in_torch(
+            bundle, description, device="cpu"
+        )  # raises where the parts do not fit
         if isinstance(description.onnx, ONNXRecord):
             from hapvr.scorer.torch_networks import compare_with_torch  # with torch
 
             made = ONNXNetworks(bundle, description.onnx)
-            noise = np.random.default_rng(0).integers(0, 256, (2, 5, 3, *[description.crop_px] * 2), dtype=np.uint8)
+            noise = np.random.default_rng(0).integers(
+                0, 256, (2, 5, 3, *[description.crop_px] * 2), dtype=np.uint8
+            )
             videos = [(networks.regions(video), made.regions(video)) for video in noise]
             whose = f"model: {source} has ONNX files of another network; export it again: their"
             compare_with_torch(made, networks.network, videos, whose=whose)
         tags = {DIGEST_TAG: digest, WEIGHTS_TAG: description.backbone.source}
         tags |= {WARNING_TAG: description.warning} if description.warning else {}
         key, run_name, params = f"pulled-{digest[:16]}", f"{name}-pulled", {"source": source}
-        version = register_bundle(tracker, name, bundle, key=key, run_name=run_name, params=params, tags=tags)
+        version = register_bundle(
+            tracker, name, bundle, key=key, run_name=run_name, params=params, tags=tags
+        )
         decide(tracker.client, name, version, f"pulled from {source}")
     return version, digest, source
 
 
 def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> str:
-    """Copy what SHA256SUMS lists and verify the copies; returns the digest of the list. Raises DamagedError."""
+    """Copy what SHA256SUMS lists and verify the copies; returns the digest of the list. Raises
+    DamagedError."""
     name = SUMS_FILE
     try:
         require_regular(folder / name)
@@ -139,23 +176,29 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
                 raise ValueError(f"{name} has another SHA-256 than {SUMS_FILE} says")
     except (OSError, ValueError) as error:
         reason = f"{name} is missing" if isinstance(error, FileNotFoundError) else error
-        raise DamagedError(f"model: {source}: {reason}; nothing was registered: export or push it again") from error
+        raise DamagedError(
+            f"model: {source}: {reason}; nothing was registered: export or push it again"
+        ) from error
     return digest
 
 
 @contextmanager
 def _hub(place: str) -> Iterator[tuple[HfApi, str, str | None]]:
-    """The hub's own client, repository and revision of a place; whatever the client raises, errors of several libraries,
-    becomes a DataError. Raises ArgumentError for what is no place."""
+    """The hub's own client, repository and revision of a place; whatever the client raises, errors
+    of several libraries, becomes a DataError. Raises ArgumentError for what is no place."""
     found = _PLACE.fullmatch(place)
     if found is None:
-        raise ArgumentError(f"model: {place!r:.200} names no model of a hub; wanted hf://ORGANISATION/NAME")
+        raise ArgumentError(
+            f"model: {place!r:.200} names no model of a hub; wanted hf://ORGANISATION/NAME"
+        )
     if not sys.stderr.isatty():
         disable_progress_bars()
     try:
         yield HfApi(library_name="hapvr", library_version=__version__), found[1], found[2]
     except Exception as error:
         raise DataError(
-            f"hub: {place} is refused or cannot be reached ({type(error).__name__}: {without_logins(first_line(error))}); "
-            "check the name, the network, HF_ENDPOINT, HF_HUB_OFFLINE, and your token (`hf auth login`)"
+            f"hub: {place} is refused or cannot be reached ({type(error).__name__}: "
+            f"{without_logins(first_line(error))}); "
+            "check the name, the network, HF_ENDPOINT, HF_HUB_OFFLINE, and your token (`hf "
+            "auth login`)"
         ) from error

@@ -1,6 +1,8 @@
-"""The registered model: versions of a run's bundle with their cards, the champion among them, and its history.
+"""The registered model: versions of a run's bundle with their cards, the champion among them, and
+its history.
 
-A version's files are a pyfunc model, which brings this package's code, its requirements, a signature and an example.
+A version's files are a pyfunc model, which brings this package's code, its requirements, a
+signature and an example.
 """
 
 from collections.abc import Mapping
@@ -41,16 +43,33 @@ WARNING_TAG = "hapvr.warning"
 MAKER_TAG = "hapvr.made_by"
 LINEAGE_FILE = "data/lineage.json"
 DESCRIPTION = (
-    "How similar are two videos, and where? (HAP-VR). The alias `champion` is the version in use, `challenger` the newest; a "
+    "How similar are two videos, and where? (HAP-VR). The alias `champion` is the version in "
+    "use, `challenger` the newest; a "
     "version's description says why it was promoted or not."
 )
 MAX_CHARACTERS = 5000
-"""The longest tag and description that MLflow's database takes. SQLite would take more, but PostgreSQL refuses it."""
+"""The longest tag and description that MLflow's database takes. SQLite would take more, but
+PostgreSQL refuses it."""
 
 REQUIREMENTS = (
-    "av", "filelock", "matplotlib", "mlflow", "numpy", "openvino", "pebble", "pillow", "polars",
-    "pyarrow", "pydantic", "pyyaml", "safetensors", "timm", "torch", "torchvision", "yt-dlp",
-)  # fmt: skip
+    "av",
+    "filelock",
+    "matplotlib",
+    "mlflow",
+    "numpy",
+    "openvino",
+    "pebble",
+    "pillow",
+    "polars",
+    "pyarrow",
+    "pydantic",
+    "pyyaml",
+    "safetensors",
+    "timm",
+    "torch",
+    "torchvision",
+    "yt-dlp",
+)
 
 
 class Champion(NamedTuple):
@@ -61,18 +80,31 @@ class Champion(NamedTuple):
 
 
 def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
-    """Log the bundle as a pyfunc model of the run, with this package's code and requirements; returns its `models:/` URI."""
+    """Log the bundle as a pyfunc model of the run, with this package's code and requirements;
+    returns its `models:/` URI."""
     text, number = DataType.string, DataType.double
     inputs = [ColSpec(text, "query"), ColSpec(text, "reference", required=False)]
     # a list of texts of which one is null would come with each name cut to one character
     inputs.append(ColSpec(AnyType(), "references", required=False))
-    kinds = {"query": text, "reference": text, "similarity": number, "probability": number, "threshold": number}
+    kinds = {
+        "query": text,
+        "reference": text,
+        "similarity": number,
+        "probability": number,
+        "threshold": number,
+    }
     kinds |= {"verdict": text, "error": text, "warning": text}
     outputs = [ColSpec(kind, name) for name, kind in kinds.items()]
     segment = Object([Property(one.name, number) for one in fields(Segment)])
     outputs.append(ColSpec(Array(segment), "segments", required=False))
-    params = [ParamSpec("segments", DataType.boolean, False), ParamSpec("precision", number, DEFAULT_PRECISION)]
-    example = {"query": ["clips/a.mp4", "clips/a.mp4"], "reference": ["clips/b.mp4", "https://example.org/c.mp4"]}
+    params = [
+        ParamSpec("segments", DataType.boolean, False),
+        ParamSpec("precision", number, DEFAULT_PRECISION),
+    ]
+    example = {
+        "query": ["clips/a.mp4", "clips/a.mp4"],
+        "reference": ["clips/b.mp4", "https://example.org/c.mp4"],
+    }
     mlflow.set_tracking_uri(tracker.uri)
     mlflow.set_registry_uri(tracker.uri)
     with mlflow.start_run(run_id=run_id):
@@ -81,7 +113,9 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
             python_model=str(Path(__file__).with_name("pyfunc_model.py")),
             artifacts={"bundle": str(bundle)},
             code_paths=[str(Path(hapvr.__file__).parent)],
-            pip_requirements=[f"{package}=={installed_version(package)}" for package in REQUIREMENTS],
+            pip_requirements=[
+                f"{package}=={installed_version(package)}" for package in REQUIREMENTS
+            ],
             signature=ModelSignature(Schema(inputs), Schema(outputs), ParamSchema(params)),
             input_example=pd.DataFrame(example),
         )
@@ -99,8 +133,8 @@ def register_bundle(
     tags: Mapping[str, str],
     target: float | None = None,
 ) -> int:
-    """Make a version of a bundle, in the MLflow run of this key, which is made if necessary; returns its number. target: as of
-    `register`."""
+    """Make a version of a bundle, in the MLflow run of this key, which is made if necessary;
+    returns its number. target: as of `register`."""
     run_id = tracker.start(key, name=run_name, params=params, tags=tags)
     if (bundle / CARD_FILE).exists():
         tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
@@ -110,10 +144,17 @@ def register_bundle(
 
 
 def register(
-    tracker: Tracker, name: str, *, run_id: str, model_uri: str, target: float | None, tags: Mapping[str, str]
+    tracker: Tracker,
+    name: str,
+    *,
+    run_id: str,
+    model_uri: str,
+    target: float | None,
+    tags: Mapping[str, str],
 ) -> int:
-    """Make a version of a run's logged model and give it the alias challenger; returns its number. target: mean target metric,
-    in [0, 1]; None: not measured. A run that has a version already keeps it."""
+    """Make a version of a run's logged model and give it the alias challenger; returns its number.
+    target: mean target metric, in [0, 1]; None: not measured. A run that has a version already
+    keeps it."""
     client = tracker.client
     try:
         client.create_registered_model(name, description=DESCRIPTION)
@@ -122,12 +163,19 @@ def register(
             raise
     versions = list(client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'"))
     if not versions:
-        # A server refuses the address of a logged model without its id. A client on a database looks the id up.
+        # A server refuses the address of a logged model without its id. A client on a database
+        # looks the id up.
         logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
         found = client.get_run(run_id).data.tags
-        maker = f"Dagster run {found['dagster.run_id']}" if "dagster.run_id" in found else found.get(MLFLOW_USER, "")
+        maker = (
+            f"Dagster run {found['dagster.run_id']}"
+            if "dagster.run_id" in found
+            else found.get(MLFLOW_USER, "")
+        )
         known = {**tags, MAKER_TAG: maker}
-        versions = [client.create_model_version(name, model_uri, run_id=run_id, tags=known, model_id=logged)]
+        versions = [
+            client.create_model_version(name, model_uri, run_id=run_id, tags=known, model_id=logged)
+        ]
     number = str(versions[0].version)
     if target is not None:
         client.set_model_version_tag(name, number, TARGET_TAG, f"{target:.6f}")
@@ -142,7 +190,9 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
     except MlflowException as error:
         if not is_absent(error):
             raise _unanswered(client, error) from error
-        problem = f"the registry at {without_login(client.tracking_uri)} has no {name} version {version}"
+        problem = (
+            f"the registry at {without_login(client.tracking_uri)} has no {name} version {version}"
+        )
         raise DataError(f"model: {problem}; `hapvr models list` shows those it has") from error
 
 
@@ -152,17 +202,27 @@ def _unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
 
 
 def decide(client: MlflowClient, name: str, version: int, decision: str, reason: str = "") -> None:
-    """Write the last decision on a version, with who and when, and its description: a warning if there is one, the
-    decision, and where the card is. reason: "" keeps the one before."""
+    """Write the last decision on a version, with who and when, and its description: a warning if
+    there is one, the decision, and where the card is. reason: "" keeps the one before."""
     user, now = resolve_tags().get(MLFLOW_USER, ""), datetime.now(UTC).isoformat(timespec="seconds")
-    tags = {DECISION_TAG: decision, DECIDED_TAG: f"{now} by {user}", REASON_TAG: reason[:MAX_CHARACTERS]}
+    tags = {
+        DECISION_TAG: decision,
+        DECIDED_TAG: f"{now} by {user}",
+        REASON_TAG: reason[:MAX_CHARACTERS],
+    }
     for key, value in tags.items():
         if value:
             client.set_model_version_tag(name, str(version), key, value)
     found = client.get_model_version(name, str(version))
     warning, card = found.tags.get(WARNING_TAG, ""), f"Model card: runs:/{found.run_id}/{CARD_FILE}"
-    parts = [warning and f"Warning: {warning}", decision_of(found.tags), f"{card}, or `hapvr models show {version}`"]
-    client.update_model_version(name, str(version), description="\n\n".join(filter(None, parts))[:MAX_CHARACTERS])
+    parts = [
+        warning and f"Warning: {warning}",
+        decision_of(found.tags),
+        f"{card}, or `hapvr models show {version}`",
+    ]
+    client.update_model_version(
+        name, str(version), description="\n\n".join(filter(None, parts))[:MAX_CHARACTERS]
+    )
 
 
 def decision_of(tags: Mapping[str, str]) -> str:
@@ -174,19 +234,27 @@ def decision_of(tags: Mapping[str, str]) -> str:
 def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     """What is known of every version, newest first.
 
-    created: ISO 8601, UTC. target: mean target metric, in [0, 1], None: not measured. weights: of the backbone. decision: the
-    last one, with its reason; decided: when and by whom. made_by: the Dagster run or the user.
+    created: ISO 8601, UTC. target: mean target metric, in [0, 1], None: not measured. weights: of
+    the backbone. decision: the last one, with its reason; decided: when and by whom. made_by: the
+    Dagster run or the user.
 
     Raises DataError if there is none."""
     versions = client.search_model_versions(f"name = '{name}'")
     if not versions:
-        raise DataError(f"model: {without_login(client.tracking_uri)} has no model {name}; `make demo` registers one")
+        raise DataError(
+            f"model: {without_login(client.tracking_uri)} has no model {name}; `make demo` "
+            "registers one"
+        )
     aliases = client.get_registered_model(name).aliases
     return [
         {
             "version": int(row.version),
-            "aliases": sorted(alias for alias, number in aliases.items() if int(number) == int(row.version)),
-            "created": datetime.fromtimestamp(row.creation_timestamp / 1000, UTC).isoformat(timespec="seconds"),
+            "aliases": sorted(
+                alias for alias, number in aliases.items() if int(number) == int(row.version)
+            ),
+            "created": datetime.fromtimestamp(row.creation_timestamp / 1000, UTC).isoformat(
+                timespec="seconds"
+            ),
             "target": float(row.tags[TARGET_TAG]) if TARGET_TAG in row.tags else None,
             "weights": row.tags.get(WEIGHTS_TAG, ""),
             "decision": decision_of(row.tags),
@@ -211,9 +279,12 @@ def champion_of(client: MlflowClient, name: str) -> Champion | None:
     return Champion(int(found.version), str(found.run_id))
 
 
-def promote(client: MlflowClient, name: str, version: int, *, reason: str, how: str = "hand") -> int | None:
-    """Give a version the alias champion, and write down on it, and on the one before, when, how (baseline, gate, hand or
-    rollback) and why. Returns the version that was champion before, None if none was.
+def promote(
+    client: MlflowClient, name: str, version: int, *, reason: str, how: str = "hand"
+) -> int | None:
+    """Give a version the alias champion, and write down on it, and on the one before, when, how
+    (baseline, gate, hand or rollback) and why. Returns the version that was champion before, None
+    if none was.
 
     Raises DataError if there is no such version."""
     version_tags(client, name, version)  # raises where there is no such version
@@ -223,19 +294,27 @@ def promote(client: MlflowClient, name: str, version: int, *, reason: str, how: 
         client.set_model_version_tag(name, str(version), SINCE_TAG, datetime.now(UTC).isoformat())
     decide(client, name, version, f"champion by {how}", reason)
     if before is not None and before.version != version:
-        decide(client, name, before.version, f"was champion; version {version} replaced it by {how}")
+        decide(
+            client, name, before.version, f"was champion; version {version} replaced it by {how}"
+        )
     return before.version if before else None
 
 
 def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
-    """Make the champion before this one champion again; returns its version. Versions that were deleted or rolled back are
-    passed over. Repeated rollbacks go further back. Raises DataError if there is none."""
-    tags_of: dict[int, dict[str, str]] = {row["version"]: row["tags"] for row in list_versions(client, name)}
+    """Make the champion before this one champion again; returns its version. Versions that were
+    deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if
+    there is none."""
+    tags_of: dict[int, dict[str, str]] = {
+        row["version"]: row["tags"] for row in list_versions(client, name)
+    }
     since = {version: tags[SINCE_TAG] for version, tags in tags_of.items() if SINCE_TAG in tags}
     current = champion_of(client, name)
     left = "" if current is None else since.pop(current.version, "")
     if not since:
-        raise DataError(f"model: {name} has no earlier champion; `hapvr models promote VERSION` chooses one by hand")
+        raise DataError(
+            f"model: {name} has no earlier champion; `hapvr models promote VERSION` chooses "
+            "one by hand"
+        )
     if current is not None and left:
         client.delete_model_version_tag(name, str(current.version), SINCE_TAG)
     version = max(since, key=since.__getitem__)

@@ -1,4 +1,5 @@
-"""What a request may read, how much it may cost and how long it may take, and whose turn it is to compute."""
+"""What a request may read, how much it may cost and how long it may take, and whose turn it is to
+compute."""
 
 import math
 import os
@@ -23,25 +24,30 @@ ANY_HOST = "*"
 
 @dataclass(frozen=True)
 class Access:
-    """roots: folders whose files may be read, links followed; None for all. hosts: that videos may be fetched from. A host that
-    is allowed may redirect to another one: list hosts that are trusted not to."""
+    """roots: folders whose files may be read, links followed; None for all. hosts: that videos may
+    be fetched from. A host that is allowed may redirect to another one: list hosts that are trusted
+    not to."""
 
     roots: tuple[Path, ...] | None = None
     hosts: frozenset[str] = frozenset()
 
     def local_path(self, name: str) -> Path:
-        """The file of this name. Raises VideoError `not_allowed` outside the roots, whether or not the file exists. With roots
-        it is the file that links lead to, so that a link changed meanwhile leads nowhere else."""
+        """The file of this name. Raises VideoError `not_allowed` outside the roots, whether or not
+        the file exists. With roots it is the file that links lead to, so that a link changed
+        meanwhile leads nowhere else."""
         if self.roots is None:
             return Path(name)
         with suppress(OSError, ValueError, RuntimeError):  # of names that are no paths
             path = Path(name).resolve()
             if any(path.is_relative_to(root) for root in self.roots):
                 return path
-        raise VideoError("not_allowed", f"video: {name!r} lies outside the folders of {ROOTS_VARIABLE}")
+        raise VideoError(
+            "not_allowed", f"video: {name!r} lies outside the folders of {ROOTS_VARIABLE}"
+        )
 
     def check_url(self, url: str) -> None:
-        """Raise VideoError `not_allowed` unless this is an http(s) URL of a host that videos may be fetched from."""
+        """Raise VideoError `not_allowed` unless this is an http(s) URL of a host that videos may be
+        fetched from."""
         host = scheme = ""
         with suppress(ValueError):  # of what is no URL
             address = urlsplit(url)
@@ -51,34 +57,47 @@ class Access:
         if ANY_HOST not in self.hosts and host not in self.hosts:
             raise VideoError(
                 "not_allowed",
-                f"video: {url}: host {host!r} is not in {HOSTS_VARIABLE}; fetch the file, or allow the host",
+                f"video: {url}: host {host!r} is not in {HOSTS_VARIABLE}; fetch the file, or "
+                "allow the host",
             )
 
 
 def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
-    """HAPVR_ALLOWED_ROOTS: folders, separated as in PATH; unset: all. HAPVR_ALLOWED_HOSTS: names by commas, or *; unset: none.
-    Raises ConfigError for a root that is not a folder: a typo must not open or close more than was meant."""
+    """HAPVR_ALLOWED_ROOTS: folders, separated as in PATH; unset: all. HAPVR_ALLOWED_HOSTS: names by
+    commas, or *; unset: none. Raises ConfigError for a root that is not a folder: a typo must not
+    open or close more than was meant."""
     roots = None
     if ROOTS_VARIABLE in environ:
-        roots = tuple(Path(name).resolve() for name in environ[ROOTS_VARIABLE].split(os.pathsep) if name)
+        roots = tuple(
+            Path(name).resolve() for name in environ[ROOTS_VARIABLE].split(os.pathsep) if name
+        )
         if missing := [root for root in roots if not root.is_dir()]:
-            raise ConfigError(f"{ROOTS_VARIABLE}: {missing[0]} is no folder; list folders separated by {os.pathsep!r}")
+            raise ConfigError(
+                f"{ROOTS_VARIABLE}: {missing[0]} is no folder; list folders separated by "
+                f"{os.pathsep!r}"
+            )
     hosts = {name.strip().lower() for name in environ.get(HOSTS_VARIABLE, "").split(",")}
     return Access(roots, frozenset(hosts - {""}))
 
 
-def limits_from_environment(stored: ServingConfig, environ: Mapping[str, str] = os.environ) -> ServingConfig:
-    """The limits stored with a model, replaced by HAPVR_MAX_PAIRS and so on where set. Raises ConfigError for a wrong value."""
+def limits_from_environment(
+    stored: ServingConfig, environ: Mapping[str, str] = os.environ
+) -> ServingConfig:
+    """The limits stored with a model, replaced by HAPVR_MAX_PAIRS and so on where set. Raises
+    ConfigError for a wrong value."""
     given = {name: environ.get(f"HAPVR_{name.upper()}") for name in ServingConfig.model_fields}
     try:
-        return ServingConfig.model_validate(stored.model_dump() | {key: value for key, value in given.items() if value})
+        return ServingConfig.model_validate(
+            stored.model_dump() | {key: value for key, value in given.items() if value}
+        )
     except ValidationError as error:
         name, said = explain(error).split(":", maxsplit=1)
         raise ConfigError(f"HAPVR_{name.upper()}:{said}") from error
 
 
 class Deadline:
-    """A moment `limit_s` seconds from now; None: never. `cancel` makes it pass at once, from any thread."""
+    """A moment `limit_s` seconds from now; None: never. `cancel` makes it pass at once, from any
+    thread."""
 
     def __init__(self, limit_s: float | None) -> None:
         self._limit_s = limit_s  # None also once it is canceled
@@ -103,14 +122,19 @@ class Deadline:
     def error(self) -> VideoError:
         """What a row says that was not done in time."""
         if self._limit_s is None:
-            return VideoError("canceled", "request: it was canceled; send it again if it is still wanted")
-        return VideoError("timeout", f"request: not done after {self._limit_s:g} s; ask for less in one request")
+            return VideoError(
+                "canceled", "request: it was canceled; send it again if it is still wanted"
+            )
+        return VideoError(
+            "timeout", f"request: not done after {self._limit_s:g} s; ask for less in one request"
+        )
 
 
 class ComputeLock:
-    """A lock that threads get in the order in which they asked for it.
-    Each thread holds it for one batch, so a short request waits for a batch of a long one and not for all of it. With
-    `threading.Lock` the long one would usually take the lock again before the other thread wakes up."""
+    """A lock that threads get in the order in which they asked for it. Each thread holds it for one
+    batch, so a short request waits for a batch of a long one and not for all of it. With
+    `threading.Lock` the long one would usually take the lock again before the other thread wakes
+    up."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
@@ -118,7 +142,8 @@ class ComputeLock:
 
     @contextmanager
     def hold(self, deadline: Deadline) -> Iterator[None]:
-        """Hold the lock while the block runs. Raises VideoError `timeout` if the deadline passes before its turn comes."""
+        """Hold the lock while the block runs. Raises VideoError `timeout` if the deadline passes
+        before its turn comes."""
         deadline.check()
         mine = object()
         with self._turn:

@@ -1,13 +1,17 @@
-"""A bundle: a model's networks in one folder that scores raw videos anywhere; no pickle, no hub, no data root. Its files:
+"""A bundle: a model's networks in one folder that scores raw videos anywhere; no pickle, no hub, no
+data root. Its files:
 
-scorer.json               sampling, backbone identity and precision, crop, limits, where it came from; written last
+scorer.json               sampling, backbone identity and precision, crop, limits, where it came
+from; written last
 calibration.json          similarity to probability; not there where the model has none
-evidence.json             what a search knows of a candidate to probability; not there where the model has none
+evidence.json             what a search knows of a candidate to probability; not there where the
+model has none
 model_card.md             data, settings, metrics and limits, for people; may be absent
-backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is loaded
-whitening.safetensors
+backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is
+loaded whitening.safetensors
 network/                  network.safetensors, network.json
-onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent where scorer.json says why
+onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent
+where scorer.json says why
 """
 
 from __future__ import annotations
@@ -23,7 +27,14 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from hapvr import __version__
-from hapvr.errors import FULL_HINT, DamagedError, DataError, MissingPartError, is_installed, on_processor
+from hapvr.errors import (
+    FULL_HINT,
+    DamagedError,
+    DataError,
+    MissingPartError,
+    is_installed,
+    on_processor,
+)
 from hapvr.files import file_sha256, read_json_as, write_text
 from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, read_description as read_network
 from hapvr.model.settings import NetworkSettings
@@ -64,7 +75,8 @@ HINT = "copy this file from models/RUN/bundle or a back-up, or fetch the model a
 
 
 class BackboneRecord(BaseModel, extra="allow"):
-    """What determines the regions of a crop; further keys are settings of the backbone that differ from defaults."""
+    """What determines the regions of a crop; further keys are settings of the backbone that differ
+    from defaults."""
 
     architecture: str
     source: Literal["pretrained", "packaged", "file", "random"]
@@ -79,8 +91,8 @@ class NoONNX(BaseModel):
 
 
 class Description(BaseModel):
-    """scorer.json. files: SHA-256 of each other file, by its path in the bundle. whitening: digest of its values. warning: a
-    sentence that goes with every answer of the model."""
+    """scorer.json. files: SHA-256 of each other file, by its path in the bundle. whitening: digest
+    of its values. warning: a sentence that goes with every answer of the model."""
 
     format_version: Literal[4]
     hapvr_version: str
@@ -95,17 +107,23 @@ class Description(BaseModel):
     onnx: ONNXRecord | NoONNX
 
     def require_files(self, place: Path) -> None:
-        """Raise DamagedError, naming a file of the bundle that is missing or is not the recorded one."""
+        """Raise DamagedError, naming a file of the bundle that is missing or is not the recorded
+        one."""
         for name, digest in self.files.items():
             path = place / name
             if not path.is_file() or file_sha256(path) != digest:
-                raise DamagedError(f"model: {path} is missing or differs from what scorer.json says; {HINT}")
+                raise DamagedError(
+                    f"model: {path} is missing or differs from what scorer.json says; {HINT}"
+                )
 
     def require_features(self, place: Path, settings: Mapping[str, Any]) -> None:
-        """Raise DataError, naming what differs, where features were made by another backbone, crop, whitening or sampling.
-        place: of the bundle. settings: of the stored features. Imported ones do not say, and pass; the number of dimensions is
-        checked when they are scored."""
-        from hapvr.data.features import IMPORTED, without_extras  # with pyarrow, which scoring does without
+        """Raise DataError, naming what differs, where features were made by another backbone, crop,
+        whitening or sampling. place: of the bundle. settings: of the stored features. Imported ones
+        do not say, and pass; the number of dimensions is checked when they are scored."""
+        from hapvr.data.features import (
+            IMPORTED,
+            without_extras,
+        )  # with pyarrow, which scoring does without
 
         if IMPORTED in settings:
             return
@@ -115,27 +133,38 @@ class Description(BaseModel):
             "crop_px": self.crop_px,
             "whitening": self.whitening,
         }
-        hint = "Extract features with the model's settings, or take the model that was trained on these"
+        hint = (
+            "Extract features with the model's settings, or take the model that was "
+            "trained on these"
+        )
         require_settings(
-            without_extras(settings), own, what=f"model: {place} does not go with these features", hint=hint
+            without_extras(settings),
+            own,
+            what=f"model: {place} does not go with these features",
+            hint=hint,
         )
 
 
 def read_description(folder: Path) -> Description:
-    """What scorer.json says. Raises DataError for a folder without one, DamagedError for one that cannot be used."""
+    """What scorer.json says. Raises DataError for a folder without one, DamagedError for one that
+    cannot be used."""
     if not (folder / SCORER_FILE).exists():
-        raise DataError(f"model: {folder} is not a model bundle; wanted a folder with {SCORER_FILE}")
+        raise DataError(
+            f"model: {folder} is not a model bundle; wanted a folder with {SCORER_FILE}"
+        )
     return read_json_as(folder / SCORER_FILE, Description, hint=HINT)
 
 
 def read_calibration(folder: Path) -> Calibration | None:
-    """The calibration of a bundle, None if it has none. Raises DamagedError for one that cannot be used."""
+    """The calibration of a bundle, None if it has none. Raises DamagedError for one that cannot be
+    used."""
     path = folder / CALIBRATION_FILE
     return read_json_as(path, Calibration, hint=HINT) if path.exists() else None
 
 
 def read_evidence(folder: Path) -> EvidenceModel | None:
-    """How a bundle weighs what a search knows, None if it does not say. Raises DamagedError for a file that cannot be used."""
+    """How a bundle weighs what a search knows, None if it does not say. Raises DamagedError for a
+    file that cannot be used."""
     path = folder / EVIDENCE_FILE
     return read_json_as(path, EvidenceModel, hint=HINT) if path.exists() else None
 
@@ -149,9 +178,11 @@ def is_untrained(folder: Path) -> bool:
 
 
 def random_weights_warning(sources: Iterable[str]) -> str:
-    """The warning of a model whose frozen networks have weights of these sources; empty unless some are random."""
+    """The warning of a model whose frozen networks have weights of these sources; empty unless some
+    are random."""
     said = (
-        "the frozen networks of this model have random weights: it shows that the chain works, and its similarities and "
+        "the frozen networks of this model have random weights: it shows that the chain "
+        "works, and its similarities and "
         "probabilities say nothing about videos"
     )
     return said if "random" in sources else ""
@@ -173,8 +204,8 @@ def write_bundle(
 ) -> Path:
     """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`.
 
-    warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned, or `{"reason": ...}` where
-    there is none. onnx_folder: where it wrote; moved into the bundle."""
+    warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned,
+    or `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle."""
     from safetensors.numpy import save_file  # which scoring does without
 
     from hapvr.networks.whitening import whitening_to_bytes
@@ -190,7 +221,11 @@ def write_bundle(
         _write_values(folder / CALIBRATION_FILE, calibration)
     description = {
         **{"format_version": 4, "hapvr_version": __version__, "whitening": whitening.sha256},
-        **{"backbone": backbone.settings, "crop_px": backbone.crop_px, "sampling": sampling.model_dump(mode="json")},
+        **{
+            "backbone": backbone.settings,
+            "crop_px": backbone.crop_px,
+            "sampling": sampling.model_dump(mode="json"),
+        },
         "serving": (serving or ServingConfig()).model_dump(mode="json"),
         "provenance": dict(provenance or {}),
         "warning": warning or random_weights_warning([backbone.identity.source]),
@@ -201,9 +236,14 @@ def write_bundle(
 
 
 def complete_bundle(
-    folder: Path, *, evidence: EvidenceModel | str, card: str, calibration: Calibration | None = None
+    folder: Path,
+    *,
+    evidence: EvidenceModel | str,
+    card: str,
+    calibration: Calibration | None = None,
 ) -> None:
-    """Add what was fitted with the bundle itself: evidence, or why there is none; calibration, if it had none; and the card (Markdown)."""
+    """Add what was fitted with the bundle itself: evidence, or why there is none; calibration, if
+    it had none; and the card (Markdown)."""
     if calibration is not None:
         _write_values(folder / CALIBRATION_FILE, calibration)
     if isinstance(evidence, EvidenceModel):
@@ -218,22 +258,29 @@ def _write_values(path: Path, values: Calibration | EvidenceModel) -> None:
 
 def _write_description(folder: Path, description: Mapping[str, Any]) -> None:
     """Write scorer.json, with the digests of the other files."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path != folder / SCORER_FILE]
+    files = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / SCORER_FILE
+    ]
     digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
     text = json.dumps({**description, "files": digests}, indent=1, sort_keys=True, default=str)
     write_text(folder / SCORER_FILE, text)
 
 
 def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
-    """The scorer of a bundle, with its limits as the environment changes them.
-    device: auto: a GPU where there is one. A GPU runs the networks in torch, a processor runs the bundle's ONNX files, and
-    torch only for a bundle without any. Raises DataError naming what is missing or damaged, ConfigError for a wrong limit, and
-    MissingPartError where the bundle needs torch and torch is not installed."""
+    """The scorer of a bundle, with its limits as the environment changes them. device: auto: a GPU
+    where there is one. A GPU runs the networks in torch, a processor runs the bundle's ONNX files,
+    and torch only for a bundle without any. Raises DataError naming what is missing or damaged,
+    ConfigError for a wrong limit, and MissingPartError where the bundle needs torch and torch is
+    not installed."""
     description = read_description(folder)
     description.require_files(folder)
     onnx, has_torch = description.onnx, is_installed("torch")
     if isinstance(onnx, NoONNX) and not has_torch:
-        raise MissingPartError(f"model: {folder} has no ONNX files ({onnx.reason}), and torch is missing; {FULL_HINT}")
+        raise MissingPartError(
+            f"model: {folder} has no ONNX files ({onnx.reason}), and torch is missing; {FULL_HINT}"
+        )
     networks: ONNXNetworks | TorchNetworks
     if isinstance(onnx, ONNXRecord) and (on_processor(device) or not has_torch):
         networks = ONNXNetworks(folder, onnx, precision=description.backbone.precision)
@@ -250,14 +297,17 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
 
 
 def try_bundle(folder: Path) -> None:
-    """Compare a picture with itself by the ONNX files of a bundle from elsewhere, in a process with limits: OpenVINO may crash, or
-    never end, on a network of allowed operations. Raises DataError."""
+    """Compare a picture with itself by the ONNX files of a bundle from elsewhere, in a process with
+    limits: OpenVINO may crash, or never end, on a network of allowed operations. Raises DataError.
+    """
     if not (folder / ONNX_FOLDER).is_dir():
         return
     try:
         call_limited(_try, folder, memory_bytes=TRIAL_MEMORY_BYTES, timeout_s=TRIAL_TIMEOUT_S)
     except ValueError as error:
-        raise DataError(f"model: a trial of {folder} failed: {error}; take one of somebody whom you know") from error
+        raise DataError(
+            f"model: a trial of {folder} failed: {error}; take one of somebody whom you know"
+        ) from error
 
 
 def _try(folder: Path) -> None:
@@ -267,7 +317,8 @@ def _try(folder: Path) -> None:
 
 
 def load_in_torch(folder: Path, description: Description, *, device: str) -> TorchNetworks:
-    """The networks of a bundle in torch; auto: on a GPU where there is one. Raises DataError as `load_bundle` does."""
+    """The networks of a bundle in torch; auto: on a GPU where there is one. Raises DataError as
+    `load_bundle` does."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -279,7 +330,9 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
     from hapvr.scorer.torch_networks import TorchNetworks
 
     settings = description.backbone.model_dump()
-    identity = WeightsIdentity(settings["architecture"], settings.pop("source"), settings.pop("sha256"))
+    identity = WeightsIdentity(
+        settings["architecture"], settings.pop("source"), settings.pop("sha256")
+    )
     settings |= {"weights": {"source": "random"}, "crop_px": description.crop_px}
     try:
         backbone = load_backbone(BackboneConfig.model_validate(settings))
@@ -287,15 +340,24 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
         whitening = whitening_from_bytes((folder / WHITENING_FILE).read_bytes())
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         said = first_line(error)
-        raise DamagedError(f"model: backbone or whitening of {folder} is damaged ({said}); {HINT}") from error
+        raise DamagedError(
+            f"model: backbone or whitening of {folder} is damaged ({said}); {HINT}"
+        ) from error
     for part, digest, wanted in (
         ("backbone", state_sha256(backbone.network.state_dict()), identity.sha256),
         ("whitening", whitening.sha256, description.whitening),
     ):
         if digest != wanted:
-            raise DataError(f"model: the {part} of {folder} has SHA-256 {digest}, {SCORER_FILE} says {wanted}; {HINT}")
+            raise DataError(
+                f"model: the {part} of {folder} has SHA-256 {digest}, {SCORER_FILE} says "
+                f"{wanted}; {HINT}"
+            )
     return TorchNetworks(
-        backbone=replace(backbone, identity=identity, settings=description.backbone.model_dump(exclude_defaults=True)),
+        backbone=replace(
+            backbone,
+            identity=identity,
+            settings=description.backbone.model_dump(exclude_defaults=True),
+        ),
         whitening=whitening,
         network=load_network(folder / NETWORK_FOLDER)[0],
         device=device,
@@ -303,8 +365,9 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
 
 
 def load_similarity_model(place: Path) -> tuple[VideoNetwork, Description | None]:
-    """The network of a bundle, of a folder that `save_network` or `hapvr models import` wrote, or of a published .pth; and the
-    description of a bundle: models that came from outside do not say which features they go with.
+    """The network of a bundle, of a folder that `save_network` or `hapvr models import` wrote, or
+    of a published .pth; and the description of a bundle: models that came from outside do not say
+    which features they go with.
 
     Raises DataError saying which of these were looked for."""
     from hapvr.model.checkpoint import load_network
@@ -319,6 +382,7 @@ def load_similarity_model(place: Path) -> tuple[VideoNetwork, Description | None
         description.require_files(place)
         return load_network(place / NETWORK_FOLDER)[0], description
     raise DataError(
-        f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network folder (with {DESCRIPTION_FILE}), a "
+        f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network "
+        f"folder (with {DESCRIPTION_FILE}), a "
         "published .pth, or models:/NAME@ALIAS"
     )

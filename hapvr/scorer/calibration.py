@@ -25,8 +25,9 @@ MIN_PAIRS = 10
 @dataclass(frozen=True, kw_only=True)
 class PrecisionThreshold:
     """The lowest similarity at which a wanted precision was reached, and what that rests on.
-    precision: wanted. similarity: None where no threshold reaches it. found, recall: precision and recall of the pairs at or
-    above it. num_pairs, num_matches: pairs at or above it, and the matches among them."""
+    precision: wanted. similarity: None where no threshold reaches it. found, recall: precision and
+    recall of the pairs at or above it. num_pairs, num_matches: pairs at or above it, and the
+    matches among them."""
 
     precision: Rate
     similarity: FiniteFloat | None
@@ -39,9 +40,10 @@ class PrecisionThreshold:
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """P(match | similarity) = 1 / (1 + exp(-(slope * similarity + intercept))), never falling.
-    prior: share of matches among the fitted pairs; probabilities and thresholds hold for pairs with that share, see
-    `probability`. brier: mean squared error of the probabilities on the fitted pairs. frame_threshold: the frame similarity
-    that an aligned segment must exceed, None where it is not known. source: what the pairs were."""
+    prior: share of matches among the fitted pairs; probabilities and thresholds hold for pairs with
+    that share, see `probability`. brier: mean squared error of the probabilities on the fitted
+    pairs. frame_threshold: the frame similarity that an aligned segment must exceed, None where it
+    is not known. source: what the pairs were."""
 
     slope: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     intercept: FiniteFloat
@@ -54,28 +56,37 @@ class Calibration:
     source: Mapping[str, Any] = field(default_factory=dict)
 
     def probability(self, similarity: float, *, prior: float | None = None) -> float:
-        """Probability in [0, 1] that a pair of this similarity is a match.
-        prior: share of matches among the pairs that are asked about, in (0, 1); None: as among the fitted ones. Another prior
-        shifts the log-odds by the difference of the two priors' log-odds (Bayes). Raises ArgumentError outside (0, 1)."""
+        """Probability in [0, 1] that a pair of this similarity is a match. prior: share of matches
+        among the pairs that are asked about, in (0, 1); None: as among the fitted ones. Another
+        prior shifts the log-odds by the difference of the two priors' log-odds (Bayes). Raises
+        ArgumentError outside (0, 1)."""
         if prior is not None and not 0 < prior < 1:
-            raise ArgumentError(f"prior is {prior}; wanted the share of matches, above 0 and below 1")
+            raise ArgumentError(
+                f"prior is {prior}; wanted the share of matches, above 0 and below 1"
+            )
         shift = 0.0 if prior is None else logit(prior) - logit(self.prior)
         return float(sigmoid(np.asarray(self.slope * similarity + self.intercept + shift)))
 
     def threshold(self, precision: float) -> PrecisionThreshold:
-        """The stored threshold of the lowest precision >= the wanted one. Raises ArgumentError unless 0 < precision <= the highest one."""
+        """The stored threshold of the lowest precision >= the wanted one. Raises ArgumentError
+        unless 0 < precision <= the highest one."""
         known = {row.precision: row for row in self.thresholds}
         enough = [one for one in known if 0 < precision <= one + 1e-9]
         if not enough:
-            raise ArgumentError(f"precision is {precision}; wanted above 0 and at most {max(known)}")
+            raise ArgumentError(
+                f"precision is {precision}; wanted above 0 and at most {max(known)}"
+            )
         return known[min(enough)]
 
-    def verdict(self, similarity: float, *, precision: float, prior: float | None = None) -> Verdict:
+    def verdict(
+        self, similarity: float, *, precision: float, prior: float | None = None
+    ) -> Verdict:
         """Whether a pair of this similarity is a match.
 
-        "match": the similarity reaches the threshold of that precision; with a prior of your own, its probability is
-        `precision` or more. "no match": its probability is 1 - precision or less. Else "unsure". Raises ArgumentError for a
-        precision above the highest stored one and for a prior outside (0, 1)."""
+        "match": the similarity reaches the threshold of that precision; with a prior of your own,
+        its probability is `precision` or more. "no match": its probability is 1 - precision or
+        less. Else "unsure". Raises ArgumentError for a precision above the highest stored one and
+        for a prior outside (0, 1)."""
         probability = self.probability(similarity, prior=prior)
         threshold = self.threshold(precision).similarity
         reached = threshold is not None and similarity >= threshold
@@ -85,16 +96,22 @@ class Calibration:
 
 
 def fit_calibration(
-    matches: ArrayLike, others: ArrayLike, *, source: Mapping[str, Any], frame_threshold: float | None = None
+    matches: ArrayLike,
+    others: ArrayLike,
+    *,
+    source: Mapping[str, Any],
+    frame_threshold: float | None = None,
 ) -> Calibration:
-    """Fit on similarities of matching pairs and of others, each [K] and finite.
-    Pairs count as they come: the share of matches among them is the prior. A slope that would fall is set to 0, so that
-    probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of either, or values not finite."""
+    """Fit on similarities of matching pairs and of others, each [K] and finite. Pairs count as they
+    come: the share of matches among them is the prior. A slope that would fall is set to 0, so that
+    probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of
+    either, or values not finite."""
     positive, negative = (np.asarray(values, np.float64).ravel() for values in (matches, others))
     similarity = np.concatenate([positive, negative])
     if min(len(positive), len(negative)) < MIN_PAIRS or not np.isfinite(similarity).all():
         raise ArgumentError(
-            f"calibration: {len(positive)} matching and {len(negative)} other pairs; wanted {MIN_PAIRS} of each or more, all "
+            f"calibration: {len(positive)} matching and {len(negative)} other pairs; wanted "
+            f"{MIN_PAIRS} of each or more, all "
             "finite"
         )
     is_match = np.arange(len(similarity)) < len(positive)
@@ -114,7 +131,8 @@ def fit_calibration(
 
 
 def _thresholds(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[PrecisionThreshold, ...]:
-    """Per wanted precision the lowest observed similarity at or above which it is reached. Both arrays [K], K >= 1."""
+    """Per wanted precision the lowest observed similarity at or above which it is reached. Both
+    arrays [K], K >= 1."""
     order = np.argsort(-similarity, kind="stable")
     ordered, hits = similarity[order], np.cumsum(is_match[order])
     last_of_ties = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
@@ -139,11 +157,11 @@ def _thresholds(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[Precis
 def fit_logistic(
     inputs: Floats, target: Floats, *, penalty: float = 1e-9, towards: Floats | None = None
 ) -> tuple[Floats, float]:
-    """Logistic regression: weights [F] >= 0, so that more evidence never says less, and intercept, for inputs [N, F] and
-    targets [N] in [0, 1], by Newton's method with an active set.
+    """Logistic regression: weights [F] >= 0, so that more evidence never says less, and intercept,
+    for inputs [N, F] and targets [N] in [0, 1], by Newton's method with an active set.
 
-    penalty: of the squared distance of the weights (L2) of standardised inputs from those of `towards`, default is 0, against
-    the sum of the log losses; the intercept has none."""
+    penalty: of the squared distance of the weights (L2) of standardised inputs from those of
+    `towards`, default is 0, against the sum of the log losses; the intercept has none."""
     center, scale = inputs.mean(axis=0), inputs.std(axis=0)
     used = scale > 1e-12  # others say nothing
     scale = np.where(used, scale, 1.0)
@@ -155,7 +173,9 @@ def fit_logistic(
 
     def loss_of(tried: Floats) -> float:
         logits = rows @ tried
-        return float(np.sum(np.logaddexp(0, logits) - target * logits) + ridge @ (tried - home) ** 2 / 2)
+        return float(
+            np.sum(np.logaddexp(0, logits) - target * logits) + ridge @ (tried - home) ** 2 / 2
+        )
 
     loss = loss_of(weights)
     for _ in range(100):

@@ -1,7 +1,9 @@
-"""Inner pictures: a moving picture within a still or another one, as in picture in picture, split screens, reactions and memes.
+"""Inner pictures: a moving picture within a still or another one, as in picture in picture, split
+screens, reactions and memes.
 
-Found without training, as by the winner of VSC2022's descriptor track (Yokoo et al., 2023): a border that stands still while the
-pictures on both sides move leaves long straight edges in the mean over time.
+Found without training, as by the winner of VSC2022's descriptor track (Yokoo et al., 2023): a
+border that stands still while the pictures on both sides move leaves long straight edges in the
+mean over time.
 """
 
 from collections.abc import Sequence
@@ -22,14 +24,15 @@ MAX_INNER = 3
 MAX_FRAMES = 24
 """Frames, spread evenly, that are looked at."""
 LINES = 12
-"""Straight edges of each direction, both borders of the picture among them, whose rectangles are looked at."""
+"""Straight edges of each direction, both borders of the picture among them, whose rectangles are
+looked at."""
 LEAST_SIDE = 0.25
 """Share of width and height that an inner picture has at least."""
 AREAS = (0.08, 0.92)
 """Shares of the picture, least and most."""
 COVERED = 0.5
-"""How much of an edge there must be, in [0, 1], on three quarters of each side that is no border of the picture: text may lie
-over the fourth."""
+"""How much of an edge there must be, in [0, 1], on three quarters of each side that is no border of
+the picture: text may lie over the fourth."""
 NEAR = 12
 """Pixels around an edge that say how strong the picture's own edges are there."""
 LEAST_MOVING = 0.1
@@ -37,7 +40,8 @@ LEAST_MOVING = 0.1
 
 
 def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
-    """Where a video has inner pictures, at most MAX_INNER, the clearest first. jpegs: its sampled frames; in a single one nothing moves."""
+    """Where a video has inner pictures, at most MAX_INNER, the clearest first. jpegs: its sampled
+    frames; in a single one nothing moves."""
     if len(jpegs) < 2:
         return []
     frames = decode_jpegs(spread(jpegs, MAX_FRAMES)).astype(np.float32)
@@ -45,34 +49,58 @@ def inner_pictures(jpegs: Sequence[bytes]) -> list[Box]:
     upright, level = _edges(luma), _edges(luma.transpose(0, 2, 1))
     x, y = _lines(upright), _lines(level)
     # a pixel moves that differs by more than three grey levels over time
-    moving = np.pad((luma.std(axis=0) > 3).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))[np.ix_(y, x)]
+    moving = np.pad((luma.std(axis=0) > 3).cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))[
+        np.ix_(y, x)
+    ]
     # axes of what follows: left, right, top, bottom
     wide, high = (places[None, :] - places[:, None] for places in (x, y))
     area = wide[:, :, None, None] * high
-    moved = moving[:, None, :, None] - moving[None, :, :, None] - moving[:, None, None, :] + moving[None, :, None, :]
+    moved = (
+        moving[:, None, :, None]
+        - moving[None, :, :, None]
+        - moving[:, None, None, :]
+        + moving[None, :, None, :]
+    )
     share = moved.transpose(2, 3, 0, 1) / np.maximum(area, 1)
     across, along = _sides(upright, x, y), _sides(level, y, x).transpose(1, 2, 0)
-    sides = np.stack(np.broadcast_arrays(across[:, None], across[None, :], along[:, :, :, None], along[:, :, None, :]))
-    usable = (wide >= LEAST_SIDE * luma.shape[2])[:, :, None, None] & (high >= LEAST_SIDE * luma.shape[1])
-    usable &= (area >= AREAS[0] * luma[0].size) & (area <= AREAS[1] * luma[0].size) & (share >= LEAST_MOVING)
+    sides = np.stack(
+        np.broadcast_arrays(
+            across[:, None], across[None, :], along[:, :, :, None], along[:, :, None, :]
+        )
+    )
+    usable = (wide >= LEAST_SIDE * luma.shape[2])[:, :, None, None] & (
+        high >= LEAST_SIDE * luma.shape[1]
+    )
+    usable &= (
+        (area >= AREAS[0] * luma[0].size)
+        & (area <= AREAS[1] * luma[0].size)
+        & (share >= LEAST_MOVING)
+    )
     free = np.isnan(sides)
     usable &= (free | (sides > 0)).all(axis=0)
     # of rectangles with equally clear sides the larger goes first
-    clear = np.nansum(sides, axis=0) / np.sqrt((~free).sum(axis=0).clip(min=1)) * np.abs(area) ** 0.25
+    clear = (
+        np.nansum(sides, axis=0) / np.sqrt((~free).sum(axis=0).clip(min=1)) * np.abs(area) ** 0.25
+    )
     places = np.argwhere(usable)[np.argsort(-clear[usable], kind="stable")]
     found: list[Box] = []
     for left, right, top, bottom in places.tolist():
         box = slice(int(y[top]), int(y[bottom])), slice(int(x[left]), int(x[right]))
-        if len(found) < MAX_INNER and all(_overlap(box, other) < 0.5 for other in found):  # else they are one picture
+        if len(found) < MAX_INNER and all(
+            _overlap(box, other) < 0.5 for other in found
+        ):  # else they are one picture
             found.append(box)
     return found
 
 
 def _edges(luma: Floats) -> Floats:
-    """[W + 1, H] in [0, 1]: how much of an edge stands still between the columns x - 1 and x at each row."""
+    """[W + 1, H] in [0, 1]: how much of an edge stands still between the columns x - 1 and x at
+    each row."""
     # grey levels; more count as 40, so that one frame does not make an edge of its own
     steps = np.minimum(np.abs(np.diff(luma, axis=2)), 40).mean(axis=0)
-    windows = sliding_window_view(np.pad(steps, ((0, 0), (NEAR, NEAR)), mode="edge"), 2 * NEAR + 1, axis=1)
+    windows = sliding_window_view(
+        np.pad(steps, ((0, 0), (NEAR, NEAR)), mode="edge"), 2 * NEAR + 1, axis=1
+    )
     around = np.partition(windows, NEAR, axis=-1)[..., NEAR]
     # six grey levels make an edge where the picture has none of its own
     strength = np.pad(((steps - around) / (around + 6)).clip(0, 1), ((0, 0), (1, 1)))
@@ -97,8 +125,8 @@ def _lines(edges: Floats) -> NDArray[np.intp]:
 
 
 def _sides(edges: Floats, places: NDArray[np.intp], ends: NDArray[np.intp]) -> Floats:
-    """[P, E, E]: how much of an edge there is at each place from one end to another, 0 for less than COVERED asks; NaN at the
-    picture's borders, which need none."""
+    """[P, E, E]: how much of an edge there is at each place from one end to another, 0 for less
+    than COVERED asks; NaN at the picture's borders, which need none."""
     spans = ends[None, :] - ends[:, None]
     quarters = (ends[:, None, None] + spans[:, :, None] * np.linspace(0, 1, 5)).round().astype(int)
     sums = np.pad(edges.cumsum(axis=1), ((0, 0), (1, 0)))[places]
@@ -110,7 +138,9 @@ def _sides(edges: Floats, places: NDArray[np.intp], ends: NDArray[np.intp]) -> F
 
 def _overlap(box: Box, other: Box) -> float:
     """Intersection over union of two rectangles."""
-    shared = [max(min(a.stop, b.stop) - max(a.start, b.start), 0) for a, b in zip(box, other, strict=True)]
+    shared = [
+        max(min(a.stop, b.stop) - max(a.start, b.start), 0) for a, b in zip(box, other, strict=True)
+    ]
     areas = [(one[0].stop - one[0].start) * (one[1].stop - one[1].start) for one in (box, other)]
     both = shared[0] * shared[1]
     return float(both / (sum(areas) - both))

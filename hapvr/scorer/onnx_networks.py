@@ -1,12 +1,14 @@
-"""A bundle's networks as ONNX files, run by the engine with numpy: no torch. `hapvr.scorer.torch_networks` writes them.
+"""A bundle's networks as ONNX files, run by the engine with numpy: no torch.
+`hapvr.scorer.torch_networks` writes them.
 
 <bundle>/onnx/backbone.onnx   frames [B, 3, S, S] uint8 -> regions [B, R, D], whitened
               embed.onnx      regions [T, R, D] -> embedding [T, R, d]
               frames.onnx     query [T, R, d], reference [T', R, d] -> frame_similarity [T, T']
-              compare.onnx    frame_similarity [T, T'] -> refined [t, t'], where the model has a comparator
+              compare.onnx    frame_similarity [T, T'] -> refined [t, t'], where the model has a
+              comparator
 
-All but S, R, D and d may be of any size. A pair with fewer than `min_frames` frames is repeated first. The
-last step, TopK-Chamfer, is done here, since a long pair is refined in strips.
+All but S, R, D and d may be of any size. A pair with fewer than `min_frames` frames is repeated
+first. The last step, TopK-Chamfer, is done here, since a long pair is refined in strips.
 """
 
 import threading
@@ -35,20 +37,23 @@ MAX_REFINED_AT_ONCE = 2**20
 
 
 class ONNXRecord(BaseModel, extra="allow"):
-    """What scorer.json says. settings: of the similarity network. Further keys say how the files were checked."""
+    """What scorer.json says. settings: of the similarity network. Further keys say how the files
+    were checked."""
 
     settings: NetworkSettings
     files: Annotated[list[ONNXName], Field(min_length=3)]
 
 
 class ONNXNetworks:
-    """The frozen network with its whitening, and the similarity network; `TorchNetworks` are the same in torch. One operation
-    at a time uses the processors; any thread may call it."""
+    """The frozen network with its whitening, and the similarity network; `TorchNetworks` are the
+    same in torch. One operation at a time uses the processors; any thread may call it."""
 
     needs_extras = False
     """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.family`."""
 
-    def __init__(self, folder: Path, record: ONNXRecord, *, precision: Precision = "float32") -> None:
+    def __init__(
+        self, folder: Path, record: ONNXRecord, *, precision: Precision = "float32"
+    ) -> None:
         """folder: of the bundle, whose files were checked. precision: of the backbone."""
         self._folder = folder / ONNX_FOLDER
         self._precision = precision
@@ -70,9 +75,13 @@ class ONNXNetworks:
 
     def frame_similarity(self, query: Floats, reference: Floats) -> Floats:
         """[T, T'] in [-1, 1], before the comparator, of two embeddings."""
-        step = max(MAX_REGION_SIMILARITIES // (query.shape[1] * reference.shape[0] * reference.shape[1]), 1)
+        step = max(
+            MAX_REGION_SIMILARITIES // (query.shape[1] * reference.shape[0] * reference.shape[1]), 1
+        )
         starts = range(0, len(query), step)
-        return np.concatenate([self._run("frames.onnx", query[start : start + step], reference) for start in starts])
+        return np.concatenate(
+            [self._run("frames.onnx", query[start : start + step], reference) for start in starts]
+        )
 
     def self_similarity(self, video: Floats) -> Floats:
         """[T]: `frame_similarity` of each frame with itself."""
@@ -80,16 +89,26 @@ class ONNXNetworks:
 
     def similarities(self, queries: Sequence[Floats], references: Sequence[Floats]) -> Floats:
         """Video similarities [N, M] in [-1, 1]."""
-        return np.array([[self._score(one) for one in row] for row in self._frames(queries, references)], np.float32)
+        return np.array(
+            [[self._score(one) for one in row] for row in self._frames(queries, references)],
+            np.float32,
+        )
 
-    def comparisons(self, query: Floats, references: Sequence[Floats]) -> tuple[Floats, list[Floats]]:
-        """Video similarities [M] of one query with each reference, and frame similarities [T, T'] with each."""
+    def comparisons(
+        self, query: Floats, references: Sequence[Floats]
+    ) -> tuple[Floats, list[Floats]]:
+        """Video similarities [M] of one query with each reference, and frame similarities [T, T']
+        with each."""
         (frames,) = self._frames([query], references)
         return np.array(list(map(self._score, frames)), np.float32), frames
 
-    def _frames(self, queries: Sequence[Floats], references: Sequence[Floats]) -> list[list[Floats]]:
+    def _frames(
+        self, queries: Sequence[Floats], references: Sequence[Floats]
+    ) -> list[list[Floats]]:
         """Frame similarities [T, T'] of each query with each reference, by one run for all."""
-        rows, columns = (np.cumsum([len(video) for video in videos])[:-1] for videos in (queries, references))
+        rows, columns = (
+            np.cumsum([len(video) for video in videos])[:-1] for videos in (queries, references)
+        )
         whole = self.frame_similarity(np.concatenate(queries), np.concatenate(references))
         return [np.split(part, columns, axis=1) for part in np.split(whole, rows)]
 
@@ -97,14 +116,17 @@ class ONNXNetworks:
         return _chamfer(self._refined(frame), **self.settings.temporal)
 
     def _refined(self, frame: Floats) -> Floats:
-        """Frame similarities [T, T'] after the comparator, [t, t'] in [-1, 1]; the same where the model has none."""
+        """Frame similarities [T, T'] after the comparator, [t, t'] in [-1, 1]; the same where the
+        model has none."""
         if not self.settings.comparator:
             return frame
         for axis, size in enumerate(frame.shape):
             repeated = np.arange(doubled_length(size, self.settings.min_frames)) % size
             frame = frame.take(repeated, axis) if len(repeated) > size else frame
         parts = strips(len(frame), height=MAX_REFINED_AT_ONCE // frame.shape[1])
-        return np.concatenate([self._run("compare.onnx", frame[rows])[kept] for rows, kept in parts])
+        return np.concatenate(
+            [self._run("compare.onnx", frame[rows])[kept] for rows, kept in parts]
+        )
 
     def _run(self, name: ONNXName, *inputs: NDArray[Any]) -> Floats:
         with self._loading:
@@ -118,16 +140,21 @@ class ONNXNetworks:
             "frames.onnx": tuple(map(len, inputs)),
         }.get(name, tuple(size // COMPARATOR_STEP for size in first))
         if found.dtype != np.float32 or found.shape != wanted:
-            raise DataError(f"model: {self._folder / name} gives {found.dtype} {found.shape}; export the model again")
+            raise DataError(
+                f"model: {self._folder / name} gives {found.dtype} {found.shape}; export the "
+                "model again"
+            )
         return found
 
 
 def _chamfer(values: Floats, *, rate: float, symmetric: bool) -> Floats:
-    """TopK-Chamfer of the last two axes, as `hapvr.model.similarity.chamfer` gives it: the mean over rows of the mean of
-    their K largest values, K = max(round(rate * size), 1)."""
+    """TopK-Chamfer of the last two axes, as `hapvr.model.similarity.chamfer` gives it: the mean
+    over rows of the mean of their K largest values, K = max(round(rate * size), 1)."""
     size = values.shape[-1]
     count = max(round(rate * size), 1)
-    largest = np.partition(values, size - count, axis=-1)[..., size - count :] if count < size else values
+    largest = (
+        np.partition(values, size - count, axis=-1)[..., size - count :] if count < size else values
+    )
     forth = largest.mean(-1, dtype=np.float32).mean(-1)
     back = _chamfer(values.swapaxes(-1, -2), rate=rate, symmetric=False) if symmetric else forth
     return np.asarray((forth + back) / 2)

@@ -30,9 +30,10 @@ NEVER = Deadline(None)
 
 @dataclass(frozen=True)
 class PairScore:
-    """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot be used.
-    probability: of a match, in [0, 1]; None from a model without calibration. segments: None where not asked for. warning: what
-    speaks against believing the numbers, see `VideoScorer.warning` and `FrameTimes`; empty where nothing does."""
+    """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot
+    be used. probability: of a match, in [0, 1]; None from a model without calibration. segments:
+    None where not asked for. warning: what speaks against believing the numbers, see
+    `VideoScorer.warning` and `FrameTimes`; empty where nothing does."""
 
     query: str
     reference: str
@@ -45,8 +46,8 @@ class PairScore:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedVideo:
-    """What is compared. regions: [T, r, d], a numpy array or a tensor on the device of the networks; clock: of the T sampled
-    frames; hashes: [T], of their pictures."""
+    """What is compared. regions: [T, r, d], a numpy array or a tensor on the device of the
+    networks; clock: of the T sampled frames; hashes: [T], of their pictures."""
 
     regions: Any
     clock: FrameTimes
@@ -62,8 +63,9 @@ class EmbeddedVideo:
 
 
 class VideoScorer:
-    """Scores pairs of videos with a trained network. Keeps the features of the last videos seen; any thread may call it.
-    warning: a sentence that goes with every answer, e.g. that the weights are random; empty where there is none."""
+    """Scores pairs of videos with a trained network. Keeps the features of the last videos seen;
+    any thread may call it. warning: a sentence that goes with every answer, e.g. that the weights
+    are random; empty where there is none."""
 
     def __init__(
         self,
@@ -77,7 +79,9 @@ class VideoScorer:
     ) -> None:
         self.networks, self.sampling, self.calibration = networks, sampling, calibration
         self.limits, self.warning, self._computing = limits, warning, ComputeLock()
-        self._reader = VideoReader(networks.regions, crop_px=crop_px, sampling=sampling, computing=self._computing)
+        self._reader = VideoReader(
+            networks.regions, crop_px=crop_px, sampling=sampling, computing=self._computing
+        )
 
     def features(self, path: Path) -> NDArray[np.floating]:
         """Region features [T, 9, D] of a file. Raises VideoError."""
@@ -102,8 +106,9 @@ class VideoScorer:
         access: Access | None = None,
         progress: Progress = no_progress,
     ) -> list[PairScore]:
-        """One row per pair, in order; what cannot be used or is above a limit gives rows with an error.
-        pairs: paths, or http(s) URLs of hosts that `access` allows. Defaults: limits of the model; access to all files and no hosts."""
+        """One row per pair, in order; what cannot be used or is above a limit gives rows with an
+        error. pairs: paths, or http(s) URLs of hosts that `access` allows. Defaults: limits of the
+        model; access to all files and no hosts."""
         limits = limits or self.limits
         deadline = Deadline(limits.request_timeout_s)
         named = [(str(query), str(reference)) for query, reference in pairs]
@@ -125,23 +130,39 @@ class VideoScorer:
                     if num_frame_pairs > limits.max_frame_pairs:
                         raise VideoError(
                             "too_much_work",
-                            f"request: more than {limits.max_frame_pairs} pairs of frames; send fewer or shorter videos, or "
+                            f"request: more than {limits.max_frame_pairs} pairs of frames; "
+                            "send fewer or shorter videos, or "
                             "see serving.max_frame_pairs",
                         )
                     embedded = self.embed(reference, deadline)
                     similarity = self.similarity(query[1], embedded, deadline)
-                    probability = None if self.calibration is None else self.calibration.probability(similarity)
-                    found = self.matching_segments(query[1], embedded, deadline) if segments else None
+                    probability = (
+                        None
+                        if self.calibration is None
+                        else self.calibration.probability(similarity)
+                    )
+                    found = (
+                        self.matching_segments(query[1], embedded, deadline) if segments else None
+                    )
                     said = (self.warning, *(one.clock.missing for one in (query[1], embedded)))
-                    row = replace(row, similarity=similarity, probability=probability, segments=found)
+                    row = replace(
+                        row, similarity=similarity, probability=probability, segments=found
+                    )
                     row = replace(row, warning="; ".join(filter(None, said)))
                 except VideoError as error:
                     row = replace(row, error=f"{error.reason}: {error}")
-                except ArgumentError as error:  # features that are not finite, from pictures that overflow the networks
+                # features that are not finite, from pictures that overflow the networks
+                except ArgumentError as error:
                     row = replace(row, error=f"not_scored: {error}")
                 rows.append(row)
-        refused = f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are scored in a request"
-        rows += [PairScore(*pair, None, error=refused, warning=self.warning) for pair in named[limits.max_pairs :]]
+        refused = (
+            f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are "
+            "scored in a request"
+        )
+        rows += [
+            PairScore(*pair, None, error=refused, warning=self.warning)
+            for pair in named[limits.max_pairs :]
+        ]
         progress(len(allowed), len(allowed))
         return rows
 
@@ -154,7 +175,8 @@ class VideoScorer:
         deadline: Deadline = NEVER,
         inner: bool = False,
     ) -> RequestVideos:
-        """Features of files and URLs, read a group ahead; a context. Defaults are those of `score_pairs`. inner: also of inner pictures."""
+        """Features of files and URLs, read a group ahead; a context. Defaults are those of
+        `score_pairs`. inner: also of inner pictures."""
         return RequestVideos(
             reader=self._reader,
             names=list(dict.fromkeys(names)),
@@ -175,10 +197,13 @@ class VideoScorer:
             return EmbeddedVideo(self.networks.embed(video.regions), video.clock, video.hashes)
 
     def views(self, video: SampledFeatures, deadline: Deadline = NEVER) -> list[EmbeddedVideo]:
-        """The embeddings of the whole picture, which comes first, and of each inner picture, all of the same frames."""
+        """The embeddings of the whole picture, which comes first, and of each inner picture, all of
+        the same frames."""
         return [self.embed(picture, deadline) for picture in (video, *video.inner)]
 
-    def similarity(self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER) -> float:
+    def similarity(
+        self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
+    ) -> float:
         """The video similarity, in [-1, 1]. Raises ArgumentError for any other value."""
         return self.similarities([query], reference, deadline)[0]
 
@@ -187,7 +212,9 @@ class VideoScorer:
     ) -> list[float]:
         """As `similarity`, of each query, at least one."""
         with self._computing.hold(deadline):
-            scores = self.networks.similarities([one.regions for one in queries], [reference.regions])
+            scores = self.networks.similarities(
+                [one.regions for one in queries], [reference.regions]
+            )
         return _similarities(scores[:, 0])
 
     def comparisons(
@@ -195,21 +222,30 @@ class VideoScorer:
     ) -> list[tuple[float, NDArray[np.float64]]]:
         """As `similarity`, of each reference, with the `relative_similarity` of its frames."""
         with self._computing.hold(deadline):
-            scores, frames = self.networks.comparisons(query.regions, [one.regions for one in references])
-            own, *others = [self.networks.self_similarity(one.regions) for one in (query, *references)]
-        relative = [relative_similarity(matrix, own, other) for matrix, other in zip(frames, others, strict=True)]
+            scores, frames = self.networks.comparisons(
+                query.regions, [one.regions for one in references]
+            )
+            own, *others = [
+                self.networks.self_similarity(one.regions) for one in (query, *references)
+            ]
+        relative = [
+            relative_similarity(matrix, own, other)
+            for matrix, other in zip(frames, others, strict=True)
+        ]
         return list(zip(_similarities(scores), relative, strict=True))
 
     @property
     def frame_threshold(self) -> float:
-        """Relative frame similarity from which on two frames count as the same in segments: the fitted one, or the default."""
+        """Relative frame similarity from which on two frames count as the same in segments: the
+        fitted one, or the default."""
         known = None if self.calibration is None else self.calibration.frame_threshold
         return DEFAULT_THRESHOLD if known is None else known
 
     def relative_similarity(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> NDArray[np.float64]:
-        """Frame similarities [T, T'] in [-1, 1], 1 for the same picture, as segments are found in."""
+        """Frame similarities [T, T'] in [-1, 1], 1 for the same picture, as segments are found
+        in."""
         with self._computing.hold(deadline):
             matrix = self.networks.frame_similarity(query.regions, reference.regions)
             own = [self.networks.self_similarity(video.regions) for video in (query, reference)]
@@ -219,13 +255,20 @@ class VideoScorer:
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> tuple[Segment, ...]:
         """Parts of both that show the same, the longest and surest first."""
-        return self.segments_in(self.relative_similarity(query, reference, deadline), query.clock, reference.clock)
+        return self.segments_in(
+            self.relative_similarity(query, reference, deadline), query.clock, reference.clock
+        )
 
-    def segments_in(self, values: NDArray[np.float64], query: FrameTimes, reference: FrameTimes) -> tuple[Segment, ...]:
+    def segments_in(
+        self, values: NDArray[np.float64], query: FrameTimes, reference: FrameTimes
+    ) -> tuple[Segment, ...]:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
         found, fps = align(values, threshold=self.frame_threshold), self.sampling.fps
         return tuple(
-            Segment(*query.span_s(*one.query, fps), *reference.span_s(*one.reference, fps), one.score) for one in found
+            Segment(
+                *query.span_s(*one.query, fps), *reference.span_s(*one.reference, fps), one.score
+            )
+            for one in found
         )
 
     def _video(self, path: Path) -> SampledFeatures:

@@ -1,5 +1,6 @@
-"""Matching segments of two videos: heaviest paths through a temporal network of similar frames (Tan et al., "Scalable
-detection of partial near-duplicate videos by visual-temporal consistency", ACM MM 2009)."""
+"""Matching segments of two videos: heaviest paths through a temporal network of similar frames (Tan
+et al., "Scalable detection of partial near-duplicate videos by visual-temporal consistency", ACM MM
+2009)."""
 
 from dataclasses import dataclass
 
@@ -10,7 +11,8 @@ DEFAULT_THRESHOLD = 0.6
 """Relative frame similarity that counts as a match where the model brings none that was fitted."""
 
 SPEED_LEAST, SPEED_LEAST_S = 1.2, 2.0
-"""How much longer one side of a segment is, as a factor and in seconds, before its speed is said to be another one."""
+"""How much longer one side of a segment is, as a factor and in seconds, before its speed is said to
+be another one."""
 
 MIN_FRAMES = 2
 MAX_SEGMENTS = 16
@@ -18,7 +20,8 @@ MAX_PATHS = 32
 """Paths that are looked at, whether they are segments or not."""
 
 LEAST_SHARE = 0.4
-"""Least score of a segment against the first one's, and of its ends against its best frames: one edit lowers all parts alike."""
+"""Least score of a segment against the first one's, and of its ends against its best frames: one
+edit lowers all parts alike."""
 BEST_FRAMES = 8
 """Frame pairs of a path, the most similar ones, whose mean says how alike its parts are."""
 MAX_STEP = 5
@@ -27,14 +30,16 @@ FRAME_PAIRS = 200
 """Irrelevant pairs whose frame similarities are looked at."""
 
 FRAME_SPREAD = 1.5
-"""How far above their median the segments' threshold is, in distances from it down to their lowest twentieth."""
+"""How far above their median the segments' threshold is, in distances from it down to their lowest
+twentieth."""
 
 MAX_FRAME_THRESHOLD = 0.98
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Frames query[0]..query[1] show what reference[0]..reference[1] do. score: mean frame similarity on the path."""
+    """Frames query[0]..query[1] show what reference[0]..reference[1] do. score: mean frame
+    similarity on the path."""
 
     query: tuple[int, int]
     reference: tuple[int, int]
@@ -43,8 +48,9 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the query and the part of the reference that shows the same, in seconds from each video's first frame. score:
-    mean relative frame similarity along the alignment, see `relative_similarity`."""
+    """A part of the query and the part of the reference that shows the same, in seconds from each
+    video's first frame. score: mean relative frame similarity along the alignment, see
+    `relative_similarity`."""
 
     query_start_s: float
     query_end_s: float
@@ -54,8 +60,12 @@ class Segment:
 
     @property
     def speed(self) -> float:
-        """How many seconds of the reference a second of the query shows; 1 where the difference may be one of sampling."""
-        query, reference = self.query_end_s - self.query_start_s, self.reference_end_s - self.reference_start_s
+        """How many seconds of the reference a second of the query shows; 1 where the difference may
+        be one of sampling."""
+        query, reference = (
+            self.query_end_s - self.query_start_s,
+            self.reference_end_s - self.reference_start_s,
+        )
         slower, faster = sorted((query, reference))
         if faster - slower < SPEED_LEAST_S or faster < SPEED_LEAST * slower or slower <= 0:
             return 1.0
@@ -64,36 +74,45 @@ class Segment:
 
 @dataclass(frozen=True)
 class FrameTimes:
-    """When the sampled frames of a video are shown, in seconds from its first frame, and how long it lasts, if known. missing:
-    what seems to be missing from the file, or ""."""
+    """When the sampled frames of a video are shown, in seconds from its first frame, and how long
+    it lasts, if known. missing: what seems to be missing from the file, or ""."""
 
     times_s: tuple[float, ...]
     duration_s: float | None = None
     missing: str = ""
 
     def span_s(self, first: int, last: int, fps: float) -> tuple[float, float]:
-        """When frames are shown from `first` on to the end of `last`: 1 / fps after its own time, but not after the video's."""
+        """When frames are shown from `first` on to the end of `last`: 1 / fps after its own time,
+        but not after the video's."""
         end_s = self.times_s[last] + 1 / fps
-        if self.duration_s is not None and self.duration_s > self.times_s[-1] - 1 / fps:  # else the file says nonsense
+        if (
+            self.duration_s is not None and self.duration_s > self.times_s[-1] - 1 / fps
+        ):  # else the file says nonsense
             end_s = max(self.times_s[last], min(end_s, self.duration_s))
         return self.times_s[first], end_s
 
     def length_s(self, fps: float, max_frames: int) -> float:
-        """The end of the last frame, or of the video where `sampling.max_frames` left out the rest."""
-        return max(self.span_s(0, -1, fps)[1], (self.duration_s or 0.0) * (len(self.times_s) >= max_frames))
+        """The end of the last frame, or of the video where `sampling.max_frames` left out the
+        rest."""
+        return max(
+            self.span_s(0, -1, fps)[1], (self.duration_s or 0.0) * (len(self.times_s) >= max_frames)
+        )
 
 
-def relative_similarity(frame: ArrayLike, query: ArrayLike, reference: ArrayLike) -> NDArray[np.float64]:
-    """Frame similarities against those of each frame with itself, so that 1 is the same picture whatever attention did.
-    frame: [T, T'] from the network; query: [T], reference: [T'], of each frame with itself. Returns [T, T'] in [-1, 1]."""
+def relative_similarity(
+    frame: ArrayLike, query: ArrayLike, reference: ArrayLike
+) -> NDArray[np.float64]:
+    """Frame similarities against those of each frame with itself, so that 1 is the same picture
+    whatever attention did. frame: [T, T'] from the network; query: [T], reference: [T'], of each
+    frame with itself. Returns [T, T'] in [-1, 1]."""
     products = np.outer(np.asarray(query, np.float64), np.asarray(reference, np.float64))
     scale = np.sqrt(np.maximum(products, 1e-12))
     return np.clip(np.asarray(frame, np.float64) / scale, -1, 1)
 
 
 def best_run(similarity: ArrayLike) -> float:
-    """The highest threshold at which some MIN_FRAMES consecutive frame pairs match; of all frames of a shorter video.
-    similarity: [T, T'], T and T' >= 1."""
+    """The highest threshold at which some MIN_FRAMES consecutive frame pairs match; of all frames
+    of a shorter video. similarity: [T, T'], T and T' >= 1."""
     matrix = np.asarray(similarity, np.float64)
     length = min(MIN_FRAMES, *matrix.shape)
     height, width = (size - length + 1 for size in matrix.shape)
@@ -104,12 +123,15 @@ def best_run(similarity: ArrayLike) -> float:
 def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
     """Parts of two videos that match, at most MAX_SEGMENTS, the longest and surest first.
 
-    similarity: [T, T'], T and T' >= 1, see `relative_similarity`; threshold, in [-1, 1): what a frame pair must exceed to be a
-    node of the network. A part has MIN_FRAMES in both videos, or as many as the shorter one has. An edge leads to a later frame
-    of both videos, at most MAX_STEP away, and a path weighs as much as its nodes' similarities. Each frame may be found in
-    several places, but no two parts share a frame pair. What is far less similar than the first part is left out.
+    similarity: [T, T'], T and T' >= 1, see `relative_similarity`; threshold, in [-1, 1): what a
+    frame pair must exceed to be a node of the network. A part has MIN_FRAMES in both videos, or as
+    many as the shorter one has. An edge leads to a later frame of both videos, at most MAX_STEP
+    away, and a path weighs as much as its nodes' similarities. Each frame may be found in several
+    places, but no two parts share a frame pair. What is far less similar than the first part is
+    left out.
 
-    Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold are nodes."""
+    Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold
+    are nodes."""
     matrix = np.asarray(similarity, np.float64)
     wanted = min(MIN_FRAMES, *matrix.shape)
     weight = np.where(matrix > threshold, np.maximum(matrix, 1e-6), -np.inf)
@@ -118,9 +140,12 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
         rows, columns = _heaviest_path(weight)
         if not rows or len(found) == MAX_SEGMENTS:
             break
-        # without the weak stretches by which a path runs on into what only looks alike; what is strong behind them stays
+        # without the weak stretches by which a path runs on into what only looks alike; what is
+        # strong behind them stays
         best = float(np.sort(matrix[rows, columns])[-BEST_FRAMES:].mean())
-        gains = np.append(0, np.cumsum(matrix[rows, columns] - (LEAST_SHARE * best if best > 1e-6 else -2)))
+        gains = np.append(
+            0, np.cumsum(matrix[rows, columns] - (LEAST_SHARE * best if best > 1e-6 else -2))
+        )
         end = int(np.argmax(gains - np.minimum.accumulate(gains)))
         kept = slice(int(np.argmin(gains[: end + 1])), end)
         used = np.diff(gains) <= 0
@@ -138,7 +163,9 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
 def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:
     """Rows and columns of the path with the largest sum of weights; empty if there is no node."""
     height, width = weight.shape
-    totals = np.full((height + MAX_STEP, width + MAX_STEP), -np.inf)  # MAX_STEP empty rows and columns before the first
+    totals = np.full(
+        (height + MAX_STEP, width + MAX_STEP), -np.inf
+    )  # MAX_STEP empty rows and columns before the first
     for row in range(height):
         before = totals[row : row + MAX_STEP].max(axis=0)
         best = np.max([before[step : step + width] for step in range(MAX_STEP)], axis=0)

@@ -1,4 +1,5 @@
-"""The videos and pictures of requests, files and URLs, as region features, within what may be read and what it may cost.
+"""The videos and pictures of requests, files and URLs, as region features, within what may be read
+and what it may cost.
 
 Features are cached; any thread may use the same reader.
 """
@@ -39,20 +40,23 @@ MAX_DECODING_REQUESTS = 2
 """Requests that decode at the same time; others wait."""
 
 CACHE_BYTES = 256 * 2**20
-"""Memory for the features of the queries seen last, and for the embeddings of the videos compared last."""
+"""Memory for the features of the queries seen last, and for the embeddings of the videos compared
+last."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 BYTES_PER_DECODER = 8 * 2**20
-"""Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5 seconds of processor time."""
+"""Bytes of files for which one more decoding process is worth its start, which takes 0.3 to 0.5
+seconds of processor time."""
 
 
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
-    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with their frame extras where
-    the network reads them; clock: their times; hashes: [T], see `frame_hashes`; inner: the same frames of each inner
-    picture, see `hapvr.scorer.inner_pictures`."""
+    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with
+    their frame extras where the network reads them; clock: their times; hashes: [T], see
+    `frame_hashes`; inner: the same frames of each inner picture, see `hapvr.scorer.inner_pictures`.
+    """
 
     regions: NDArray[np.floating]
     clock: FrameTimes
@@ -72,7 +76,8 @@ class SampledFeatures:
 
 
 class Recent(Generic[Key, Value]):
-    """What was asked for last, CACHE_BYTES of it at most. Any thread may ask. num_bytes: of a value."""
+    """What was asked for last, CACHE_BYTES of it at most. Any thread may ask. num_bytes: of a
+    value."""
 
     def __init__(self, num_bytes: Callable[[Value], int]) -> None:
         self._num_bytes, self._room, self._guard = num_bytes, CACHE_BYTES, threading.Lock()
@@ -86,7 +91,8 @@ class Recent(Generic[Key, Value]):
             return self._kept.get(key)
 
     def keep(self, key: Key, value: Value) -> Value:
-        """Keep a value, in place of those that nobody asked for for longest; returns the one that is kept under this key."""
+        """Keep a value, in place of those that nobody asked for for longest; returns the one that
+        is kept under this key."""
         with self._guard:
             if key not in self._kept:
                 self._kept[key] = value
@@ -102,9 +108,9 @@ WantedFile = tuple[FileState, bool]
 
 
 class VideoReader:
-    """Decodes and embeds files. A file that was replaced or changed since is read again.
-    embed: [B, 3, H, W] uint8 crops -> [B, R, D]. computing: held while the networks run on one batch, so that memory does not
-    grow with the number of threads and no video keeps other requests waiting."""
+    """Decodes and embeds files. A file that was replaced or changed since is read again. embed: [B,
+    3, H, W] uint8 crops -> [B, R, D]. computing: held while the networks run on one batch, so that
+    memory does not grow with the number of threads and no video keeps other requests waiting."""
 
     def __init__(
         self,
@@ -115,20 +121,34 @@ class VideoReader:
         computing: ComputeLock,
     ) -> None:
         self._embed, self._crop_px, self._sampling = embed, crop_px, sampling
-        self._decoding, self._computing = threading.BoundedSemaphore(MAX_DECODING_REQUESTS), computing
-        self._recent: Recent[WantedFile, SampledFeatures] = Recent(lambda features: features.num_bytes)
+        self._decoding, self._computing = (
+            threading.BoundedSemaphore(MAX_DECODING_REQUESTS),
+            computing,
+        )
+        self._recent: Recent[WantedFile, SampledFeatures] = Recent(
+            lambda features: features.num_bytes
+        )
 
     def read(
-        self, paths: Sequence[Path], *, limits: ServingConfig, deadline: Deadline, inner: bool = False
+        self,
+        paths: Sequence[Path],
+        *,
+        limits: ServingConfig,
+        deadline: Deadline,
+        inner: bool = False,
     ) -> dict[Path, Outcome]:
-        """Features of each file, or why there are none. Holds the features of all of them at once. inner: also of inner pictures."""
+        """Features of each file, or why there are none. Holds the features of all of them at once.
+        inner: also of inner pictures."""
         outcomes: dict[Path, Outcome] = {}
         states: dict[Path, WantedFile] = {}
         for path in dict.fromkeys(paths):
             try:
                 state = check_file(path)
                 if state.num_bytes > limits.max_bytes:
-                    text = f"video: {path.name} has {state.num_bytes} bytes; serving.max_bytes is {limits.max_bytes}"
+                    text = (
+                        f"video: {path.name} has {state.num_bytes} bytes; "
+                        f"serving.max_bytes is {limits.max_bytes}"
+                    )
                     raise VideoError("too_large", text)
                 states[path] = state, inner
             except VideoError as error:
@@ -150,7 +170,9 @@ class VideoReader:
     def _decode(
         self, missing: dict[Path, WantedFile], *, limits: ServingConfig, deadline: Deadline
     ) -> dict[Path, Outcome]:
-        outcomes: dict[Path, Outcome] = {**self._known(missing)}  # another request may have read them meanwhile
+        outcomes: dict[Path, Outcome] = {
+            **self._known(missing)
+        }  # another request may have read them meanwhile
         paths = [path for path in missing if path not in outcomes]
         sampling, num_bytes = self._sampling, sum(missing[path][0].num_bytes for path in paths)
         config = sampling.model_copy(
@@ -158,11 +180,15 @@ class VideoReader:
                 # one frame more than allowed tells a video that is too long
                 "max_frames": min(sampling.max_frames, limits.max_frames + 1),
                 "timeout_s": min(limits.video_timeout_s, deadline.wait_s()),
-                "workers": min(sampling.workers, max(len(paths), 1), 1 + num_bytes // BYTES_PER_DECODER),
+                "workers": min(
+                    sampling.workers, max(len(paths), 1), 1 + num_bytes // BYTES_PER_DECODER
+                ),
             }
         )
         items = [(str(path), path) for path in paths]
-        sampled = sample_videos(items, config=config, digest=False, pictures=True, left_s=deadline.wait_s)
+        sampled = sample_videos(
+            items, config=config, digest=False, pictures=True, left_s=deadline.wait_s
+        )
         for path in paths:
             video = None if deadline.passed() else next(sampled)
             if video is None or (video.reason == "timeout" and deadline.passed()):
@@ -185,7 +211,8 @@ class VideoReader:
     def features(
         self, jpegs: Sequence[bytes], clock: FrameTimes, deadline: Deadline, *, inner: bool
     ) -> SampledFeatures:
-        """Features of sampled frames, T >= 1. inner: also of inner pictures. Raises VideoError `timeout`."""
+        """Features of sampled frames, T >= 1. inner: also of inner pictures. Raises VideoError
+        `timeout`."""
         boxes = [(slice(None), slice(None)), *(inner_pictures(jpegs) if inner else ())]
         parts: list[list[NDArray[np.float32]]] = [[] for _ in boxes]
         for start in range(0, len(jpegs), BATCH_FRAMES):
@@ -207,8 +234,8 @@ class VideoReader:
 
 @dataclass(kw_only=True, eq=False)
 class RequestVideos(contextlib.ExitStack):
-    """Reads videos by name, a group ahead, in the order of `names`, which are different. A context: it owns downloads. inner:
-    also of inner pictures."""
+    """Reads videos by name, a group ahead, in the order of `names`, which are different. A context:
+    it owns downloads. inner: also of inner pictures."""
 
     reader: VideoReader
     names: Sequence[str]
@@ -227,7 +254,11 @@ class RequestVideos(contextlib.ExitStack):
         """Features of one of the names. Raises VideoError."""
         if name not in self._held:
             # what failed is not tried again, and the group before makes room
-            self._held = {held: outcome for held, outcome in self._held.items() if isinstance(outcome, VideoError)}
+            self._held = {
+                held: outcome
+                for held, outcome in self._held.items()
+                if isinstance(outcome, VideoError)
+            }
             start, paths = self.names.index(name), dict[str, Path]()
             for one in self.names[start : start + GROUP]:
                 try:
@@ -235,7 +266,9 @@ class RequestVideos(contextlib.ExitStack):
                         paths[one] = self._local(one)
                 except VideoError as error:
                     self._held[one] = error
-            outcomes = self.reader.read([*paths.values()], limits=self.limits, deadline=self.deadline, inner=self.inner)
+            outcomes = self.reader.read(
+                [*paths.values()], limits=self.limits, deadline=self.deadline, inner=self.inner
+            )
             for one, path in paths.items():
                 self._held[one] = outcomes[path]
                 if path.is_relative_to(self._folder):
@@ -250,8 +283,13 @@ class RequestVideos(contextlib.ExitStack):
             return self.access.local_path(name)
         self.access.check_url(name)
         if not is_installed("yt_dlp"):
-            raise VideoError("unsupported", f"video: {name}: URLs need yt-dlp; {FULL_HINT}, or fetch the file yourself")
-        from hapvr.video.download import Downloader  # yt-dlp is loaded only where a URL is asked for
+            raise VideoError(
+                "unsupported",
+                f"video: {name}: URLs need yt-dlp; {FULL_HINT}, or fetch the file yourself",
+            )
+        from hapvr.video.download import (
+            Downloader,
+        )  # yt-dlp is loaded only where a URL is asked for
 
         self.deadline.check()
         if self._downloader is None:
@@ -269,5 +307,7 @@ class RequestVideos(contextlib.ExitStack):
 
 def _too_long(path: Path, limits: ServingConfig) -> VideoError:
     return VideoError(
-        "too_long", f"video: {path.name} has more than {limits.max_frames} sampled frames; see serving.max_frames"
+        "too_long",
+        f"video: {path.name} has more than {limits.max_frames} sampled frames; see "
+        "serving.max_frames",
     )

@@ -1,4 +1,5 @@
-"""Which index answers searches, and the videos that it finds: their shards, stored features, and what their files say.
+"""Which index answers searches, and the videos that it finds: their shards, stored features, and
+what their files say.
 
 search/current.json                                    which index that is, written whole
 search/<digest of the network>/descriptors/<shard>/    descriptors of a shard
@@ -48,17 +49,21 @@ MAX_KEPT_TIMES = 1000
 IndexPlace = Annotated[str, Field(pattern=r"^search/[0-9a-f]{16}/index-\d{4,}$")]
 """Below the data root; old ones are removed, so it is nothing else."""
 
-CHANGED = "search: the frames of {} are others than those that were described; run `hapvr index add` or the chain again"
+CHANGED = (
+    "search: the frames of {} are others than those that were described; run `hapvr "
+    "index add` or the chain again"
+)
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentIndex:
-    """The index that answers searches.
-    place: of the index, below the data root. model: where its model is, `models:/NAME/VERSION`, a folder or a file; digest: of
-    that model's network. recall: at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer. made: places of
-    all indexes that were made and may still be there, the last one that answered first; nothing else is ever removed."""
+    """The index that answers searches. place: of the index, below the data root. model: where its
+    model is, `models:/NAME/VERSION`, a folder or a file; digest: of that model's network. recall:
+    at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer. made: places of all
+    indexes that were made and may still be there, the last one that answered first; nothing else is
+    ever removed."""
 
     place: IndexPlace
     model: str
@@ -87,7 +92,8 @@ def current_index(root: DataRoot) -> CurrentIndex:
 
 
 def serving_index(root: DataRoot) -> CurrentIndex | None:
-    """The index that answers searches; None where there is none yet, and for a damaged record, with a warning."""
+    """The index that answers searches; None where there is none yet, and for a damaged record, with
+    a warning."""
     return _or_missing(lambda: current_index(root) if root.exists(CURRENT) else None, None)
 
 
@@ -97,13 +103,14 @@ def write_current(root: DataRoot, index: CurrentIndex) -> None:
 
 
 def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
-    """[B, D] descriptors of pictures of one colour by the network of this digest; [0, 0] where they are not known."""
+    """[B, D] descriptors of pictures of one colour by the network of this digest; [0, 0] where they
+    are not known."""
     return _stored_blank(root, digest)[0]
 
 
 def known_blank(root: DataRoot, digest: str, made_with: str) -> npt.NDArray[np.float32]:
-    """As `read_blank`, for the step that makes the file again: one that is damaged, with a warning, or of features with other
-    settings, see `write_blank`, counts as missing."""
+    """As `read_blank`, for the step that makes the file again: one that is damaged, with a warning,
+    or of features with other settings, see `write_blank`, counts as missing."""
     missing = np.zeros((0, 0), np.float32)
     blank, made = _or_missing(lambda: _stored_blank(root, digest), (missing, ""))
     return blank if made == made_with else missing
@@ -129,8 +136,11 @@ def _or_missing(read: Callable[[], Value], missing: Value) -> Value:
         return missing
 
 
-def write_blank(root: DataRoot, digest: str, made_with: str, blank: npt.NDArray[np.float32]) -> None:
-    """Keep what `read_blank` reads. made_with: a digest of the settings of the features, which the network's does not tell."""
+def write_blank(
+    root: DataRoot, digest: str, made_with: str, blank: npt.NDArray[np.float32]
+) -> None:
+    """Keep what `read_blank` reads. made_with: a digest of the settings of the features, which the
+    network's does not tell."""
     values = {"sha256": hashlib.sha256(blank.tobytes()).digest(), "made_with": made_with.encode()}
     stored = {name: np.frombuffer(value, np.uint8) for name, value in values.items()}
     with root.write(f"{model_place(digest)}/{BLANK_FILE}") as stream:
@@ -139,9 +149,10 @@ def write_blank(root: DataRoot, digest: str, made_with: str, blank: npt.NDArray[
 
 @dataclass(frozen=True, kw_only=True)
 class VideoMetadata:
-    """path: of the file, None where only features are known. sha256: of the bytes that were sampled; of the id where there is no file.
-    num_bytes, duration_s, width_px, height_px, codec: as the file says; None or 0 where it does not. content: shares of width
-    and height that black bars leave. noise: grey levels, see `noise_level`. missing: see `FrameTimes`.
+    """path: of the file, None where only features are known. sha256: of the bytes that were
+    sampled; of the id where there is no file. num_bytes, duration_s, width_px, height_px, codec: as
+    the file says; None or 0 where it does not. content: shares of width and height that black bars
+    leave. noise: grey levels, see `noise_level`. missing: see `FrameTimes`.
     """
 
     path: Path | None
@@ -167,8 +178,9 @@ class VideoMetadata:
 
 
 class CollectionMetadata:
-    """Metadata by video id, from the steps that looked at the video's file; read again where these change, as files do whose
-    pictures, and so whose place in the index, stay the same. Any thread may ask."""
+    """Metadata by video id, from the steps that looked at the video's file; read again where these
+    change, as files do whose pictures, and so whose place in the index, stay the same. Any thread
+    may ask."""
 
     def __init__(self, root: DataRoot, shards: Mapping[str, str]) -> None:
         """shards: video id -> shard."""
@@ -176,46 +188,66 @@ class CollectionMetadata:
         self._known: dict[str, tuple[float, list[int], dict[str, dict[str, Any]]]] = {}
 
     def _rows(self, key: str) -> dict[str, dict[str, Any]]:
-        videos, frames, features = (Shard(self._root, name, key) for name in (VIDEOS_STAGE, FRAMES_STAGE, STAGE))
+        videos, frames, features = (
+            Shard(self._root, name, key) for name in (VIDEOS_STAGE, FRAMES_STAGE, STAGE)
+        )
         looked_s, before, rows = self._known.get(key, (-math.inf, [], {}))
         if (now_s := time.monotonic()) - looked_s < REFRESH_S:
             return rows
-        if (written := self._root.modified_ns(*(one.index_name for one in (videos, frames, features)))) != before:
-            imported = not written[0] and IMPORTED in features.require({}).settings  # these have no files
-            rows = {row["video_id"]: row for row in ([] if imported else videos.rows()) if row["status"] == STATUS_OK}
+        if (
+            written := self._root.modified_ns(
+                *(one.index_name for one in (videos, frames, features))
+            )
+        ) != before:
+            imported = (
+                not written[0] and IMPORTED in features.require({}).settings
+            )  # these have no files
+            rows = {
+                row["video_id"]: row
+                for row in ([] if imported else videos.rows())
+                if row["status"] == STATUS_OK
+            }
             sampled = {row["video_id"]: row for row in frames.rows()} if written[1] else {}
             described = {row["video_id"]: row for row in features.rows()} if written[2] else {}
             for name in rows.keys() & sampled.keys():
                 file, pictures = (sampled[name][kind] for kind in ("file_sha256", "frames_sha256"))
-                found = (rows[name]["sha256"], described.get(name, {}).get("frames_sha256", pictures))
+                found = (
+                    rows[name]["sha256"],
+                    described.get(name, {}).get("frames_sha256", pictures),
+                )
                 read = {"sha256": file, "missing": sampled[name]["message"]}
                 rows[name] |= read | {"changed": found != (file, pictures)}
         self._known[key] = (now_s, written, rows)
         return rows
 
     def contents(self, key: str) -> dict[str, str]:
-        """Video id -> SHA-256 of all videos of a shard that can be used; none of a shard that cannot be read."""
+        """Video id -> SHA-256 of all videos of a shard that can be used; none of a shard that
+        cannot be read."""
         with suppress(DataError):
             return {name: row["sha256"] for name, row in self._rows(key).items()}
         return {}
 
     def has_changed(self, video_id: str) -> bool:
-        """Whether what is known of a video's file, its frames and its features is not of the same content."""
+        """Whether what is known of a video's file, its frames and its features is not of the same
+        content."""
         return bool(self._rows(self._shards[video_id]).get(video_id, {}).get("changed"))
 
     def of(self, video_id: str) -> VideoMetadata:
-        """Metadata of a video; those of an id that no shard describes have no path, and the digest of the id. Raises as
-        `Shard.read` does."""
+        """Metadata of a video; those of an id that no shard describes have no path, and the digest
+        of the id. Raises as `Shard.read` does."""
         row = self._rows(self._shards[video_id]).get(video_id) if video_id in self._shards else None
         if row is None:
-            return VideoMetadata(path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest())
+            return VideoMetadata(
+                path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest()
+            )
         names = ("num_bytes", "duration_s", "width_px", "height_px", "codec", "missing")
         known = {name: row[name] for name in names if row.get(name) is not None}
         return VideoMetadata(path=path_of_text(row["path"]), sha256=row["sha256"], **known)
 
 
 class SearchableCollection:
-    """Features by video id: any part of any video, from as few bytes as that takes. Any thread may read."""
+    """Features by video id: any part of any video, from as few bytes as that takes. Any thread may
+    read."""
 
     def __init__(
         self,
@@ -225,8 +257,9 @@ class SearchableCollection:
         require: Callable[[Mapping[str, Any]], None],
         extras: bool = False,
     ) -> None:
-        """shards: video id -> shard. require: raises DataError for settings of features that the model does not take. extras:
-        the network reads pooled vectors, which the regions then carry."""
+        """shards: video id -> shard. require: raises DataError for settings of features that the
+        model does not take. extras: the network reads pooled vectors, which the regions then carry.
+        """
         self.shard_of = shards
         self.metadata = CollectionMetadata(root, shards)
         self._guard = threading.Lock()
@@ -237,9 +270,12 @@ class SearchableCollection:
             require(shard.require({}).settings)
             return FeatureFile(shard, extras=extras)
 
-        # no function refers to the collection: files close when it is dropped, not when a cycle is found
+        # no function refers to the collection: files close when it is dropped, not when a cycle is
+        # found
         self._opened = opened
-        self._times = lru_cache(MAX_KEPT_TIMES)(lambda video_id: tuple(opened(shards[video_id]).times(video_id)))
+        self._times = lru_cache(MAX_KEPT_TIMES)(
+            lambda video_id: tuple(opened(shards[video_id]).times(video_id))
+        )
         made = (Shard(root, STAGE, key).provenance() for key in self.shards())
         if (first := next((found for found in made if found is not None), None)) is not None:
             require(first.settings)  # it stands for all until they are read
@@ -253,16 +289,23 @@ class SearchableCollection:
         return sorted(set(self.shard_of.values()))
 
     def times(self, video_id: str) -> Sequence[float]:
-        """Seconds [T] of the sampled frames. Raises DataError for a video that has no features any more."""
+        """Seconds [T] of the sampled frames. Raises DataError for a video that has no features any
+        more."""
         with self._guard:
             self._file(video_id)
             return self._times(video_id)
 
-    def read(self, video_id: str, times_s: Sequence[float], first: int, last: int) -> SampledFeatures:
-        """The frames from `first` to `last` - 1. times_s: what `times` gave. Raises DataError as `times` does."""
+    def read(
+        self, video_id: str, times_s: Sequence[float], first: int, last: int
+    ) -> SampledFeatures:
+        """The frames from `first` to `last` - 1. times_s: what `times` gave. Raises DataError as
+        `times` does."""
         with self._guard:
             file = self._file(video_id)
-            regions, hashes = file.regions(video_id, first, last), file.hashes(video_id, first, last)
+            regions, hashes = (
+                file.regions(video_id, first, last),
+                file.hashes(video_id, first, last),
+            )
         if self.metadata.has_changed(video_id):
             raise DataError(CHANGED.format(video_id))
         return SampledFeatures(regions, self.clock(video_id, times_s[first:last]), hashes)
@@ -279,5 +322,8 @@ class SearchableCollection:
 
     def _file(self, video_id: str) -> FeatureFile:
         if video_id not in self.shard_of:
-            raise DataError(f"search: the index has no video {video_id!r:.200}; `hapvr index status` says what it has")
+            raise DataError(
+                f"search: the index has no video {video_id!r:.200}; `hapvr index status` "
+                "says what it has"
+            )
         return self._opened(self.shard_of[video_id])

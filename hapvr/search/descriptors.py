@@ -1,8 +1,9 @@
-"""Descriptors: one vector per sampled frame, from the regions that a similarity network weighs; their
-shards, with a row per sampled frame, the rows of a video contiguous and in time order.
+"""Descriptors: one vector per sampled frame, from the regions that a similarity network weighs;
+their shards, with a row per sampled frame, the rows of a video contiguous and in time order.
 
-The dot product of two means of regions is the network's own frame similarity at `spatial_rate: 1`, where TopK-Chamfer
-averages over all pairs of regions. So a shortlist by descriptors is the same model at its coarsest, without training.
+The dot product of two means of regions is the network's own frame similarity at `spatial_rate: 1`,
+where TopK-Chamfer averages over all pairs of regions. So a shortlist by descriptors is the same
+model at its coarsest, without training.
 """
 
 import itertools
@@ -22,15 +23,17 @@ INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
 """num_kept: frames of a video that can be found."""
 
 MAX_FROZEN_SIMILARITY = 0.999
-"""Cosine with the last frame that can be found; a frame above it stands still and is not indexed."""
+"""Cosine with the last frame that can be found; a frame above it stands still and is not indexed.
+"""
 MAX_BLANK_SIMILARITY = 0.9
 """Maximum similarity with a picture of one colour; a frame above it is blank."""
 
 
 @dataclass(frozen=True)
 class FrameDescriptors:
-    """vectors: [T, D] float32 of unit length, zero where a frame gives none. reasons: [T], why a frame cannot be found:
-    `blank`, it shows one colour; `frozen`, it shows what the last frame showed; "" for those that can."""
+    """vectors: [T, D] float32 of unit length, zero where a frame gives none. reasons: [T], why a
+    frame cannot be found: `blank`, it shows one colour; `frozen`, it shows what the last frame
+    showed; "" for those that can."""
 
     vectors: npt.NDArray[np.float32]
     reasons: npt.NDArray[np.str_]
@@ -44,8 +47,9 @@ class FrameDescriptors:
 def frame_descriptors(
     regions: npt.NDArray[np.floating], *, blank: npt.NDArray[np.float32] | None = None
 ) -> FrameDescriptors:
-    """The descriptors of a video's frames in time order. regions: [T, R, D], an embedding as `TorchNetworks.vectors` gives
-    it. blank: [B, D] of pictures of one colour, see `blank_pictures`; None: such frames are not told from others."""
+    """The descriptors of a video's frames in time order. regions: [T, R, D], an embedding as
+    `TorchNetworks.vectors` gives it. blank: [B, D] of pictures of one colour, see `blank_pictures`;
+    None: such frames are not told from others."""
     vectors = mean_directions(regions)
     reasons = np.full(len(vectors), "", dtype="<U6")
     reasons[~vectors.any(axis=1)] = "blank"
@@ -66,14 +70,21 @@ def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32
 
 
 def unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Vectors [..., D], each of unit length; those without a direction stay as short as they are."""
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=1e-12), np.float32)
+    """Vectors [..., D], each of unit length; those without a direction stay as short as they
+    are."""
+    return np.asarray(
+        vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=1e-12), np.float32
+    )
 
 
 def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
-    """[B, 3, crop_px, crop_px]: pictures of one colour, black, white, greys and colours between. `mean_directions` of their
-    regions, each embedded as a video of one frame, are the `blank` of `frame_descriptors`."""
-    colours = [*itertools.product((0, 128, 255), repeat=3), *((grey,) * 3 for grey in (16, 32, 64, 192))]
+    """[B, 3, crop_px, crop_px]: pictures of one colour, black, white, greys and colours between.
+    `mean_directions` of their regions, each embedded as a video of one frame, are the `blank` of
+    `frame_descriptors`."""
+    colours = [
+        *itertools.product((0, 128, 255), repeat=3),
+        *((grey,) * 3 for grey in (16, 32, 64, 192)),
+    ]
     values = np.array(colours, np.uint8)[:, :, None, None]
     return np.ascontiguousarray(np.broadcast_to(values, (*values.shape[:2], crop_px, crop_px)))
 
@@ -86,30 +97,41 @@ def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:
 def fields(dims: int) -> tuple[pa.Field, ...]:
     """The columns for vectors of `dims` values."""
     vector = tensor_field(VECTOR, shape=(dims,))
-    reason, hashes = pa.field("reason", pa.string(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)
+    reason, hashes = (
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("hash", pa.uint64(), nullable=False),
+    )
     return frame_fields(reason, hashes, vector)
 
 
 def searchable(shard: Shard) -> pa.Table:
-    """What an index takes of a finished shard. Raises DataError for an unfinished one, DamagedError for changed rows."""
+    """What an index takes of a finished shard. Raises DataError for an unfinished one, DamagedError
+    for changed rows."""
     shard.verify()
     with shard.corruption_errors():
         table = shard.open_data().read()
     vectors = np.asarray(decode_tensors(table[VECTOR], table.schema.field(VECTOR)), np.float16)
-    return index_rows(table.drop_columns([VECTOR]), vectors, np.asarray(table["reason"].to_numpy() == ""))
+    return index_rows(
+        table.drop_columns([VECTOR]), vectors, np.asarray(table["reason"].to_numpy() == "")
+    )
 
 
-def index_rows(frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.NDArray[np.bool_]) -> pa.Table:
-    """What an index takes of some frames. frames: columns video_id, timestamp_s and hash, those of a video contiguous; vectors:
-    [N, D]; kept: [N], those that can be found."""
+def index_rows(
+    frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.NDArray[np.bool_]
+) -> pa.Table:
+    """What an index takes of some frames. frames: columns video_id, timestamp_s and hash, those of
+    a video contiguous; vectors: [N, D]; kept: [N], those that can be found."""
     chosen, values = frames.filter(pa.array(kept)), vectors[kept].astype(np.float16).reshape(-1)
     second = chosen["timestamp_s"].cast(pa.float32())
     vector = pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.shape[1])
-    return pa.table({"video_id": chosen["video_id"], "second": second, "hash": chosen["hash"], VECTOR: vector})
+    return pa.table(
+        {"video_id": chosen["video_id"], "second": second, "hash": chosen["hash"], VECTOR: vector}
+    )
 
 
 class ShardIndex(HashIndex):
-    """The descriptors and hashes of one shard, compared exactly: as `FrameIndex`, but without videos of other shards among the nearest."""
+    """The descriptors and hashes of one shard, compared exactly: as `FrameIndex`, but without
+    videos of other shards among the nearest."""
 
     def __init__(self, frames: pa.Table) -> None:
         """frames: see `index_rows`."""
@@ -119,12 +141,22 @@ class ShardIndex(HashIndex):
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         """As `FrameIndex.search_frames`."""
         tables = [FOUND_FRAMES.empty_table()]
-        for start in range(0, len(queries), 64):  # a row of similarities has an entry for each frame of the shard
+        for start in range(
+            0, len(queries), 64
+        ):  # a row of similarities has an entry for each frame of the shard
             similarities = np.asarray(queries[start : start + 64], np.float32) @ self._vectors.T
             nearest = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
-            numbers, places = np.repeat(np.arange(len(nearest), dtype=np.int32), nearest.shape[1]), nearest.reshape(-1)
+            numbers, places = (
+                np.repeat(np.arange(len(nearest), dtype=np.int32), nearest.shape[1]),
+                nearest.reshape(-1),
+            )
             found = self._frames.take(pa.array(places))
-            rows = [start + numbers, found["video_id"], found["second"], similarities[numbers, places]]
+            rows = [
+                start + numbers,
+                found["video_id"],
+                found["second"],
+                similarities[numbers, places],
+            ]
             tables.append(pa.table(rows, schema=FOUND_FRAMES))
         return pa.concat_tables(tables)
 

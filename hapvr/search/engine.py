@@ -1,5 +1,6 @@
-"""One search: a shortlist by frames, fine scores of its candidates by the champion's network, and segments
-of those that are shown. Each inner picture of a query is searched for like the whole picture.
+"""One search: a shortlist by frames, fine scores of its candidates by the champion's network, and
+segments of those that are shown. Each inner picture of a query is searched for like the whole
+picture.
 
 Fine scores compare the parts of query and candidate that may show the same.
 """
@@ -35,8 +36,8 @@ FORMAT = 10
 QUERY_FRAMES = 600
 """Frames of a query that are looked up; those of a longer one are spread evenly."""
 REGION_FRAMES = 12
-"""Frames of a query, spread evenly, whose nine regions are looked up by themselves too: they find videos that fill only a
-part of the picture."""
+"""Frames of a query, spread evenly, whose nine regions are looked up by themselves too: they find
+videos that fill only a part of the picture."""
 FRAME_HITS = 100
 """Nearest frames that a frame of the query gets from the index."""
 HASH_HITS = 1000
@@ -73,11 +74,13 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCandidate:
-    """similarity in [-1, 1]: of the best pair of parts, see `pairs_of`; where the video, or its part, is the shorter one, the
-    other way round if that is higher: similarities ask how much of the first is in the second. frame_run: what the relative
-    similarities of two consecutive frames reach, in [-1, 1]. num_pictures: different ones with near hashes at one offset. pairs:
-    all that were compared. num_frames: of the whole video, and seconds: how long it lasts. candidate: why it was compared. view:
-    number of the query's view that was compared. log_odds: of a match, by all evidence; None without a model of it."""
+    """similarity in [-1, 1]: of the best pair of parts, see `pairs_of`; where the video, or its
+    part, is the shorter one, the other way round if that is higher: similarities ask how much of
+    the first is in the second. frame_run: what the relative similarities of two consecutive frames
+    reach, in [-1, 1]. num_pictures: different ones with near hashes at one offset. pairs: all that
+    were compared. num_frames: of the whole video, and seconds: how long it lasts. candidate: why it
+    was compared. view: number of the query's view that was compared. log_odds: of a match, by all
+    evidence; None without a model of it."""
 
     video_id: str
     similarity: float = -math.inf
@@ -93,8 +96,9 @@ class ScoredCandidate:
 
 @dataclass(kw_only=True, eq=False)
 class SearchEngine:
-    """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of pictures of one colour. candidates: videos
-    that the network compares with a query. evidence: None where none was fitted. recent: parts of videos that were compared last.
+    """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of
+    pictures of one colour. candidates: videos that the network compares with a query. evidence:
+    None where none was fitted. recent: parts of videos that were compared last.
 
     Any thread may call it.
     """
@@ -113,8 +117,9 @@ class SearchEngine:
     def find(
         self, views: Sequence[EmbeddedVideo], *, allowed: Allowed = None, deadline: Deadline = NEVER
     ) -> tuple[list[ScoredCandidate], Lost]:
-        """Candidates of all views of a query, the likeliest first, each by the view that says most for it. views: of
-        `VideoScorer.views`. Raises as `shortlist` does, where no view says anything, and as `score` does."""
+        """Candidates of all views of a query, the likeliest first, each by the view that says most
+        for it. views: of `VideoScorer.views`. Raises as `shortlist` does, where no view says
+        anything, and as `score` does."""
         scored, lost = self.score_views(views, allowed=allowed, deadline=deadline)
         best: dict[str, ScoredCandidate] = {}
         for one in sorted(chain.from_iterable(scored), key=_order):
@@ -129,7 +134,9 @@ class SearchEngine:
         for number, view in enumerate(views):
             found: list[ScoredCandidate] = []
             try:
-                found, missing = self.score(view, self.shortlist(view, allowed=allowed), deadline, number=number)
+                found, missing = self.score(
+                    view, self.shortlist(view, allowed=allowed), deadline, number=number
+                )
                 lost |= missing
             except VideoError as error:
                 if error.reason != "no_picture":
@@ -141,7 +148,8 @@ class SearchEngine:
         return scored, lost
 
     def shortlist(self, query: EmbeddedVideo, *, allowed: Allowed = None) -> list[Candidate]:
-        """Candidates, the most promising first. Raises VideoError `no_picture` where no frame of the query says anything."""
+        """Candidates, the most promising first. Raises VideoError `no_picture` where no frame of
+        the query says anything."""
         embedded = self.scorer.networks.vectors(query.regions)
         described = frame_descriptors(embedded, blank=self.blank)
         vectors, seconds = described.vectors, np.asarray(query.clock.times_s)
@@ -149,7 +157,8 @@ class SearchEngine:
         if not len(rows):
             raise VideoError(
                 "no_picture",
-                "query: its frames are black, or of one other colour, throughout, so nothing can be found by it",
+                "query: its frames are black, or of one other colour, throughout, so nothing "
+                "can be found by it",
             )
         some = _spread(rows, REGION_FRAMES)
         regions = unit(embedded[some])
@@ -167,7 +176,9 @@ class SearchEngine:
         }
         voted = vote(hits, times, num_hits=FRAME_HITS * wider, **options)
         hashes = self.index.read_hashes()
-        hashed = vote_by_hash(hashes.search(query.hashes[rows], HASH_HITS), seconds[rows], **options)
+        hashed = vote_by_hash(
+            hashes.search(query.hashes[rows], HASH_HITS), seconds[rows], **options
+        )
         num_hashes = int(np.count_nonzero(query.hashes[rows]))
         others = hashes.video_ids() if self.num_videos <= SMALL_COLLECTION else []
         others = [name for name in others if allowed is None or allowed(name)]
@@ -175,10 +186,16 @@ class SearchEngine:
         return [replace(one, num_asked=len(rows), num_asked_hashes=num_hashes) for one in united]
 
     def score(
-        self, query: EmbeddedVideo, candidates: Sequence[Candidate], deadline: Deadline = NEVER, *, number: int = 0
+        self,
+        query: EmbeddedVideo,
+        candidates: Sequence[Candidate],
+        deadline: Deadline = NEVER,
+        *,
+        number: int = 0,
     ) -> tuple[list[ScoredCandidate], Lost]:
-        """Fine scores of candidates, the likeliest first; features may be gone since they were indexed. number: of the view.
-        Raises VideoError `timeout` where the deadline passes before the last is scored."""
+        """Fine scores of candidates, the likeliest first; features may be gone since they were
+        indexed. number: of the view. Raises VideoError `timeout` where the deadline passes before
+        the last is scored."""
         fps, videos = self.scorer.sampling.fps, self.collection
         scored, lost = dict[str, ScoredCandidate](), Lost()
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
@@ -189,11 +206,15 @@ class SearchEngine:
                     times = videos.times(name)
                     clock = videos.clock(name, times)
                     pairs = pairs_of(candidate, times, query=query, fps=fps)
-                    embedded = [self._embedded(name, times, pair.reference, deadline) for pair in pairs]
+                    embedded = [
+                        self._embedded(name, times, pair.reference, deadline) for pair in pairs
+                    ]
                 except DataError as error:
                     lost[name] = str(error)
                     continue
-                parts += [(pair.query, name, one) for pair, one in zip(pairs, embedded, strict=True)]
+                parts += [
+                    (pair.query, name, one) for pair, one in zip(pairs, embedded, strict=True)
+                ]
                 scored[name] = ScoredCandidate(
                     video_id=name,
                     pairs=tuple(pairs),
@@ -206,11 +227,16 @@ class SearchEngine:
                 found, shown = list(group), query.part(*rows)
                 compared = self.scorer.comparisons(shown, [part for *_, part in found], deadline)
                 shorter = [part for *_, part in found if len(part) < len(shown)]
-                reverse = iter(self.scorer.similarities(shorter, shown, deadline) if shorter else ())
+                reverse = iter(
+                    self.scorer.similarities(shorter, shown, deadline) if shorter else ()
+                )
                 for (_, name, part), (similarity, matrix) in zip(found, compared, strict=True):
                     if len(part) < len(shown):
                         similarity = max(similarity, next(reverse))
-                    best, pictures = scored[name], same_pictures(shown.hashes, part.hashes, radius=RADIUS)
+                    best, pictures = (
+                        scored[name],
+                        same_pictures(shown.hashes, part.hashes, radius=RADIUS),
+                    )
                     scored[name] = replace(
                         best,
                         similarity=max(similarity, best.similarity),
@@ -223,21 +249,38 @@ class SearchEngine:
             scores = [replace(one, log_odds=value) for one, value in zip(scores, odds, strict=True)]
         return sorted(scores, key=_order), lost
 
-    def probability(self, candidate: ScoredCandidate, *, prior: float | None = None) -> float | None:
-        """Of a match, in [0, 1]; None where no evidence was fitted. prior: see `EvidenceModel.probability`."""
+    def probability(
+        self, candidate: ScoredCandidate, *, prior: float | None = None
+    ) -> float | None:
+        """Of a match, in [0, 1]; None where no evidence was fitted. prior: see
+        `EvidenceModel.probability`."""
         if self.evidence is None or candidate.log_odds is None:
             return None
         return self.evidence.probability(candidate.log_odds, prior=prior)
 
-    def segments(self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER) -> tuple[Segment, ...]:
-        """Common parts of a query and the video around the compared parts, the longest and surest first. DataError where it is gone."""
+    def segments(
+        self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER
+    ) -> tuple[Segment, ...]:
+        """Common parts of a query and the video around the compared parts, the longest and surest
+        first. DataError where it is gone."""
         times = self.collection.times(score.video_id)
-        stretches = (self._embedded(score.video_id, times, rows, deadline) for rows in stretches_of(score))
-        found = chain.from_iterable(self.scorer.matching_segments(query, one, deadline) for one in stretches)
-        return tuple(sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[:MAX_SEGMENTS])
+        stretches = (
+            self._embedded(score.video_id, times, rows, deadline) for rows in stretches_of(score)
+        )
+        found = chain.from_iterable(
+            self.scorer.matching_segments(query, one, deadline) for one in stretches
+        )
+        return tuple(
+            sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[
+                :MAX_SEGMENTS
+            ]
+        )
 
-    def _embedded(self, name: str, times_s: Sequence[float], rows: Rows, deadline: Deadline) -> EmbeddedVideo:
-        """Some frames of a video. Raises DataError where it is gone, or was changed since it was indexed."""
+    def _embedded(
+        self, name: str, times_s: Sequence[float], rows: Rows, deadline: Deadline
+    ) -> EmbeddedVideo:
+        """Some frames of a video. Raises DataError where it is gone, or was changed since it was
+        indexed."""
         found = self.recent.get((name, rows))
         if found is None:
             read = self.collection.read(name, times_s, *rows)
@@ -248,11 +291,17 @@ class SearchEngine:
 
 
 def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
-    """[N, F] in the order of FEATURES, none of which falls where two videos share more.
-    Numbers of pictures, and votes at the best offset, are log(1 + x), since twenty seconds are a small share of an hour.
-    whole_picture: 1, or 0 where an inner picture of the query was compared."""
+    """[N, F] in the order of FEATURES, none of which falls where two videos share more. Numbers of
+    pictures, and votes at the best offset, are log(1 + x), since twenty seconds are a small share
+    of an hour. whole_picture: 1, or 0 where an inner picture of the query was compared."""
     rows = [
-        (one.similarity, one.frame_run, math.log1p(one.num_pictures), math.log1p(one.candidate.votes), one.view == 0)
+        (
+            one.similarity,
+            one.frame_run,
+            math.log1p(one.num_pictures),
+            math.log1p(one.candidate.votes),
+            one.view == 0,
+        )
         for one in candidates
     ]
     return np.array(rows, np.float64).reshape(len(rows), len(FEATURES))
@@ -264,15 +313,22 @@ def _order(one: ScoredCandidate) -> tuple[float, float, str]:
 
 def _spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
     """At most this many of the rows, evenly spaced."""
-    return rows if len(rows) <= count else rows[np.linspace(0, len(rows) - 1, count).round().astype(int)]
+    return (
+        rows
+        if len(rows) <= count
+        else rows[np.linspace(0, len(rows) - 1, count).round().astype(int)]
+    )
 
 
-def pairs_of(candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, fps: float) -> list[Pair]:
-    """Which frames of the query are compared with which of a candidate.
-    All with all if both are short (`WHOLE_FRAMES`), or no frame voted for the candidate. Otherwise each window makes a pair:
-    the part of the query whose frames voted, of at least `PART_FRAMES`, and the part of the candidate at the voted offset.
-    Similarities of few frames depend on their number, so parts have whole steps of the comparator, and both parts of a pair the
-    same number, unless a video is shorter."""
+def pairs_of(
+    candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, fps: float
+) -> list[Pair]:
+    """Which frames of the query are compared with which of a candidate. All with all if both are
+    short (`WHOLE_FRAMES`), or no frame voted for the candidate. Otherwise each window makes a pair:
+    the part of the query whose frames voted, of at least `PART_FRAMES`, and the part of the
+    candidate at the voted offset. Similarities of few frames depend on their number, so parts have
+    whole steps of the comparator, and both parts of a pair the same number, unless a video is
+    shorter."""
     count = len(times_s)
     if max(count, len(query)) <= WHOLE_FRAMES or not candidate.windows:
         return [Pair((0, len(query)), (0, count))]
@@ -290,8 +346,9 @@ def pairs_of(candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedV
 
 
 def stretches_of(score: ScoredCandidate) -> list[Rows]:
-    """Where in a video segments are looked for: its compared parts with half of their length before and after them. That is
-    twice a part, as a video has it that shows the query at half the speed. Stretches that touch are one."""
+    """Where in a video segments are looked for: its compared parts with half of their length before
+    and after them. That is twice a part, as a video has it that shows the query at half the speed.
+    Stretches that touch are one."""
     longer = []
     for first, last in (pair.reference for pair in score.pairs):
         more = (last - first + 1) // 2
@@ -306,7 +363,8 @@ def stretches_of(score: ScoredCandidate) -> list[Rows]:
 
 
 def _around(middle_s: float, num_frames: int, times_s: Sequence[float], *, fps: float) -> Rows:
-    """So many rows around a second, moved where the video begins or ends; all rows of a shorter video."""
+    """So many rows around a second, moved where the video begins or ends; all rows of a shorter
+    video."""
     first = int(np.searchsorted(times_s, middle_s - num_frames / 2 / fps))
     first = max(min(first, len(times_s) - num_frames), 0)
     return first, min(first + num_frames, len(times_s))

@@ -1,4 +1,5 @@
-"""What is asked, the part of a video or a picture, and what a search answers: matches, their segments and coverage, also as tables.
+"""What is asked, the part of a video or a picture, and what a search answers: matches, their
+segments and coverage, also as tables.
 
 A table has a row per matching segment, with the column names of VSC2022's `matches.csv` first.
 """
@@ -30,20 +31,28 @@ CANNOT_SAY = "unsure: ranked by similarity only, since the model was fitted on n
 SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("query_id", "ref_id")),
-        *((name, pa.float64()) for name in ("query_start", "query_end", "ref_start", "ref_end", "score")),
+        *(
+            (name, pa.float64())
+            for name in ("query_start", "query_end", "ref_start", "ref_end", "score")
+        ),
         ("rank", pa.int64()),
-        *((name, pa.float64()) for name in ("similarity", "probability", "query_covered", "ref_covered", "offset")),
+        *(
+            (name, pa.float64())
+            for name in ("similarity", "probability", "query_covered", "ref_covered", "offset")
+        ),
         *((name, pa.string()) for name in ("mark", "marked_by", "marked_since", "verdict")),
         *((name, pa.bool_()) for name in ("same_file", "inner_picture")),
         *((name, pa.string()) for name in ("model", "error")),
     ]
 )
-"""Times in seconds. score: of the segment, in [-1, 1], or of the pair where there is no segment; then there are no times."""
+"""Times in seconds. score: of the segment, in [-1, 1], or of the pair where there is no segment;
+then there are no times."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Seconds of a query, from its first frame on. end_s: None for its end. Raises ArgumentError unless 0 <= start < end."""
+    """Seconds of a query, from its first frame on. end_s: None for its end. Raises ArgumentError
+    unless 0 <= start < end."""
 
     start_s: float = 0.0
     end_s: float | None = None
@@ -51,13 +60,20 @@ class Part:
     def __post_init__(self) -> None:
         end = math.inf if self.end_s is None else self.end_s
         if not (math.isfinite(self.start_s) and 0 <= self.start_s < end):
-            raise ArgumentError(f"part: from {self.start_s} to {self.end_s} s; wanted 0 <= from < to")
+            raise ArgumentError(
+                f"part: from {self.start_s} to {self.end_s} s; wanted 0 <= from < to"
+            )
 
     @classmethod
     def named(cls, at_s: float | None, start_s: float | None, end_s: float | None) -> Part | None:
-        """The second before and after a moment, or the seconds between two; None where none is given. Raises ArgumentError."""
+        """The second before and after a moment, or the seconds between two; None where none is
+        given. Raises ArgumentError."""
         if at_s is None:
-            return None if start_s is None and end_s is None else cls(start_s=start_s or 0.0, end_s=end_s)
+            return (
+                None
+                if start_s is None and end_s is None
+                else cls(start_s=start_s or 0.0, end_s=end_s)
+            )
         if start_s is not None or end_s is not None:
             raise ArgumentError("at and from/to: wanted one of the two")
         return cls(start_s=max(at_s - MOMENT_S, 0.0), end_s=at_s + MOMENT_S)
@@ -65,7 +81,8 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """A video or picture to search for. sha256: of the file, "" from a URL. video_id: of a video of the collection, else ""."""
+    """A video or picture to search for. sha256: of the file, "" from a URL. video_id: of a video of
+    the collection, else ""."""
 
     name: str
     features: SampledFeatures
@@ -87,8 +104,8 @@ def thin(video: SampledFeatures, count: int) -> SampledFeatures:
 
 
 def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> SampledFeatures:
-    """The sampled frames of a part, with their own times. Raises VideoError `no_frames` where it has none. fps: of the
-    sampling; a frame stands for the 1 / fps seconds from its time on."""
+    """The sampled frames of a part, with their own times. Raises VideoError `no_frames` where it
+    has none. fps: of the sampling; a frame stands for the 1 / fps seconds from its time on."""
     times = np.asarray(video.clock.times_s)
     end = math.inf if part.end_s is None else part.end_s
     rows = np.flatnonzero((times + 1 / fps > part.start_s) & (times < end))
@@ -96,13 +113,15 @@ def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> Sampled
         last = times[-1] + 1 / fps if len(times) else 0.0
         raise VideoError(
             "no_frames",
-            f"query: {name} lasts {last:.1f} s and has no frame from {part.start_s:g} s on; name another part",
+            f"query: {name} lasts {last:.1f} s and has no frame from {part.start_s:g} s on; "
+            "name another part",
         )
     return video.take(rows.tolist())
 
 
 def printable(text: str) -> str:
-    """A text that can be written as UTF-8: bytes of a file's name that are not are written as \\xNN, as in `text_of_path`."""
+    """A text that can be written as UTF-8: bytes of a file's name that are not are written as
+    \\xNN, as in `text_of_path`."""
     return re.sub("[\ud800-\udfff]", lambda found: f"\\x{ord(found[0]) & 0xFF:02x}", text)
 
 
@@ -110,12 +129,15 @@ def printable(text: str) -> str:
 class Match:
     """A video of the collection that may show footage of the query.
 
-    rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and reference. probability: of a match, by
-    all that the search knows, in [0, 1], for the prior of the answer; None from a model without evidence. segments: the longest and surest
-    first. query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where no segments were looked for. mark:
-    "match" where somebody marked the pair, else ""; marked_by, marked_since: who and when (ISO 8601, UTC). verdict: see `verdict_of`.
-    same_file: whether query and video have the same bytes. inner_picture: whether a part of the query's picture matches rather than the
-    whole, see `hapvr.scorer.inner_pictures`. offline: whether the video's file is not where it was, as while its drive is away.
+    rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and
+    reference. probability: of a match, by all that the search knows, in [0, 1], for the prior of
+    the answer; None from a model without evidence. segments: the longest and surest first.
+    query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where no
+    segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by,
+    marked_since: who and when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query
+    and video have the same bytes. inner_picture: whether a part of the query's picture matches
+    rather than the whole, see `hapvr.scorer.inner_pictures`. offline: whether the video's file is
+    not where it was, as while its drive is away.
     """
 
     query: str
@@ -138,17 +160,23 @@ class Match:
     @property
     def offset_s(self) -> float | None:
         """Time in the reference less time in the query at the beginning of the first segment."""
-        return self.segments[0].reference_start_s - self.segments[0].query_start_s if self.segments else None
+        return (
+            self.segments[0].reference_start_s - self.segments[0].query_start_s
+            if self.segments
+            else None
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAnswer:
     """What one query gives. Without an error, no match means that nothing was found.
 
-    query_id: of a query that is a video of the collection, else "". seconds: of the searched part of the query. prior: share of matches
-    for which the probabilities hold. compared: how many videos were scored of those that the collection has. warnings: what speaks
-    against believing the answer. model: `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained. precision: of
-    the verdicts; None where the model gives no probabilities. error: why there is no answer; empty if there is one.
+    query_id: of a query that is a video of the collection, else "". seconds: of the searched part
+    of the query. prior: share of matches for which the probabilities hold. compared: how many
+    videos were scored of those that the collection has. warnings: what speaks against believing the
+    answer. model: `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained.
+    precision: of the verdicts; None where the model gives no probabilities. error: why there is no
+    answer; empty if there is one.
     """
 
     query: str
@@ -172,18 +200,27 @@ class SearchAnswer:
             return ""
         if not self.matches:
             return "nothing found"
-        match, unsure = (sum(one.verdict == verdict for one in self.matches) for verdict in ("match", "unsure"))
+        match, unsure = (
+            sum(one.verdict == verdict for one in self.matches) for verdict in ("match", "unsure")
+        )
         found = "1 video matches" if match == 1 else f"{match} videos match"
         if self.precision is None:
             others = f"; the others are {CANNOT_SAY}" if len(self.matches) > match else ""
             return found + others if match else CANNOT_SAY
         if match:
             return f"{found}, {unsure} unsure" if unsure else found
-        return f"unsure: {unsure} video{'s' * (unsure > 1)} may match" if unsure else "probably nothing here"
+        return (
+            f"unsure: {unsure} video{'s' * (unsure > 1)} may match"
+            if unsure
+            else "probably nothing here"
+        )
 
 
-def verdict_of(probability: float | None, *, mark: str = "", same_file: bool = False) -> Verdict | None:
-    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by its probability; None where there is none."""
+def verdict_of(
+    probability: float | None, *, mark: str = "", same_file: bool = False
+) -> Verdict | None:
+    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by its probability;
+    None where there is none."""
     if mark or same_file:
         return "match" if mark in ("", "match") else "no match"
     if probability is None:
@@ -208,8 +245,11 @@ def times(part: Segment | Window) -> str:
     )
 
 
-def coverage(segments: Sequence[Segment], *, query_s: float, reference_s: float) -> tuple[float, float]:
-    """Parts of the query and of the reference that the segments cover, each in [0, 1]; what overlaps counts once."""
+def coverage(
+    segments: Sequence[Segment], *, query_s: float, reference_s: float
+) -> tuple[float, float]:
+    """Parts of the query and of the reference that the segments cover, each in [0, 1]; what
+    overlaps counts once."""
 
     def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:
         total, end = 0.0, 0.0
@@ -219,21 +259,32 @@ def coverage(segments: Sequence[Segment], *, query_s: float, reference_s: float)
         return min(total / seconds, 1.0) if seconds > 0 else 0.0
 
     query = covered(((one.query_start_s, one.query_end_s) for one in segments), query_s)
-    return query, covered(((one.reference_start_s, one.reference_end_s) for one in segments), reference_s)
+    return query, covered(
+        ((one.reference_start_s, one.reference_end_s) for one in segments), reference_s
+    )
 
 
 def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
-    """All answers in one table; a match without segments is a row without times, a failed query a row with its error."""
+    """All answers in one table; a match without segments is a row without times, a failed query a
+    row with its error."""
     rows: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error:
             rows.append({"query_id": answer.query, "error": answer.error})
         for match in answer.matches:
-            pair = vars(match) | {"query_id": match.query, "ref_id": match.reference, "score": match.similarity}
+            pair = vars(match) | {
+                "query_id": match.query,
+                "ref_id": match.reference,
+                "score": match.similarity,
+            }
             pair |= {"ref_covered": match.reference_covered, "model": answer.model, "error": ""}
             rows += [
                 pair
-                | {"query_start": segment.query_start_s, "query_end": segment.query_end_s, "score": segment.score}
+                | {
+                    "query_start": segment.query_start_s,
+                    "query_end": segment.query_end_s,
+                    "score": segment.score,
+                }
                 | {"ref_start": segment.reference_start_s, "ref_end": segment.reference_end_s}
                 | {"offset": segment.reference_start_s - segment.query_start_s}
                 for segment in match.segments
@@ -243,5 +294,7 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
 
 def answer_values(answers: Sequence[SearchAnswer]) -> list[dict[str, Any]]:
     """All answers as plain values for JSON."""
-    values: list[dict[str, Any]] = TypeAdapter(Sequence[SearchAnswer]).dump_python(answers, mode="json")
+    values: list[dict[str, Any]] = TypeAdapter(Sequence[SearchAnswer]).dump_python(
+        answers, mode="json"
+    )
     return values

@@ -1,7 +1,8 @@
-"""From frame hits to candidate videos: votes over (video, time offset), as in copy detection since Douze et al. (2010).
+"""From frame hits to candidate videos: votes over (video, time offset), as in copy detection since
+Douze et al. (2010).
 
-A hit says that a query frame at time t looks like a frame of a video at time t', so it votes for the offset t' - t of
-that video. Frames of a copy agree on one offset; look-alikes scatter.
+A hit says that a query frame at time t looks like a frame of a video at time t', so it votes for
+the offset t' - t of that video. Frames of a copy agree on one offset; look-alikes scatter.
 """
 
 from collections import Counter
@@ -15,11 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Table = dict[str, npt.NDArray[Any]]
-"""Columns of one length by name. Polars would do as well, and is larger than all that scoring needs."""
+"""Columns of one length by name. Polars would do as well, and is larger than all that scoring
+needs."""
 
 GAP_COST = 0.25
-"""What a looked-up query frame that does not vote takes from a stretch, in mean votes of those that do: a single vote far
-away from the others would make a short copy a long one."""
+"""What a looked-up query frame that does not vote takes from a stretch, in mean votes of those that
+do: a single vote far away from the others would make a short copy a long one."""
 HITS_PER_VIDEO = 3
 """How many hits in one video may vote per query frame: still pictures have many equal frames."""
 MAX_WINDOWS = 3
@@ -31,8 +33,8 @@ MIN_VOTE = 1e-6
 @dataclass(frozen=True, kw_only=True)
 class Window:
     """Where a candidate may show what the query shows, in seconds from each video's first frame.
-    votes: sum of the weights of the query frames that agree on the offset, >= 0. num_frames: how many these are. Start and end:
-    of the stretch in which they are dense."""
+    votes: sum of the weights of the query frames that agree on the offset, >= 0. num_frames: how
+    many these are. Start and end: of the stretch in which they are dense."""
 
     query_start_s: float
     query_end_s: float
@@ -44,14 +46,16 @@ class Window:
     @property
     def offset_s(self) -> float:
         """Time in the reference less time in the query."""
-        return (self.reference_start_s + self.reference_end_s - self.query_start_s - self.query_end_s) / 2
+        return (
+            self.reference_start_s + self.reference_end_s - self.query_start_s - self.query_end_s
+        ) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A video to be looked at closely.
-    votes: of its best window. windows: best first; none where no frame voted. num_voting: query frames that vote for the best
-    window, of num_asked that were looked up. num_hashed: query frames with a near hash in the video, of num_asked_hashes, and
+    """A video to be looked at closely. votes: of its best window. windows: best first; none where
+    no frame voted. num_voting: query frames that vote for the best window, of num_asked that were
+    looked up. num_hashed: query frames with a near hash in the video, of num_asked_hashes, and
     num_aligned: those of them that agree on an offset."""
 
     video_id: str
@@ -76,23 +80,28 @@ def vote(
 ) -> list[Candidate]:
     """Candidates with the most votes, best first.
 
-    hits: columns query_frame, video_id, second, similarity, as an index gives them. times_s: [Q], when each of the looked-up
-    vectors is shown in the query; those of one time are one frame. num_videos: in the index. tolerance_s: by how much the
-    offsets of one copy may differ. num_hits: how many hits the index was asked for per query frame. allowed: which videos may
-    be candidates, None: all; the others still say what a hit is worth.
+    hits: columns query_frame, video_id, second, similarity, as an index gives them. times_s: [Q],
+    when each of the looked-up vectors is shown in the query; those of one time are one frame.
+    num_videos: in the index. tolerance_s: by how much the offsets of one copy may differ. num_hits:
+    how many hits the index was asked for per query frame. allowed: which videos may be candidates,
+    None: all; the others still say what a hit is worth.
 
-    A hit weighs (s - s_k) * idf, at least 0. s_k is the similarity of the query frame's last hit, which tells what unrelated
-    frames reach (0 where the index had no more frames to give); it makes frames that look like everything worth nothing. idf =
-    log((1 + N) / n) / log(1 + N) is the inverse video frequency: n of the N videos share the frame, each counted by its best
-    hit against the best of all. A query frame votes once for an offset."""
+    A hit weighs (s - s_k) * idf, at least 0. s_k is the similarity of the query frame's last hit,
+    which tells what unrelated frames reach (0 where the index had no more frames to give); it makes
+    frames that look like everything worth nothing. idf = log((1 + N) / n) / log(1 + N) is the
+    inverse video frequency: n of the N videos share the frame, each counted by its best hit against
+    the best of all. A query frame votes once for an offset."""
     times = np.asarray(times_s, np.float64)
     if not len(hits):
         return []
     names, weighted = _weighted(hits, times, num_hits=num_hits, num_videos=num_videos)
     weighted = _strongest(weighted, HITS_PER_VIDEO, "query_frame", "video")
     if allowed is not None:
-        weighted = _take(weighted, np.array([allowed(name) for name in names], bool)[weighted["video"]])
-    # Bins are twice the tolerance wide and overlap by half, so that some bin holds any offsets that differ by the tolerance.
+        weighted = _take(
+            weighted, np.array([allowed(name) for name in names], bool)[weighted["video"]]
+        )
+    # Bins are twice the tolerance wide and overlap by half, so that some bin holds any offsets that
+    # differ by the tolerance.
     twice = _take(weighted, np.tile(np.arange(len(weighted["weight"])), 2))
     twice["shift"] = np.repeat([0.0, 0.5], len(weighted["weight"]))
     twice["bin"] = np.floor((twice["second"] - twice["time"]) / (2 * tolerance_s) + twice["shift"])
@@ -101,10 +110,14 @@ def vote(
     video_of, votes = once["video"][peaks], np.add.reduceat(once["weight"], peaks)
     best = np.zeros(len(names))
     np.maximum.at(best, video_of, votes)
-    chosen = sorted(np.flatnonzero(best).tolist(), key=lambda video: (-best[video], names[video]))[:max_candidates]
+    chosen = sorted(np.flatnonzero(best).tolist(), key=lambda video: (-best[video], names[video]))[
+        :max_candidates
+    ]
     found: dict[int, list[Window]] = {video: [] for video in chosen}
     lasts = np.append(peaks[1:], len(once["weight"]))
-    once["place"] = np.searchsorted(np.unique(times), once["time"])  # among the times that were looked up
+    once["place"] = np.searchsorted(
+        np.unique(times), once["time"]
+    )  # among the times that were looked up
     order = np.lexsort((once["bin"][peaks], once["shift"][peaks], -votes))
     for peak in order[np.isin(video_of[order], chosen)]:
         windows = found[int(video_of[peak])]
@@ -113,63 +126,97 @@ def vote(
             if not any(_within(window, better) for better in windows):
                 windows.append(window)
     return [
-        Candidate(video_id=names[one], votes=float(best[one]), windows=tuple(some), num_voting=some[0].num_frames)
+        Candidate(
+            video_id=names[one],
+            votes=float(best[one]),
+            windows=tuple(some),
+            num_voting=some[0].num_frames,
+        )
         for one, some in found.items()
     ]
 
 
 def vote_by_hash(hits: pa.Table, times_s: npt.ArrayLike, **options: Any) -> list[Candidate]:
-    """As `vote`, of frames with near hashes, whose similarities count as they are; without `num_hits`."""
+    """As `vote`, of frames with near hashes, whose similarities count as they are; without
+    `num_hits`."""
     pairs = set(zip(hits["video_id"].to_pylist(), hits["query_frame"].to_pylist(), strict=True))
     shared = Counter(video_id for video_id, _ in pairs)
     return [
-        replace(one, votes=0.0, num_voting=0, num_hashed=shared[one.video_id], num_aligned=one.num_voting)
+        replace(
+            one,
+            votes=0.0,
+            num_voting=0,
+            num_hashed=shared[one.video_id],
+            num_aligned=one.num_voting,
+        )
         for one in vote(hits, times_s, num_hits=len(hits) + 1, **options)
     ]
 
 
 def unite(
-    hashed: Sequence[Candidate], voted: Sequence[Candidate], others: Sequence[str], *, max_candidates: int
+    hashed: Sequence[Candidate],
+    voted: Sequence[Candidate],
+    others: Sequence[str],
+    *,
+    max_candidates: int,
 ) -> list[Candidate]:
-    """Candidates by hashes, by votes and others, at most `max_candidates`: one of each list in turn, each video once, with what
-    the first two say of it."""
+    """Candidates by hashes, by votes and others, at most `max_candidates`: one of each list in
+    turn, each video once, with what the first two say of it."""
     by_hash, by_votes = ({one.video_id: one for one in found} for found in (hashed, voted))
-    order = dict.fromkeys(name for row in zip_longest(by_hash, by_votes, others) for name in row if name is not None)
+    order = dict.fromkeys(
+        name for row in zip_longest(by_hash, by_votes, others) for name in row if name is not None
+    )
     united: list[Candidate] = []
     for name in list(order)[:max_candidates]:
         nothing = Candidate(video_id=name, votes=0.0, windows=())
         near, one = by_hash.get(name, nothing), by_votes.get(name, nothing)
         more = near.windows[: 1 if one.windows else MAX_WINDOWS]
-        windows = (*(window for window in more if not any(_within(window, best) for best in one.windows)), *one.windows)
-        united.append(replace(one, windows=windows, num_hashed=near.num_hashed, num_aligned=near.num_aligned))
+        windows = (
+            *(window for window in more if not any(_within(window, best) for best in one.windows)),
+            *one.windows,
+        )
+        united.append(
+            replace(one, windows=windows, num_hashed=near.num_hashed, num_aligned=near.num_aligned)
+        )
     return united
 
 
 def _weighted(
     hits: pa.Table, times: npt.NDArray[np.float64], *, num_videos: int, num_hits: int
 ) -> tuple[list[str], Table]:
-    """Names of the videos; columns query_frame, time, video (a place among the names), second and weight > 0 of the hits that count."""
+    """Names of the videos; columns query_frame, time, video (a place among the names), second and
+    weight > 0 of the hits that count."""
     coded = hits["video_id"].combine_chunks().dictionary_encode()
-    frame, similarity = hits["query_frame"].to_numpy(), hits["similarity"].to_numpy().astype(np.float64)
+    frame, similarity = (
+        hits["query_frame"].to_numpy(),
+        hits["similarity"].to_numpy().astype(np.float64),
+    )
     least = np.full(len(times), np.inf)
     np.minimum.at(least, frame, similarity)
     least[np.bincount(frame, minlength=len(times)) < num_hits] = 0
     table = {"query_frame": frame, "time": times[frame], "video": coded.indices.to_numpy()}
-    table |= {"second": hits["second"].to_numpy().astype(np.float64), "weight": (similarity - least[frame]).clip(0)}
+    table |= {
+        "second": hits["second"].to_numpy().astype(np.float64),
+        "weight": (similarity - least[frame]).clip(0),
+    }
     table = _take(table, table["weight"] > MIN_VOTE)
     by_video = _strongest(table, 1, "query_frame", "video")
     most = np.full(len(times), MIN_VOTE)
     np.maximum.at(most, by_video["query_frame"], by_video["weight"])
     shared = np.bincount(by_video["query_frame"], by_video["weight"], minlength=len(times)) / most
     total = np.log1p(max(num_videos, 1))
-    table["weight"] = table["weight"] * ((total - np.log(shared[table["query_frame"]])) / total).clip(0, 1)
+    table["weight"] = table["weight"] * (
+        (total - np.log(shared[table["query_frame"]])) / total
+    ).clip(0, 1)
     return coded.dictionary.to_pylist(), _take(table, table["weight"] > MIN_VOTE)
 
 
 def _window(rows: Table, votes: float) -> Window:
-    """The stretch of a bin with the most votes, less GAP_COST mean votes for each looked-up frame without one. rows: of the
-    bin, in order of time; few, so that lists are faster than arrays."""
-    times, seconds, weights, places = (rows[name].tolist() for name in ("time", "second", "weight", "place"))
+    """The stretch of a bin with the most votes, less GAP_COST mean votes for each looked-up frame
+    without one. rows: of the bin, in order of time; few, so that lists are faster than arrays."""
+    times, seconds, weights, places = (
+        rows[name].tolist() for name in ("time", "second", "weight", "place")
+    )
     cost, before = GAP_COST * votes / len(times), places[0] - 1
     most, total, start, first, last = -np.inf, 0.0, 0, 0, 0
     for number, (weight, place) in enumerate(zip(weights, places, strict=True)):
@@ -196,7 +243,8 @@ def _take(table: Table, rows: npt.NDArray[Any] | slice) -> Table:
 
 
 def _strongest(table: Table, count: int, *keys: str) -> Table:
-    """The `count` rows of greatest weight among those that agree in all keys, ordered by the keys."""
+    """The `count` rows of greatest weight among those that agree in all keys, ordered by the
+    keys."""
     table = _take(table, np.lexsort((-table["weight"], *(table[key] for key in reversed(keys)))))
     starts, number = _starts(table, *keys), np.arange(len(table["weight"]))
     return _take(table, number - np.repeat(starts, np.diff(starts, append=len(number))) < count)

@@ -25,7 +25,8 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class OpenIndex:
-    """One version of the index. state: says which version that is. changed_s: when it was written, since 1970."""
+    """One version of the index. state: says which version that is. changed_s: when it was written,
+    since 1970."""
 
     searcher: Searcher
     state: str
@@ -36,9 +37,12 @@ class OpenIndex:
         return self.searcher.collection.video_ids()
 
     def metadata(self, video_id: str) -> VideoMetadata:
-        """What is known of a video. Raises VideoError `unknown_id` for one that the index does not have."""
+        """What is known of a video. Raises VideoError `unknown_id` for one that the index does not
+        have."""
         if video_id not in self.searcher.collection.shard_of:
-            raise VideoError("unknown_id", f"search: the collection has no video {video_id!r:.200}; check its id")
+            raise VideoError(
+                "unknown_id", f"search: the collection has no video {video_id!r:.200}; check its id"
+            )
         return self.searcher.collection.metadata.of(video_id)
 
     def video_row(self, video_id: str) -> dict[str, Any]:
@@ -53,13 +57,14 @@ class OpenIndex:
 
     @cached_property
     def _frames(self) -> Callable[[str], VideoFrames]:
-        """Those of the videos that were asked for last, in memory; at 256 px a frame has about 15 kB."""
+        """Those of the videos that were asked for last, in memory; at 256 px a frame has about 15
+        kB."""
         project, shard_of = self.searcher.project, self.searcher.collection.shard_of
         return lru_cache(16)(lambda name: open_frames(project, shard_of[name]).read(name))
 
     def picture(self, video_id: str, second: float | None) -> bytes | None:
-        """The JPEG of the sampled frame that is nearest to a second, or of the first that shows something, the first of all
-        where none does; None where there are no frames."""
+        """The JPEG of the sampled frame that is nearest to a second, or of the first that shows
+        something, the first of all where none does; None where there are no frames."""
         try:
             frames = self._frames(video_id)
         except DataError:  # imported features have none
@@ -89,8 +94,9 @@ class Collection:
         self._verified: set[str] = set()
 
     def current(self, *, wait: bool = True, look: bool = False) -> OpenIndex:
-        """The index. Raises DataError where there is none yet, none that can be read, or the data root is away. While a changed
-        one is being opened, others go on with the one before. wait: for the first to be opened; look: it was changed just now."""
+        """The index. Raises DataError where there is none yet, none that can be read, or the data
+        root is away. While a changed one is being opened, others go on with the one before. wait:
+        for the first to be opened; look: it was changed just now."""
         with suppress(DamagedError):
             current_index(self.project.root)
         if self._opening.acquire(blocking=look or (wait and self.opened is None)):
@@ -100,7 +106,9 @@ class Collection:
             finally:
                 self._opening.release()
         if self.opened is None:
-            raise self.problem or DataError("search: the index is not open yet; ask again, or see the service's log")
+            raise self.problem or DataError(
+                "search: the index is not open yet; ask again, or see the service's log"
+            )
         return self.opened
 
     def _look(self) -> None:
@@ -110,22 +118,32 @@ class Collection:
             state = f"{current} {root.sha256(f'{current.place}/index.json')}"
             if self.opened is None or state != self.opened.state:
                 changed_s = root.modified_ns(f"{current.place}/index.json")[0] / 1e9
-                self.opened = OpenIndex(Searcher.open(self.project, model=self._model), state, changed_s)
+                self.opened = OpenIndex(
+                    Searcher.open(self.project, model=self._model), state, changed_s
+                )
                 # no daemon: Python ends those inside of native code, which aborts the process
-                threading.Thread(target=self._verify, args=(self.opened.searcher,), name="verify-index").start()
+                threading.Thread(
+                    target=self._verify, args=(self.opened.searcher,), name="verify-index"
+                ).start()
                 _LOG.info("the index is open: %d videos", self.opened.searcher.num_videos)
             else:
                 self.opened.searcher.look_at_registry()
             self.problem = None
         except HapvrError as error:
             if str(error) != str(self.problem):
-                _LOG.warning("the index cannot be opened; the one before answers if there is one: %s", error)
-            self.problem = error if isinstance(error, DataError) else DataError(str(error))  # no client's fault
+                _LOG.warning(
+                    "the index cannot be opened; the one before answers if there is one: %s", error
+                )
+            self.problem = (
+                error if isinstance(error, DataError) else DataError(str(error))
+            )  # no client's fault
         self._looked_s = time.monotonic()
 
     def _verify(self, searcher: Searcher) -> None:
         """Read every file of the index; once one is found damaged, searches raise DamagedError."""
         assert isinstance(searcher.index, FrameIndex)
-        with suppress(HapvrError, OSError):  # what cannot be read at this moment says nothing of the files
+        with suppress(
+            HapvrError, OSError
+        ):  # what cannot be read at this moment says nothing of the files
             alive = threading.main_thread().is_alive
             searcher.damage.extend(searcher.index.verify(self._verified, until=lambda: not alive()))

@@ -1,5 +1,5 @@
-"""Searches: a few at once, each in a thread, a bounded number that waits, and their answers for a while. And the step of
-duplicates in the background, for people who have no Dagster.
+"""Searches: a few at once, each in a thread, a bounded number that waits, and their answers for a
+while. And the step of duplicates in the background, for people who have no Dagster.
 
 Only the event loop starts, ends and forgets them.
 """
@@ -37,7 +37,8 @@ KEPT_BYTES = 512 * 2**20
 
 @dataclass(eq=False)
 class Job:
-    """One search. query: once it was read. running: since its turn has come. address: of who asks."""
+    """One search. query: once it was read. running: since its turn has come. address: of who
+    asks."""
 
     name: str
     options: SearchOptions
@@ -64,7 +65,9 @@ class Job:
     def read_query(self) -> Query:
         """What was searched for. Raises Refusal `gone` where it could not be read."""
         if self.query is None:
-            raise Refusal(410, "gone", "jobs: the query of this search could not be read; search again")
+            raise Refusal(
+                410, "gone", "jobs: the query of this search could not be read; search again"
+            )
         return self.query
 
     def cancel(self) -> None:
@@ -86,10 +89,14 @@ class SearchJobs:
 
     @contextmanager
     def place(self, address: str) -> Iterator[str]:
-        """A place among those that run and wait. Raises Refusal `busy` where all are taken, or half of them by this address."""
+        """A place among those that run and wait. Raises Refusal `busy` where all are taken, or half
+        of them by this address."""
         own, places = self._taken[address], SEARCHES_AT_ONCE + MAX_WAITING
         if self.busy >= places or own >= places / 2:
-            sentence = f"search: {self.busy} searches run or wait, {own} of them yours; try again in {RETRY_S} s"
+            sentence = (
+                f"search: {self.busy} searches run or wait, {own} of them yours; try "
+                f"again in {RETRY_S} s"
+            )
             raise Refusal(503, "busy", sentence, {"retry-after": str(RETRY_S)})
         self._taken[address] += 1
         self.busy += 1
@@ -105,7 +112,9 @@ class SearchJobs:
         others = self.busy - self._taken[address] > running - own
         return running < SEARCHES_AT_ONCE and not (own and others)
 
-    def start(self, job: Job, work: Callable[[Job], SearchAnswer], *, release: Callable[[], object]) -> None:
+    def start(
+        self, job: Job, work: Callable[[Job], SearchAnswer], *, release: Callable[[], object]
+    ) -> None:
         """Run a search when its turn comes. release: called once, at its end."""
 
         async def run() -> SearchAnswer:
@@ -125,7 +134,9 @@ class SearchJobs:
         self._jobs[job.id] = job
         room = KEPT_BYTES  # for the queries of those that have ended
         ended = [job for job in self._jobs.values() if job.task.done()]
-        ended.sort(key=lambda job: job.error is None)  # those that failed go first: a flood of them removes no answer
+        ended.sort(
+            key=lambda job: job.error is None
+        )  # those that failed go first: a flood of them removes no answer
         for number, old in enumerate(reversed(ended)):
             room -= 0 if old.query is None else old.query.features.num_bytes
             if number >= KEPT_JOBS or room < 0:
@@ -135,7 +146,11 @@ class SearchJobs:
         """Raises Refusal `unknown_job` for one that is not kept any more."""
         found = self._jobs.get(job_id)
         if found is None:
-            raise Refusal(404, "unknown_job", f"jobs: there is no search {job_id!r:.100} any more; search again")
+            raise Refusal(
+                404,
+                "unknown_job",
+                f"jobs: there is no search {job_id!r:.100} any more; search again",
+            )
         return found
 
     async def close(self) -> None:
@@ -181,7 +196,10 @@ class DuplicateJob:
 
         before = 0
         try:
-            counts = {key: len(searcher.collection.video_ids(key)) for key in outdated_pairs(searcher.project)}
+            counts = {
+                key: len(searcher.collection.video_ids(key))
+                for key in outdated_pairs(searcher.project)
+            }
             state.total = sum(counts.values())
             for key, count in counts.items():
                 make_duplicate_pairs(searcher.project, searcher, key, progress=progress)

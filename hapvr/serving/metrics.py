@@ -25,11 +25,18 @@ class Metrics(Collector):
     def __init__(self, jobs: SearchJobs, collection: Collection) -> None:
         self._jobs, self._collection = jobs, collection
         self._registry = registry = CollectorRegistry()
-        said = "Searches that have ended, by the verdict of the best match, or by the code of what went wrong"
+        said = (
+            "Searches that have ended, by the verdict of the best match, or by the code "
+            "of what went wrong"
+        )
         self._searches = Counter("hapvr_searches", said, ["result"], registry=registry)
         said = "Seconds of a search; read: decoding and features; total: with waiting"
-        self._seconds = Histogram("hapvr_search_seconds", said, ["part"], buckets=BUCKETS_S, registry=registry)
-        self.refusals = Counter("hapvr_refusals", "Requests that got an error, by code", ["code"], registry=registry)
+        self._seconds = Histogram(
+            "hapvr_search_seconds", said, ["part"], buckets=BUCKETS_S, registry=registry
+        )
+        self.refusals = Counter(
+            "hapvr_refusals", "Requests that got an error, by code", ["code"], registry=registry
+        )
         registry.register(self)
         ProcessCollector(registry=registry)
 
@@ -43,7 +50,9 @@ class Metrics(Collector):
             self._searches.labels(describe(job.error)[1]["code"]).inc()
         else:
             matches = job.task.result().matches
-            self._searches.labels((matches[0].verdict or "uncalibrated") if matches else "nothing").inc()
+            self._searches.labels(
+                (matches[0].verdict or "uncalibrated") if matches else "nothing"
+            ).inc()
 
     def text(self) -> bytes:
         """All values, in Prometheus' text format."""
@@ -51,13 +60,21 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The state of this moment."""
-        yield GaugeMetricFamily("hapvr_busy", "Searches that run or wait, and uploads", value=self._jobs.busy)
-        killed = CounterMetricFamily("hapvr_killed_workers", "Decoders that hung or died", labels=["reason"])
+        yield GaugeMetricFamily(
+            "hapvr_busy", "Searches that run or wait, and uploads", value=self._jobs.busy
+        )
+        killed = CounterMetricFamily(
+            "hapvr_killed_workers", "Decoders that hung or died", labels=["reason"]
+        )
         for reason, count in killed_workers.copy().items():
             killed.add_metric([reason], count)
         yield killed
         index = self._collection.opened
         if index is not None:
             said = "Seconds since the index that answers was changed"
-            yield GaugeMetricFamily("hapvr_index_age_seconds", said, value=time.time() - index.changed_s)
-            yield GaugeMetricFamily("hapvr_index_videos", "Videos of the index", value=index.searcher.num_videos)
+            yield GaugeMetricFamily(
+                "hapvr_index_age_seconds", said, value=time.time() - index.changed_s
+            )
+            yield GaugeMetricFamily(
+                "hapvr_index_videos", "Videos of the index", value=index.searcher.num_videos
+            )

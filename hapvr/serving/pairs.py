@@ -1,4 +1,5 @@
-"""Pairs of videos: what people say of them, how similar their frames are, what watch lists have found, groups of copies."""
+"""Pairs of videos: what people say of them, how similar their frames are, what watch lists have
+found, groups of copies."""
 
 from __future__ import annotations
 
@@ -24,7 +25,17 @@ from hapvr.search.duplicates import KINDS, Kind
 from hapvr.serving import jobs
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import DuplicateJobState
-from hapvr.serving.service import Count, IndexOf, MarkerOf, Name, Offset, PlaceOf, ServiceOf, SomeName, Values
+from hapvr.serving.service import (
+    Count,
+    IndexOf,
+    MarkerOf,
+    Name,
+    Offset,
+    PlaceOf,
+    ServiceOf,
+    SomeName,
+    Values,
+)
 from hapvr.serving.uploads import FILE_BODY, receive
 from hapvr.serving.videos import VideoRow
 from hapvr.steps.duplicates import LEAST_PROBABILITY, copy_groups, duplicate_pairs, outdated_pairs
@@ -50,8 +61,8 @@ class PairOfVideos(Values):
 
 
 class MarkedPair(PairOfVideos):
-    """mark: None takes a mark back. The SHA-256 of a file is taken for an id, so that every mark of GET /pairs can be taken
-    back. name: what to call the query then."""
+    """mark: None takes a mark back. The SHA-256 of a file is taken for an id, so that every mark of
+    GET /pairs can be taken back. name: what to call the query then."""
 
     name: Name | None = None
     mark: Literal["match", "not_a_match"] | None
@@ -77,7 +88,8 @@ class Marked(BaseModel):
 
 
 class Matrix(BaseModel):
-    """values: a row per frame of the query, a column per frame of the reference. threshold: from which on frames are the same."""
+    """values: a row per frame of the query, a column per frame of the reference. threshold: from
+    which on frames are the same."""
 
     query_times_s: list[float]
     reference_times_s: list[float]
@@ -89,7 +101,8 @@ class Matrix(BaseModel):
 
 @router.get("/pairs", response_model=Marks)
 def marks(service: ServiceOf) -> Any:
-    """All marks, the oldest first. in_collection: whether both names are those of videos that can be compared."""
+    """All marks, the oldest first. in_collection: whether both names are those of videos that can
+    be compared."""
     index: OpenIndex | None = None
     with suppress(DataError):  # what people said is known without one
         index = service.collection.current()
@@ -101,7 +114,11 @@ def marks(service: ServiceOf) -> Any:
 
     rows = stored.read_marks(service.project.root).rows()
     there = [all(map(known, row.names, (row.first, row.second))) for row in rows]
-    return {"marks": [asdict(row) | {"in_collection": one} for row, one in zip(rows, there, strict=True)]}
+    return {
+        "marks": [
+            asdict(row) | {"in_collection": one} for row, one in zip(rows, there, strict=True)
+        ]
+    }
 
 
 @router.patch("/pairs", response_model=Marked)
@@ -117,34 +134,47 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
         job = service.jobs.get(asked.job or "")
         first, name = "" if job.query is None else job.query.sha256, job.name
         if not first:
-            raise ArgumentError("pairs: the query of this search is no file that a mark could be kept for; fetch it")
+            raise ArgumentError(
+                "pairs: the query of this search is no file that a mark could be kept for; fetch it"
+            )
     second, root = digest(asked.reference), service.project.root
     if asked.mark is None:
         stored.unmark(root, first, second)
     else:
-        stored.mark(root, first, second, asked.mark, names=(asked.name or name, asked.reference), by=caller.name)
+        stored.mark(
+            root,
+            first,
+            second,
+            asked.mark,
+            names=(asked.name or name, asked.reference),
+            by=caller.name,
+        )
     return {"mark": asked.mark}
 
 
 @router.get("/pairs/matrix", response_model=Matrix)
 async def matrix(service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideos, Query()]) -> Any:
-    """The similarity of frames as numbers: a row per frame of the query, a column per frame of the reference; and what
-    people said of the pair."""
+    """The similarity of frames as numbers: a row per frame of the query, a column per frame of the
+    reference; and what people said of the pair."""
     job = service.jobs.get(pair.job) if pair.job is not None else None
     deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
 
     def compared() -> dict[str, Any]:
         query = index.read_id(pair.query or "") if job is None else job.read_query()
-        verdict = stored.read_marks(service.project.root).verdict(query.sha256, index.metadata(pair.reference).sha256)
-        found = index.searcher.matrix(query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline)
+        verdict = stored.read_marks(service.project.root).verdict(
+            query.sha256, index.metadata(pair.reference).sha256
+        )
+        found = index.searcher.matrix(
+            query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline
+        )
         return found | {"values": np.round(found["values"], 3).tolist(), "mark": verdict or ""}
 
     return await anyio.to_thread.run_sync(compared, limiter=service.reading)
 
 
 class WatchMatch(BaseModel):
-    """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there is one. query_id: of a
-    query that is a video of the index, otherwise ""."""
+    """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there
+    is one. query_id: of a query that is a video of the index, otherwise ""."""
 
     watch_list: str
     query: str
@@ -181,7 +211,9 @@ class WatchListMade(BaseModel):
 
 
 @router.get("/watch", response_model=WatchMatches)
-def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
+def watch(
+    service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Count = 50, offset: Offset = 0
+) -> Any:
     """What the watch lists have found, the newest first. watch_list: of one list; "" for all."""
     marks, known = stored.read_marks(service.project.root), index.searcher.collection.shard_of
     rows = [
@@ -202,17 +234,27 @@ def watch(service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Coun
 async def watch_for(
     request: Request, service: ServiceOf, index: IndexOf, place: PlaceOf, job: SomeName, _: MarkerOf
 ) -> WatchListMade:
-    """Make a watch list of the query of a search, of which a copy is kept: of the body, for a file that was sent; else of
-    the file where it is."""
+    """Make a watch list of the query of a search, of which a copy is kept: of the body, for a file
+    that was sent; else of the file where it is."""
     query, sent = service.jobs.get(job).read_query(), service.uploads / secrets.token_hex(8)
     with place, ExitStack() as held:
         held.callback(sent.unlink, missing_ok=True)
         await receive(request, sent)
         file: Path | None = sent
         if not sent.stat().st_size:
-            found = await anyio.to_thread.run_sync(index.metadata, query.video_id) if query.video_id else None
+            found = (
+                await anyio.to_thread.run_sync(index.metadata, query.video_id)
+                if query.video_id
+                else None
+            )
             file = found.path if found is not None else service.access.local_path(query.name)
-        make = partial(make_watch_list, service.project, query, file or sent, max_bytes=service.limits.max_bytes)
+        make = partial(
+            make_watch_list,
+            service.project,
+            query,
+            file or sent,
+            max_bytes=service.limits.max_bytes,
+        )
         return WatchListMade(name=await anyio.to_thread.run_sync(make, limiter=service.reading))
 
 
@@ -227,7 +269,8 @@ class DuplicateFilter(Values):
 
 
 class GroupedVideo(VideoRow):
-    """A video of a group, compared with its medoid, which has no values for that. keep, reason: of copies."""
+    """A video of a group, compared with its medoid, which has no values for that. keep, reason: of
+    copies."""
 
     medoid: bool
     keep: bool = False
@@ -250,7 +293,8 @@ class Group(BaseModel):
 
 
 class Groups(BaseModel):
-    """total: before limit and offset. shards_searched: those whose videos were searched for as they are now."""
+    """total: before limit and offset. shards_searched: those whose videos were searched for as they
+    are now."""
 
     total: int
     groups: list[Group]
@@ -259,8 +303,11 @@ class Groups(BaseModel):
 
 
 @router.get("/duplicates", response_model=Groups, response_model_exclude_unset=True)
-async def duplicates(service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]) -> Any:
-    """Groups of copies, then pairs of the other kinds, the largest and surest first, a piece at a time."""
+async def duplicates(
+    service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]
+) -> Any:
+    """Groups of copies, then pairs of the other kinds, the largest and surest first, a piece at a
+    time."""
     return await anyio.to_thread.run_sync(_groups, index, wanted, limiter=service.reading)
 
 
@@ -270,17 +317,29 @@ def _groups(index: IndexOf, wanted: DuplicateFilter) -> Groups:
     by_ids = {frozenset((pair.first, pair.second)): pair for pair in pairs}
 
     def row(kind: str, group: str, medoid: str, ids: Sequence[str]) -> dict[str, Any]:
-        """What is said of pairs with the medoid, which is the query of what the common parts cover."""
+        """What is said of pairs with the medoid, which is the query of what the common parts
+        cover."""
         members = [index.video_row(one) | {"medoid": one == medoid} for one in ids]
         for shown in members:
-            if (pair := by_ids.get(frozenset((medoid, shown["id"])))) is not None:  # the medoid itself is no pair
-                shown |= {name: getattr(pair, name) for name in ("probability", "mark", "verdict", "same_file")}
-                covered = ["query_covered", "reference_covered"][:: 1 if pair.first == medoid else -1]
+            if (
+                pair := by_ids.get(frozenset((medoid, shown["id"])))
+            ) is not None:  # the medoid itself is no pair
+                shown |= {
+                    name: getattr(pair, name)
+                    for name in ("probability", "mark", "verdict", "same_file")
+                }
+                covered = ["query_covered", "reference_covered"][
+                    :: 1 if pair.first == medoid else -1
+                ]
                 shown |= zip(covered, (pair.first_covered, pair.second_covered), strict=True)
         least = min(shown["probability"] for shown in members if not shown["medoid"])
         return {"kind": kind, "group": group, "members": members, "probability": least}
 
-    rows = [row(pair.kind, "", pair.first, (pair.first, pair.second)) for pair in pairs if pair.kind != "copy"]
+    rows = [
+        row(pair.kind, "", pair.first, (pair.first, pair.second))
+        for pair in pairs
+        if pair.kind != "copy"
+    ]
     for name, group in groupby(copy_groups(searcher, pairs), key=lambda member: member.group):
         copies = list(group)
         medoid = next(one.video_id for one in copies if one.medoid)
@@ -293,9 +352,14 @@ def _groups(index: IndexOf, wanted: DuplicateFilter) -> Groups:
         return KINDS.index(row["kind"]), -len(ids), -row["probability"], ids
 
     rows = [row for row in rows if wanted.kind in ("", row["kind"])]
-    rows = [row for row in rows if any(one["id"].startswith(wanted.folder) for one in row["members"])]
+    rows = [
+        row for row in rows if any(one["id"].startswith(wanted.folder) for one in row["members"])
+    ]
     rows.sort(key=place)
-    shown, shards = rows[wanted.offset : wanted.offset + wanted.limit], set(searcher.collection.shards())
+    shown, shards = (
+        rows[wanted.offset : wanted.offset + wanted.limit],
+        set(searcher.collection.shards()),
+    )
     searched = len(shards - outdated_pairs(searcher.project, searcher.collection.metadata).keys())
     said = {"total": len(rows), "groups": shown, "shards_searched": searched, "shards": len(shards)}
     return Groups.model_validate(said)

@@ -1,4 +1,5 @@
-"""Errors as HTTP answers: one JSON object with a sentence and a code, without stack traces or paths of this machine."""
+"""Errors as HTTP answers: one JSON object with a sentence and a code, without stack traces or paths
+of this machine."""
 
 import logging
 import re
@@ -15,7 +16,13 @@ from starlette.responses import JSONResponse
 from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
 from hapvr.settings import explain
 
-STATUS_OF_REASON = {"not_allowed": 403, "missing_file": 404, "unknown_id": 404, "canceled": 409, "replaced": 410}
+STATUS_OF_REASON = {
+    "not_allowed": 403,
+    "missing_file": 404,
+    "unknown_id": 404,
+    "canceled": 409,
+    "replaced": 410,
+}
 STATUS_OF_REASON |= {"too_large": 413, "timeout": 504}
 """Other reasons mean that a query cannot be used: 422."""
 
@@ -27,7 +34,9 @@ _PATH = re.compile(r"(?<![\w.:/])(?:file://)?(?:/[^/:'\"`,;()]+)+/([^\s/:'\"`,;]
 class Refusal(HTTPException):
     """An answer that is an error. code: a short name for programs."""
 
-    def __init__(self, status: int, code: str, sentence: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, sentence: str, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(status, sentence, headers)
         self.code = code
 
@@ -40,7 +49,8 @@ class Problem(BaseModel):
 
 
 def without_paths(text: str) -> str:
-    """A sentence for others: folders of this machine are cut from it; what is not UTF-8 or cannot be printed is escaped."""
+    """A sentence for others: folders of this machine are cut from it; what is not UTF-8 or cannot
+    be printed is escaped."""
     text = " ".join(text[:1000].encode(errors="backslashreplace").decode().split())
     text = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
     return _PATH.sub(r"\1", text[:1000])  # the pattern takes quadratic time
@@ -55,7 +65,11 @@ def describe(error: BaseException) -> tuple[int, dict[str, str]]:
     """HTTP status and body of an error."""
     status, code, sentence = 500, "unexpected", str(error)
     if isinstance(error, HTTPException):
-        status, code, sentence = error.status_code, "http", f"{error.detail}; openapi.json lists what is answered"
+        status, code, sentence = (
+            error.status_code,
+            "http",
+            f"{error.detail}; openapi.json lists what is answered",
+        )
         if isinstance(error, Refusal):
             code, sentence = error.code, str(error.detail)
     elif isinstance(error, RequestValidationError | ValidationError):
@@ -68,7 +82,10 @@ def describe(error: BaseException) -> tuple[int, dict[str, str]]:
         status, code = 503, "no_index"
     else:
         _LOG.error("unforeseen error", exc_info=error)
-        sentence = f"unexpected {type(error).__name__}; the log of the service says where. Please report it"
+        sentence = (
+            f"unexpected {type(error).__name__}; the log of the service says where. "
+            "Please report it"
+        )
     return status, {"error": without_paths(sentence), "code": code}
 
 
@@ -78,7 +95,16 @@ def answer(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse(None, 400)
     status, body = describe(error)
     request.app.state.service.metrics.refusals.labels(body["code"]).inc()
-    return JSONResponse(body, status, headers=error.headers if isinstance(error, HTTPException) else None)
+    return JSONResponse(
+        body, status, headers=error.headers if isinstance(error, HTTPException) else None
+    )
 
 
-ANSWERED = (HTTPException, RequestValidationError, ValidationError, HapvrError, ClientDisconnect, Exception)
+ANSWERED = (
+    HTTPException,
+    RequestValidationError,
+    ValidationError,
+    HapvrError,
+    ClientDisconnect,
+    Exception,
+)

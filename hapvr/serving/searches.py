@@ -60,7 +60,8 @@ class UploadSearch(QueryOptions):
 
 
 class NamedSearch(QueryOptions):
-    """One of path (a file or still picture of this machine), url, and id (of a video of the collection)."""
+    """One of path (a file or still picture of this machine), url, and id (of a video of the
+    collection)."""
 
     path: SomeName | None = None
     url: SomeName | None = None
@@ -102,13 +103,24 @@ SEARCH_BODY = {"application/json": {"schema": NamedSearch.model_json_schema()}, 
     openapi_extra={"requestBody": {"required": True, "content": SEARCH_BODY}},
 )
 async def search(
-    request: Request, service: ServiceOf, place: PlaceOf, sent: Annotated[UploadSearch, Query()], response: Response
+    request: Request,
+    service: ServiceOf,
+    place: PlaceOf,
+    sent: Annotated[UploadSearch, Query()],
+    response: Response,
 ) -> Any:
-    """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values in the address."""
-    with ExitStack() as held:  # the place while a file arrives; file and place until the search has ended
+    """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values
+    in the address."""
+    with (
+        ExitStack() as held
+    ):  # the place while a file arrives; file and place until the search has ended
         if is_json(request.headers):
             if request.query_params:
-                raise Refusal(400, "wrong_request", "search: what goes with a JSON body is in it, not in the address")
+                raise Refusal(
+                    400,
+                    "wrong_request",
+                    "search: what goes with a JSON body is in it, not in the address",
+                )
             named = NamedSearch.model_validate_json(await request.body())
             job, read = Job(named.query, named.options()), partial(_read_named, service, named)
             job.address = held.enter_context(place)
@@ -127,7 +139,9 @@ async def search(
                 try:
                     with timed("read"):
                         job.query = read(index, job)
-                    found = index.searcher.answer(job.query, job.options, deadline=job.deadline, timed=timed)
+                    found = index.searcher.answer(
+                        job.query, job.options, deadline=job.deadline, timed=timed
+                    )
                     said = tuple(map(without_paths, found.warnings))
                     return replace(found, warnings=said, model=shown_model(found.model))
                 except DataError:
@@ -150,12 +164,16 @@ async def search(
 def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
     if asked.id is not None:
         return index.read_id(asked.id)
-    return index.searcher.read(asked.query, access=service.access, limits=service.limits, deadline=job.deadline)
+    return index.searcher.read(
+        asked.query, access=service.access, limits=service.limits, deadline=job.deadline
+    )
 
 
 def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> SearchQuery:
     try:
-        return index.searcher.read(path, name=job.name, limits=service.limits, deadline=job.deadline)
+        return index.searcher.read(
+            path, name=job.name, limits=service.limits, deadline=job.deadline
+        )
     except VideoError as error:  # with the sender's name of the file instead of its temporary place
         said = str(error).replace(str(path), job.name).replace(path.name, job.name)
         raise VideoError(error.reason, said) from error
@@ -168,7 +186,9 @@ def _shown(job: Job) -> dict[str, Any]:
 
 
 @router.get("/jobs/{job_id}", response_model=JobState)
-async def job(service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> Any:
+async def job(
+    service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0
+) -> Any:
     """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
     found = service.jobs.get(job_id)
     await asyncio.wait([found.task], timeout=min(wait_s, 20.0))
@@ -183,12 +203,19 @@ async def cancel(service: ServiceOf, job_id: str) -> Any:
     return _shown(found)
 
 
-@router.get("/jobs/{job_id}/table", responses={200: {"content": {"text/csv": {}}}}, response_class=Response)
+@router.get(
+    "/jobs/{job_id}/table", responses={200: {"content": {"text/csv": {}}}}, response_class=Response
+)
 def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -> Response:
-    """What a search has found as CSV, with the columns of `hapvr search --out`; and who keeps it, and why."""
+    """What a search has found as CSV, with the columns of `hapvr search --out`; and who keeps it,
+    and why."""
     found = service.jobs.get(job_id)
     if found.status != "done":
-        raise Refusal(409, "not_done", f"jobs: this search is {found.status}; ask for its table when it is done")
+        raise Refusal(
+            409,
+            "not_done",
+            f"jobs: this search is {found.status}; ask for its table when it is done",
+        )
     text, rows = io.StringIO(), answer_table([found.task.result()]).to_pylist()
     said = {"author": author, "note": note}
     write_csv([*SCHEMA.names, *said], (row | said for row in rows), text)
@@ -196,10 +223,15 @@ def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -
 
 
 @router.get("/jobs/{job_id}/explanation")
-async def why(service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName) -> Explained:
-    """Why a search shows a video or does not, in the words of `hapvr search --explain`; it searches once more."""
+async def why(
+    service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName
+) -> Explained:
+    """Why a search shows a video or does not, in the words of `hapvr search --explain`; it searches
+    once more."""
     await anyio.to_thread.run_sync(index.metadata, reference)
     job, deadline = service.jobs.get(job_id), Deadline(jobs.SEARCH_TIMEOUT_S)
-    work = partial(explain, index.searcher, job.read_query(), reference, job.options, deadline=deadline)
+    work = partial(
+        explain, index.searcher, job.read_query(), reference, job.options, deadline=deadline
+    )
     with place:
         return Explained(lines=await anyio.to_thread.run_sync(work, limiter=service.reading))

@@ -1,4 +1,5 @@
-"""The app with its page, guard and headers; and the service as a process: uvicorn on one address, until it is told to end."""
+"""The app with its page, guard and headers; and the service as a process: uvicorn on one address,
+until it is told to end."""
 
 import asyncio
 import math
@@ -28,8 +29,10 @@ from hapvr.steps.project import Project
 MAX_CONNECTIONS = 256
 
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
-    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' blob:; "
+    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
@@ -38,8 +41,8 @@ HEADERS = {
 
 
 def safe_headers(app: ASGIApp) -> ASGIApp:
-    """Adds HEADERS to every answer, keeps what is not media out of caches, and hangs up after a refusal: otherwise the rest
-    of a refused upload would still be received."""
+    """Adds HEADERS to every answer, keeps what is not media out of caches, and hangs up after a
+    refusal: otherwise the rest of a refused upload would still be received."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
@@ -57,13 +60,18 @@ def safe_headers(app: ASGIApp) -> ASGIApp:
 
 
 class Connection(H11Protocol):
-    """uvicorn's. The connection number MAX_CONNECTIONS takes the place of the one whose client has been silent for longest,
-    neither sending what is due nor reading its answer: so nobody locks others out by waiting."""
+    """uvicorn's. The connection number MAX_CONNECTIONS takes the place of the one whose client has
+    been silent for longest, neither sending what is due nor reading its answer: so nobody locks
+    others out by waiting."""
 
     heard_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        silent = [one for one in self.connections if isinstance(one, Connection) and one.waits_for_client()]
+        silent = [
+            one
+            for one in self.connections
+            if isinstance(one, Connection) and one.waits_for_client()
+        ]
         super().connection_made(transport)
         self.heard_s = self.loop.time()
         if len(self.connections) >= MAX_CONNECTIONS and silent:
@@ -86,7 +94,8 @@ class Connection(H11Protocol):
 
 
 def create_app(service: Service, *, any_host: bool) -> FastAPI:
-    """The app of a service. any_host: it is meant to be reached by other names than this machine's."""
+    """The app of a service. any_host: it is meant to be reached by other names than this
+    machine's."""
 
     def open_index() -> None:
         with suppress(HapvrError):  # which GET /index and every search say
@@ -94,7 +103,9 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        threading.Thread(target=open_index, name="open index").start()  # no request waits for the model
+        threading.Thread(
+            target=open_index, name="open index"
+        ).start()  # no request waits for the model
         with upload_folder() as service.uploads:
             yield
             await service.jobs.close()
@@ -113,7 +124,9 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
     app.state.service = service
     app.include_router(videos.probes)
     for one in (searches, videos, pairs):
-        app.include_router(one.router, dependencies=[Depends(request_of_address), Depends(caller_of)])
+        app.include_router(
+            one.router, dependencies=[Depends(request_of_address), Depends(caller_of)]
+        )
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
     app.add_middleware(bounded_body, max_bytes=service.limits.max_bytes)
     app.add_middleware(Guard, any_host=any_host)
@@ -134,12 +147,15 @@ class Server:
         token_file: Path | None = None,
         model: str | None = None,
     ) -> None:
-        """port: 0 for any that is free. Other arguments and errors: see `Service`. Raises ArgumentError for an address that
-        others reach without token_file or allow_remote, and DataError for an address in use."""
+        """port: 0 for any that is free. Other arguments and errors: see `Service`. Raises
+        ArgumentError for an address that others reach without token_file or allow_remote, and
+        DataError for an address in use."""
         if not is_loopback(host) and token_file is None and not allow_remote:
             raise ArgumentError(
-                f"--host {host}: others could reach this address, and the service asks nobody who is there; leave it at "
-                f"127.0.0.1, give a --token-file, or add --allow-remote and put a proxy with a login before it"
+                f"--host {host}: others could reach this address, and the service asks "
+                "nobody who is there; leave it at "
+                f"127.0.0.1, give a --token-file, or add --allow-remote and put a proxy with "
+                "a login before it"
             )
         service = Service(project, model=model, token_file=token_file)
         self.app = create_app(service, any_host=allow_remote or token_file is not None)

@@ -1,5 +1,5 @@
-"""What the endpoints share: the service, what requests give, and who may ask: bearer tokens, of which a file has the digests,
-and a ticket for what browsers load without headers."""
+"""What the endpoints share: the service, what requests give, and who may ask: bearer tokens, of
+which a file has the digests, and a ticket for what browsers load without headers."""
 
 import hashlib
 import hmac
@@ -36,7 +36,9 @@ MAX_ANSWERING = 32
 """Requests of one address that are answered at once: fewer than the 40 threads that answer them."""
 
 _LINE = re.compile(r"([\w.@-]{1,64})\s+(read|mark)\s+([0-9a-f]{64})")
-_BEARER = HTTPBearer(auto_error=False, description="Only where the service was started with --token-file.")
+_BEARER = HTTPBearer(
+    auto_error=False, description="Only where the service was started with --token-file."
+)
 
 
 class Values(BaseModel):
@@ -48,21 +50,27 @@ class Values(BaseModel):
 class Service:
     """What the endpoints share."""
 
-    def __init__(self, project: Project, *, model: str | None = None, token_file: Path | None = None) -> None:
-        """model: as `Searcher.open` takes it. token_file: as `read_tokens` does. Raises ConfigError for a wrong file or environment."""
+    def __init__(
+        self, project: Project, *, model: str | None = None, token_file: Path | None = None
+    ) -> None:
+        """model: as `Searcher.open` takes it. token_file: as `read_tokens` does. Raises ConfigError
+        for a wrong file or environment."""
         self.project = project
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
         self.jobs = SearchJobs()
         self.duplicate_job = DuplicateJob()
-        self.bearers = None if token_file is None else read_tokens(token_file)  # everybody may do everything
+        self.bearers = (
+            None if token_file is None else read_tokens(token_file)
+        )  # everybody may do everything
         # lets browsers load pictures and videos, until the service ends
         self.ticket = "" if token_file is None else secrets.token_hex()
         self.metrics = Metrics(self.jobs, self.collection)
         self.answering: Counter[str] = Counter()
         self.uploads = Path()  # where files that are sent lie; see `upload_folder`
-        # for what reads frames and compares pairs: few at once, so that other requests find free threads
+        # for what reads frames and compares pairs: few at once, so that other requests find free
+        # threads
         self.reading = anyio.CapacityLimiter(4)
 
 
@@ -76,7 +84,8 @@ ServiceOf = Annotated[Service, Depends(service_of)]
 
 
 async def request_of_address(request: Request, service: ServiceOf) -> AsyncIterator[None]:
-    """Raises Refusal `busy` where too many of one address are being answered: others would find no place."""
+    """Raises Refusal `busy` where too many of one address are being answered: others would find no
+    place."""
     address = request.client.host if request.client else ""
     if service.answering[address] >= MAX_ANSWERING:
         sentence = f"request: {MAX_ANSWERING} of yours are being answered; try again in {RETRY_S} s"
@@ -100,25 +109,34 @@ async def place_of(request: Request, service: ServiceOf) -> AbstractContextManag
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who asks: by what name, and whether they may change marks and start work or only read."""
+    """Somebody who asks: by what name, and whether they may change marks and start work or only
+    read."""
 
     name: str
     may_mark: bool
 
 
 def read_tokens(path: Path) -> dict[str, Caller]:
-    """SHA-256 of each token -> its bearer, from a file of lines `NAME ROLE SHA256`; ROLE is `read` or `mark`, which may read
-    too. Raises ConfigError for a file that others can read or change, and for a line that says something else."""
+    """SHA-256 of each token -> its bearer, from a file of lines `NAME ROLE SHA256`; ROLE is `read`
+    or `mark`, which may read too. Raises ConfigError for a file that others can read or change, and
+    for a line that says something else."""
     try:
         require_regular(path)
         with path.open(encoding="utf-8") as file:
             mode, lines = os.fstat(file.fileno()).st_mode, file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--token-file {path}: it cannot be read ({error}); see docs/search.md, Tokens") from error
+        raise ConfigError(
+            f"--token-file {path}: it cannot be read ({error}); see docs/search.md, Tokens"
+        ) from error
     if mode & 0o077:
-        raise ConfigError(f"--token-file {path}: other users can read or change it; run `chmod 600 {path}`")
+        raise ConfigError(
+            f"--token-file {path}: other users can read or change it; run `chmod 600 {path}`"
+        )
     found: dict[str, Caller] = {}
-    wanted = "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal, of each token once"
+    wanted = (
+        "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal, "
+        "of each token once"
+    )
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
             parts = _LINE.fullmatch(line.strip())
@@ -130,10 +148,12 @@ def read_tokens(path: Path) -> dict[str, Caller]:
 
 
 async def caller_of(
-    request: Request, service: ServiceOf, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]
+    request: Request,
+    service: ServiceOf,
+    given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
 ) -> Caller:
-    """Who sent a request: by a token, or by the ticket for what a browser loads without headers. Raises Refusal `no_token`
-    for nobody that is known."""
+    """Who sent a request: by a token, or by the ticket for what a browser loads without headers.
+    Raises Refusal `no_token` for nobody that is known."""
     if service.bearers is None:
         return Caller(LOCAL_USER, may_mark=True)
     token = given.credentials if given else ""
@@ -143,15 +163,23 @@ async def caller_of(
         if hmac.compare_digest(ticket.encode(), service.ticket.encode()):
             return Caller("ticket", may_mark=False)
     if found is None:
-        sentence = "token: this service answers to those with a token; send it as `Authorization: Bearer TOKEN`"
+        sentence = (
+            "token: this service answers to those with a token; send it as "
+            "`Authorization: Bearer TOKEN`"
+        )
         raise Refusal(401, "no_token", sentence, {"www-authenticate": "Bearer"})
     return found
 
 
 async def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
-    """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may only read."""
+    """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may
+    only read."""
     if not caller.may_mark:
-        raise Refusal(403, "wrong_role", f"token: {caller.name} may only read; this needs a token with the role `mark`")
+        raise Refusal(
+            403,
+            "wrong_role",
+            f"token: {caller.name} may only read; this needs a token with the role `mark`",
+        )
     return caller
 
 

@@ -1,4 +1,5 @@
-"""What clients send: bodies bounded in size and time, files in a folder that no crash leaves behind."""
+"""What clients send: bodies bounded in size and time, files in a folder that no crash leaves
+behind."""
 
 import asyncio
 import os
@@ -28,8 +29,8 @@ FILE_BODY = {"application/octet-stream": {"schema": {"type": "string", "format":
 
 
 def bounded_body(app: ASGIApp, *, max_bytes: int) -> ASGIApp:
-    """Refuses bodies that are too large (JSON above MAX_JSON_BYTES, files above max_bytes), arrive at less than MIN_BYTES_S
-    after their first GRACE_S, or take longer than UPLOAD_TIMEOUT_S."""
+    """Refuses bodies that are too large (JSON above MAX_JSON_BYTES, files above max_bytes), arrive
+    at less than MIN_BYTES_S after their first GRACE_S, or take longer than UPLOAD_TIMEOUT_S."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,15 +49,25 @@ def bounded_body(app: ASGIApp, *, max_bytes: int) -> ASGIApp:
             message: Message = {}
             if declared <= most:
                 try:
-                    async with asyncio.timeout_at(begun_s + min(GRACE_S + size / MIN_BYTES_S, UPLOAD_TIMEOUT_S)):
+                    async with asyncio.timeout_at(
+                        begun_s + min(GRACE_S + size / MIN_BYTES_S, UPLOAD_TIMEOUT_S)
+                    ):
                         message = await receive()
                 except TimeoutError:
-                    sentence = f"request: its body comes too slowly; at least {MIN_BYTES_S:,} bytes a second are wanted"
+                    sentence = (
+                        f"request: its body comes too slowly; at least "
+                        f"{MIN_BYTES_S:,} bytes a second are wanted"
+                    )
                     raise Refusal(408, "upload_timeout", sentence) from None
-            size, arrived = size + len(message.get("body", b"")), not message.get("more_body", False)
+            size, arrived = (
+                size + len(message.get("body", b"")),
+                not message.get("more_body", False),
+            )
             if max(declared, size) > most:
                 key = "; see serving.max_bytes" if is_file else ""
-                raise Refusal(413, "too_large", f"request: its body has more than {most} bytes{key}")
+                raise Refusal(
+                    413, "too_large", f"request: its body has more than {most} bytes{key}"
+                )
             return message
 
         await app(scope, bounded, send)
@@ -71,14 +82,22 @@ def is_json(headers: Headers) -> bool:
 
 @contextmanager
 def upload_folder() -> Iterator[Path]:
-    """A folder for this service's uploads, which is removed at the end; those of services that were killed are removed first.
-    A lock in the folder says that its service lives; the system releases it however the service ends."""
+    """A folder for this service's uploads, which is removed at the end; those of services that were
+    killed are removed first. A lock in the folder says that its service lives; the system releases
+    it however the service ends."""
     for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(Timeout, OSError):
-            if old.lstat().st_uid == os.getuid() and not old.is_symlink() and (old / LOCK).is_file():
+            if (
+                old.lstat().st_uid == os.getuid()
+                and not old.is_symlink()
+                and (old / LOCK).is_file()
+            ):
                 with FileLock(old / LOCK, timeout=0):
                     shutil.rmtree(old)
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, FileLock(f"{folder}/{LOCK}"):
+    with (
+        tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder,
+        FileLock(f"{folder}/{LOCK}"),
+    ):
         yield Path(folder)
 
 
@@ -89,7 +108,8 @@ def shown_name(name: str) -> str:
 
 
 async def receive(request: Request, path: Path) -> None:
-    """Write the body of a request to a file. Raises Refusal, and ClientDisconnect where the sender goes away."""
+    """Write the body of a request to a file. Raises Refusal, and ClientDisconnect where the sender
+    goes away."""
     if request.headers.get("content-type", "").strip().lower().startswith("multipart/"):
         raise Refusal(415, "form", "upload: its body is a form; send the bytes of the file alone")
     try:
@@ -97,5 +117,7 @@ async def receive(request: Request, path: Path) -> None:
             async for chunk in request.stream():
                 await run_in_threadpool(file.write, chunk)
     except OSError as error:
-        sentence = f"upload: it cannot be stored ({error.strerror}); free some space for temporary files"
+        sentence = (
+            f"upload: it cannot be stored ({error.strerror}); free some space for temporary files"
+        )
         raise Refusal(507, "disk_full", sentence) from error

@@ -1,4 +1,5 @@
-"""Whether the service answers and from which index, and the videos of it: what is known of them, their files and frames."""
+"""Whether the service answers and from which index, and the videos of it: what is known of them,
+their files and frames."""
 
 import io
 import os
@@ -34,7 +35,8 @@ class Health(BaseModel):
 
 
 class IndexState(BaseModel):
-    """problem: why no index answers, or why the newest cannot. ticket: lets a browser load pictures and videos."""
+    """problem: why no index answers, or why the newest cannot. ticket: lets a browser load pictures
+    and videos."""
 
     problem: str
     max_bytes: int
@@ -90,14 +92,19 @@ def metrics(service: ServiceOf) -> Response:
 
 @router.get("/index", response_model=IndexState, response_model_exclude_unset=True)
 def index(service: ServiceOf) -> Any:
-    """Which index answers, and the limits of a search. problem: why there is none, and what to do."""
+    """Which index answers, and the limits of a search. problem: why there is none, and what to
+    do."""
     value: dict[str, Any] = {"max_bytes": service.limits.max_bytes, "ticket": service.ticket}
     try:
         searcher = service.collection.current().searcher
     except DataError as error:
         return value | {"videos": 0, "problem": without_paths(str(error))}
     return value | {
-        **{"videos": searcher.num_videos, "model": shown_model(searcher.model), "untrained": searcher.untrained},
+        **{
+            "videos": searcher.num_videos,
+            "model": shown_model(searcher.model),
+            "untrained": searcher.untrained,
+        },
         **{"since": searcher.current.since, "recall": searcher.current.recall},
         "warnings": [without_paths(text) for text in searcher.warnings],
         "problem": without_paths(str(service.collection.problem or "")),
@@ -108,7 +115,10 @@ def index(service: ServiceOf) -> Any:
 def videos(index: IndexOf, contains: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
     """Videos whose id contains some letters, in order."""
     found = [video_id for video_id in index.video_ids if contains.casefold() in video_id.casefold()]
-    return {"total": len(found), "videos": [index.video_row(one) for one in found[offset : offset + limit]]}
+    return {
+        "total": len(found),
+        "videos": [index.video_row(one) for one in found[offset : offset + limit]],
+    }
 
 
 @router.get("/videos/{video_id:path}", response_model=VideoRow)
@@ -120,18 +130,28 @@ def video(index: IndexOf, video_id: str) -> Any:
 @router.head("/media/{video_id:path}", include_in_schema=False)
 @router.get("/media/{video_id:path}", response_class=FileResponse)
 def media(index: IndexOf, video_id: str) -> Response:
-    """The file of a video, whole or by ranges. One whose size is not that of the indexed file is refused."""
+    """The file of a video, whole or by ranges. One whose size is not that of the indexed file is
+    refused."""
     metadata, code, state = index.metadata(video_id), "gone", "is not there any more"
     if (path := metadata.path) is not None and os.path.isfile(path):
         if metadata.num_bytes in (0, path.stat().st_size):
             kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
-            return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})
+            return FileResponse(
+                path, media_type=kind, headers={"cache-control": "private, max-age=60"}
+            )
         code, state = "replaced", "has another size than when it was indexed"
-    hint = "make its shard again (`hapvr download --retry-failed`, `sample`, `extract`), then run `hapvr index update`"
+    hint = (
+        "make its shard again (`hapvr download --retry-failed`, `sample`, `extract`), "
+        "then run `hapvr index update`"
+    )
     raise Refusal(410, code, f"media: the file of {video_id} {state}; {hint}")
 
 
-@router.get("/thumbnails/{video_id:path}", responses={200: {"content": {"image/jpeg": {}}}}, response_class=Response)
+@router.get(
+    "/thumbnails/{video_id:path}",
+    responses={200: {"content": {"image/jpeg": {}}}},
+    response_class=Response,
+)
 async def picture(
     index: IndexOf,
     service: ServiceOf,
@@ -139,7 +159,8 @@ async def picture(
     second: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
     width: Annotated[int, Query(ge=16, le=640)] = 192,
 ) -> Response:
-    """The sampled frame that is nearest to a second, as JPEG; without one, the first that is not of one colour."""
+    """The sampled frame that is nearest to a second, as JPEG; without one, the first that is not of
+    one colour."""
 
     def made() -> bytes | None:
         index.metadata(video_id)
@@ -150,5 +171,11 @@ async def picture(
 
     found = await anyio.to_thread.run_sync(made, limiter=service.reading)
     if not found:
-        raise Refusal(410, "gone", f"thumbnails: {video_id} has no frames; it is gone, or only features were imported")
-    return Response(found, media_type="image/jpeg", headers={"cache-control": "private, max-age=600"})
+        raise Refusal(
+            410,
+            "gone",
+            f"thumbnails: {video_id} has no frames; it is gone, or only features were imported",
+        )
+    return Response(
+        found, media_type="image/jpeg", headers={"cache-control": "private, max-age=600"}
+    )

@@ -1,6 +1,8 @@
-"""What somebody is told by the webhook: matches of watch lists, and what becomes of the chain; kept until it has said yes.
+"""What somebody is told by the webhook: matches of watch lists, and what becomes of the chain; kept
+until it has said yes.
 
-watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried, whether it was delivered, and
+watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried,
+whether it was delivered, and
                     when the condition that it tells of was found last
 """
 
@@ -30,8 +32,14 @@ TIMEOUT_S = 10.0
 BUSY_S = 60.0
 """How long another process may write to the outbox."""
 _TABLE = """CREATE TABLE IF NOT EXISTS messages (
-    number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, body TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
-    delivered INTEGER NOT NULL DEFAULT 0, key TEXT, seen_s REAL)"""
+    number INTEGER PRIMARY KEY,
+    id TEXT UNIQUE NOT NULL,
+    body TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    delivered INTEGER NOT NULL DEFAULT 0,
+    key TEXT,
+    seen_s REAL
+)"""
 _PUT = "INSERT OR IGNORE INTO messages (id, body, key, seen_s) VALUES (?, ?, ?, ?)"
 _READABLE = "typeof(body) = 'text' AND json_valid(body) AND json_type(body) = 'object'"
 QUIET_S = 86_400.0
@@ -40,8 +48,8 @@ QUIET_S = 86_400.0
 
 @dataclass(frozen=True)
 class Concern:
-    """Something that somebody is told. key: the same for the same thing. text: a sentence with the next step. lasting: a
-    condition, which is told again when it comes back after QUIET_S."""
+    """Something that somebody is told. key: the same for the same thing. text: a sentence with the
+    next step. lasting: a condition, which is told again when it comes back after QUIET_S."""
 
     event: str
     key: str
@@ -50,27 +58,33 @@ class Concern:
 
 
 class AlertOutbox:
-    """The messages of a data root. Raises DataError on an object store and where another process writes for a minute,
-    DamagedError for a file that is not a database. It survives a kill at any moment."""
+    """The messages of a data root. Raises DataError on an object store and where another process
+    writes for a minute, DamagedError for a file that is not a database. It survives a kill at any
+    moment."""
 
     def __init__(self, root: DataRoot) -> None:
         self._path = root.local_path(OUTBOX_PLACE)
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def put(self, messages: Mapping[str, str]) -> int:
-        """Keep messages (id -> text) until they are delivered; returns how many were new. An id that was ever put is passed over."""
+        """Keep messages (id -> text) until they are delivered; returns how many were new. An id
+        that was ever put is passed over."""
         with self._open() as database:
             before = database.total_changes
             database.executemany(_PUT, [(*message, "", 0.0) for message in messages.items()])
             return database.total_changes - before
 
     def put_concerns(self, concerns: Iterable[Concern]) -> None:
-        """As `put`; of a condition that lasts another message is kept once it was not found for QUIET_S."""
+        """As `put`; of a condition that lasts another message is kept once it was not found for
+        QUIET_S."""
         now_s, moment = time.time(), datetime.now(UTC).isoformat(timespec="seconds")
         seen = "UPDATE messages SET seen_s = ? WHERE key = ? AND seen_s >= ?"
         with self._open() as database:
             for one in concerns:
-                if one.lasting and database.execute(seen, (now_s, one.key, now_s - QUIET_S)).rowcount:
+                if (
+                    one.lasting
+                    and database.execute(seen, (now_s, one.key, now_s - QUIET_S)).rowcount
+                ):
                     continue
                 name = digest_of([one.key, now_s] if one.lasting else [one.key])[:32]
                 body = {"id": name, "event": one.event, "text": one.text, "time": moment}
@@ -78,7 +92,10 @@ class AlertOutbox:
 
     def due(self) -> list[tuple[str, str]]:
         """Ids and bodies of undelivered messages: those that were tried least, the oldest first."""
-        asked = f"SELECT id, body FROM messages WHERE NOT delivered AND {_READABLE} ORDER BY attempts, number"
+        asked = (
+            f"SELECT id, body FROM messages WHERE NOT delivered AND {_READABLE} ORDER BY "
+            "attempts, number"
+        )
         with self._open() as database:
             return database.execute(asked).fetchall()
 
@@ -92,23 +109,31 @@ class AlertOutbox:
         """Remove the messages in which one of these texts is a value, and their bytes."""
         with self._open() as database:
             database.execute("PRAGMA secure_delete = ON")
-            for name, body in database.execute(f"SELECT id, body FROM messages WHERE {_READABLE}").fetchall():
+            for name, body in database.execute(
+                f"SELECT id, body FROM messages WHERE {_READABLE}"
+            ).fetchall():
                 if not {str(value) for value in json.loads(body).values()}.isdisjoint(values):
                     database.execute("DELETE FROM messages WHERE id = ?", (name,))
 
     def counts(self) -> tuple[int, int]:
         """How many messages were delivered, and how many wait."""
         with self._open() as database:
-            delivered, total = database.execute("SELECT TOTAL(delivered), COUNT(*) FROM messages").fetchone()
+            delivered, total = database.execute(
+                "SELECT TOTAL(delivered), COUNT(*) FROM messages"
+            ).fetchone()
         return int(delivered), int(total) - int(delivered)
 
     def check(self) -> None:
         """Read the whole file. Raises DamagedError for one that is damaged."""
         with self._open() as database:
             (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
-            (others,) = database.execute(f"SELECT COUNT(*) FROM messages WHERE NOT ({_READABLE})").fetchone()
+            (others,) = database.execute(
+                f"SELECT COUNT(*) FROM messages WHERE NOT ({_READABLE})"
+            ).fetchone()
             if found != "ok" or others:
-                raise sqlite3.DatabaseError(found if found != "ok" else f"{others} messages are no JSON objects")
+                raise sqlite3.DatabaseError(
+                    found if found != "ok" else f"{others} messages are no JSON objects"
+                )
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -120,19 +145,24 @@ class AlertOutbox:
                     database.execute(_TABLE)
                     yield database
         except sqlite3.DatabaseError as error:
-            kind, hint = DataError, "correct its permissions, free space, end what else uses it, and run this again"
+            kind, hint = (
+                DataError,
+                "correct its permissions, free space, end what else uses it, and run this again",
+            )
             damage = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR
             if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in damage:
                 kind, hint = (
                     DamagedError,
-                    "restore or remove it, and remove watch_matches/: what it does not know is announced again",
+                    "restore or remove it, and remove watch_matches/: what it does not know "
+                    "is announced again",
                 )
             raise kind(f"watch: {self._path} cannot be used ({error}); {hint}") from error
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """delivered: in this call. waiting: messages that are still to be delivered. problem: of the last one that failed."""
+    """delivered: in this call. waiting: messages that are still to be delivered. problem: of the
+    last one that failed."""
 
     delivered: int
     waiting: int
@@ -141,12 +171,16 @@ class Delivery:
 
 def training_failed(run: str, said: str) -> Concern:
     """run: the key of the training, which its retries have, too."""
-    text = f"training {run} failed: {said}; run it again once the reason is gone, or `hapvr models register {run}` if it was trained"
+    text = (
+        f"training {run} failed: {said}; run it again once the reason is gone, or `hapvr "
+        f"models register {run}` if it was trained"
+    )
     return Concern("training_failed", f"training/{run}", text)
 
 
 def run_failed(job: str, run: str, said: str) -> Concern:
-    """A run of a job that nobody tries again. Of other jobs than trainings one a day: hundreds of shards may fail at once."""
+    """A run of a job that nobody tries again. Of other jobs than trainings one a day: hundreds of
+    shards may fail at once."""
     if job == "retrain":
         return training_failed(run, said)
     key = f"run/{job}/{datetime.now(UTC).date()}"
@@ -154,17 +188,20 @@ def run_failed(job: str, run: str, said: str) -> Concern:
 
 
 def tell(project: Project, *concerns: Concern) -> None:
-    """Put what the webhook is to be told into the outbox, once for ever; nothing without a webhook."""
+    """Put what the webhook is to be told into the outbox, once for ever; nothing without a
+    webhook."""
     if project.config.watch.webhook is not None:
         AlertOutbox(project.root).put_concerns(concerns)
 
 
 def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
-    """Post what is due to `watch.webhook.url` and stop at the first that fails; the next call tries it after the others.
-    A message is done when the answer is 2xx, and this is on the disk before the next one goes out. A message that was under way
-    when the process was killed goes out again with the same header `Idempotency-Key`, by which a receiver knows it. With
-    `watch.webhook.secret` the header X-Hapvr-Signature-256 is `sha256=` and the HMAC of the body in hexadecimal. Two processes
-    do not deliver at once. Nothing is sent without a webhook. limit_s: after so long no other message is begun."""
+    """Post what is due to `watch.webhook.url` and stop at the first that fails; the next call tries
+    it after the others. A message is done when the answer is 2xx, and this is on the disk before
+    the next one goes out. A message that was under way when the process was killed goes out again
+    with the same header `Idempotency-Key`, by which a receiver knows it. With
+    `watch.webhook.secret` the header X-Hapvr-Signature-256 is `sha256=` and the HMAC of the body in
+    hexadecimal. Two processes do not deliver at once. Nothing is sent without a webhook. limit_s:
+    after so long no other message is begun."""
     webhook = project.config.watch.webhook
     if webhook is None:
         return Delivery(0, 0)
@@ -182,8 +219,9 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
 
 
 def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
-    """Why the message was not taken, without the address, which may hold a token; empty if it was. The whole exchange has TIMEOUT_S: what
-    comes byte by byte, or is put off by `100 Continue` forever, is given up. It follows no redirect and uses no proxy."""
+    """Why the message was not taken, without the address, which may hold a token; empty if it was.
+    The whole exchange has TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue`
+    forever, is given up. It follows no redirect and uses no proxy."""
     parts, ended = urlsplit(webhook.url), list[str]()
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)

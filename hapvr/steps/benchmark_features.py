@@ -1,4 +1,5 @@
-"""Stored features under the ids of a benchmark; retrieval on the validation benchmark during training, never on a test set."""
+"""Stored features under the ids of a benchmark; retrieval on the validation benchmark during
+training, never on a test set."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,47 +30,71 @@ class BenchmarkFeatures(FeatureStore):
     """The stored features of a benchmark's videos, by the benchmark's own ids."""
 
     def __init__(
-        self, root: DataRoot, shard_keys: Iterable[str], definition: BenchmarkDefinition, *, others: Sequence[str] = ()
+        self,
+        root: DataRoot,
+        shard_keys: Iterable[str],
+        definition: BenchmarkDefinition,
+        *,
+        others: Sequence[str] = (),
     ) -> None:
-        """others: further videos of the shards that can be read, by the ids that they have there."""
+        """others: further videos of the shards that can be read, by the ids that they have
+        there."""
         super().__init__(root, shard_keys)
-        self._stored_ids = stored_ids(definition, super().available()) | dict(zip(others, others, strict=True))
+        self._stored_ids = stored_ids(definition, super().available()) | dict(
+            zip(others, others, strict=True)
+        )
 
     def available(self) -> set[str]:
         """Ids of the benchmark's videos that have features."""
         return set(self._stored_ids)
 
-    def read(self, video_ids: Sequence[str], *, extras: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """(benchmark's id, [T, R, D] fp16) of those ids that exist, in the order of the files; extras: as `FeatureStore`."""
-        own_ids = {self._stored_ids[video]: video for video in video_ids if video in self._stored_ids}
+    def read(
+        self, video_ids: Sequence[str], *, extras: bool = False
+    ) -> Iterator[tuple[str, Tensor]]:
+        """(benchmark's id, [T, R, D] fp16) of those ids that exist, in the order of the files;
+        extras: as `FeatureStore`."""
+        own_ids = {
+            self._stored_ids[video]: video for video in video_ids if video in self._stored_ids
+        }
         for stored_id, features in super().read(list(own_ids), extras=extras):
             yield own_ids[stored_id], features
 
 
 def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dict[str, str]:
-    """Benchmark's id -> id in the store, of those in `available`.
-    A video is stored under its own id (imported features, generated benchmarks) or, where a source ingested it, as
-    `<source>/<id>`, with a video file's suffix if it came from a folder; the source of the benchmark's name wins."""
+    """Benchmark's id -> id in the store, of those in `available`. A video is stored under its own
+    id (imported features, generated benchmarks) or, where a source ingested it, as `<source>/<id>`,
+    with a video file's suffix if it came from a folder; the source of the benchmark's name wins."""
     wanted = set(definition.video_ids)
     prefix = f"{definition.name}/"
     found: dict[str, str] = {}
     for stored_id in sorted(available, key=lambda name: (not name.startswith(prefix), name)):
         names = [stored_id, stored_id.partition("/")[2]]
-        names += [name.rpartition(".")[0] for name in names if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES]
+        names += [
+            name.rpartition(".")[0]
+            for name in names
+            if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES
+        ]
         if own := next((name for name in names if name in wanted), None):
             found.setdefault(own, stored_id)
     return found
 
 
 def shards_with_features(root: DataRoot, definition: BenchmarkDefinition) -> list[str]:
-    """Finished feature shards below `root` that hold a video of the benchmark. Raises DataError if none does."""
+    """Finished feature shards below `root` that hold a video of the benchmark. Raises DataError if
+    none does."""
     shards = [Shard(root, STAGE, key) for key in root.list_folders(STAGE)]
     finished = [shard for shard in shards if root.exists(shard.index_name)]
-    chosen = [shard.key for shard in finished if stored_ids(definition, shard.index()["video_id"].to_list())]
+    chosen = [
+        shard.key
+        for shard in finished
+        if stored_ids(definition, shard.index()["video_id"].to_list())
+    ]
     if not chosen:
         raise DataError(
-            f"features: none of {len(finished)} finished shards below {root.url}/{STAGE} holds a video of "
-            f"{definition.name}; its ids are e.g. {definition.queries[0]!r}. See `hapvr extract` and `hapvr features import`"
+            f"features: none of {len(finished)} finished shards below {root.url}/{STAGE} "
+            "holds a video of "
+            f"{definition.name}; its ids are e.g. {definition.queries[0]!r}. See `hapvr "
+            "extract` and `hapvr features import`"
         )
     return chosen
 
@@ -77,8 +102,9 @@ def shards_with_features(root: DataRoot, definition: BenchmarkDefinition) -> lis
 def background_features(
     root: DataRoot, definition: BenchmarkDefinition, source: str, *, max_videos: int = 1000
 ) -> tuple[BenchmarkFeatures, tuple[str, ...]]:
-    """Features of a benchmark and of at most `max_videos` videos of a source, drawn with a fixed seed, and their ids.
-    Videos of the benchmark are no background. Raises DataError where the source has other features than the benchmark's."""
+    """Features of a benchmark and of at most `max_videos` videos of a source, drawn with a fixed
+    seed, and their ids. Videos of the benchmark are no background. Raises DataError where the
+    source has other features than the benchmark's."""
     keys = sorted(key for key in root.list_folders(STAGE) if source_of(key) == source)
     available = FeatureStore(root, keys).available()
     usable = sorted(available - set(stored_ids(definition, available).values()))
@@ -88,13 +114,17 @@ def background_features(
     return BenchmarkFeatures(root, every, definition, others=background), background
 
 
-def open_validator(project: Project, name: str, device: str) -> Callable[[VideoNetwork], dict[str, float]]:
+def open_validator(
+    project: Project, name: str, device: str
+) -> Callable[[VideoNetwork], dict[str, float]]:
     """Scores benchmark `name` with a network: {"mean": mean target metric, task: value, ...}."""
     definition, features = open_benchmark(project, name)
 
     def validate(network: VideoNetwork) -> dict[str, float]:
         scores = score_stored(network, definition, features, device)
-        result = evaluate(definition, scores, policy="strict", available=frozenset(features.available()))
+        result = evaluate(
+            definition, scores, policy="strict", available=frozenset(features.available())
+        )
         return {"mean": target_mean(result, project.config.evaluation), **result.metrics}
 
     return validate
@@ -114,7 +144,10 @@ def open_benchmark(project: Project, name: str) -> tuple[BenchmarkDefinition, Be
 
 
 def score_stored(
-    network: VideoNetwork, definition: BenchmarkDefinition, features: BenchmarkFeatures, device: torch.device | str
+    network: VideoNetwork,
+    definition: BenchmarkDefinition,
+    features: BenchmarkFeatures,
+    device: torch.device | str,
 ) -> pl.DataFrame:
     """Similarities of all pairs of a benchmark: query_id, reference_id, similarity."""
     with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
@@ -123,27 +156,35 @@ def score_stored(
 
 
 def benchmark_shards(project: Project, name: str) -> list[str]:
-    """Shards whose features a benchmark reads: those of the source of that name, or all that are not for training."""
+    """Shards whose features a benchmark reads: those of the source of that name, or all that are
+    not for training."""
     manifest = read_manifest(project.root)
     own = manifest.filter(pl.col("source") == name)
-    return (own if len(own) else manifest.filter(pl.col("split") != "train"))["shard"].unique().sort().to_list()
+    return (
+        (own if len(own) else manifest.filter(pl.col("split") != "train"))["shard"]
+        .unique()
+        .sort()
+        .to_list()
+    )
 
 
 def check_evaluation(project: Project) -> None:
-    """Find what would fail after hours of training. Raises DataError for a benchmark that is not there, ConfigError where
-    none measures a required metric, or one of them no target metric."""
+    """Find what would fail after hours of training. Raises DataError for a benchmark that is not
+    there, ConfigError where none measures a required metric, or one of them no target metric."""
     evaluation, measured = project.config.evaluation, set()
     for name in filter(None, (*evaluation.benchmarks, evaluation.validation)):
         tasks = [task.name for task in project_benchmark(project, name).tasks]
         if not set(tasks) & set(evaluation.target_metrics):
             raise ConfigError(
-                f"evaluation.target_metrics: benchmark {name} has none of {', '.join(evaluation.target_metrics)}; it has "
+                f"evaluation.target_metrics: benchmark {name} has none of "
+                f"{', '.join(evaluation.target_metrics)}; it has "
                 f"{', '.join(tasks)}"
             )
         measured |= set(tasks) if name in evaluation.benchmarks else set()
     if unmeasured := sorted(set(evaluation.gate.required_metrics) - measured):
         raise ConfigError(
-            f"evaluation.gate.required_metrics: {', '.join(unmeasured)} was measured on no benchmark; the benchmarks have "
+            f"evaluation.gate.required_metrics: {', '.join(unmeasured)} was measured on no "
+            "benchmark; the benchmarks have "
             f"{', '.join(sorted(measured)) or 'no metrics'}"
         )
 

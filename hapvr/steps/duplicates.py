@@ -1,6 +1,7 @@
 """Steps 13 and 14: pairs of videos that share footage, shard by shard, and groups of copies.
 
-duplicate_pairs/<shard>/rows.parquet     pairs of the shard's videos with all others (asset `duplicate_pairs`)
+duplicate_pairs/<shard>/rows.parquet     pairs of the shard's videos with all others (asset
+`duplicate_pairs`)
 duplicate_groups/pictures.parquet        what black bars leave of the pictures of copies
 duplicate_groups/groups.parquet          groups of copies over all pairs (asset `duplicate_groups`)
 """
@@ -22,7 +23,13 @@ from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.segments import Segment
 from hapvr.search import duplicates as store
-from hapvr.search.collection import CHANGED, CURRENT, CollectionMetadata, CurrentIndex, current_index
+from hapvr.search.collection import (
+    CHANGED,
+    CURRENT,
+    CollectionMetadata,
+    CurrentIndex,
+    current_index,
+)
 from hapvr.search.duplicates import DuplicatePair, GroupMember, read_rows, stamp, write_rows
 from hapvr.search.marks import Marks, read_marks
 from hapvr.search.match import coverage, thin
@@ -34,7 +41,10 @@ from hapvr.video.frames import content_area, noise_level
 PAIRS_STAGE = "duplicate_pairs"
 PICTURES_PLACE = "duplicate_groups/pictures.parquet"
 PICTURES_SCHEMA = pa.schema(
-    [("sha256", pa.string()), *((name, pa.float64()) for name in ("width_share", "height_share", "noise"))]
+    [
+        ("sha256", pa.string()),
+        *((name, pa.float64()) for name in ("width_share", "height_share", "noise")),
+    ]
 )
 PAIRS_VERSION = 3
 """Changes with what is said of a pair."""
@@ -47,10 +57,14 @@ LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
 
 
-def make_duplicate_pairs(project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress) -> bool:
-    """Look for every video of a shard in the whole collection; returns whether the shard had changed: else it is left alone.
-    A pair of two shards is found by the one that is searched later, so new shards need no other one to be searched again, and a shard
-    that was made again is searched alone. Raises DataError for a shard that is not in the index, and for a model without calibration.
+def make_duplicate_pairs(
+    project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
+) -> bool:
+    """Look for every video of a shard in the whole collection; returns whether the shard had
+    changed: else it is left alone. A pair of two shards is found by the one that is searched later,
+    so new shards need no other one to be searched again, and a shard that was made again is
+    searched alone. Raises DataError for a shard that is not in the index, and for a model without
+    calibration.
     """
     root, place = project.root, rows_place(PAIRS_STAGE, key)
     wanted = searcher.fingerprint(PAIRS_STAGE, key, pairs=PAIRS_VERSION)
@@ -69,55 +83,89 @@ def make_duplicate_pairs(project: Project, searcher: Searcher, key: str, *, prog
     return True
 
 
-def duplicate_pairs(project: Project, searcher: Searcher, *, min_probability: float) -> list[DuplicatePair]:
-    """All stored pairs of the model that answers searches, and files of the same bytes; marks of people come first.
-    Left out are videos that the index has no more or whose file is another one now, and pairs that are marked as no match. One
-    that is marked as a match stays, whatever its probability, which is 0 where no search found it."""
-    marks, metadata, video_ids = read_marks(project.root), searcher.collection.metadata, searcher.collection.video_ids()
-    if changed := set(filter(metadata.has_changed, video_ids)):  # they would be named for what they were
-        warnings.warn(f"duplicates: {len(changed)} videos are left out; {CHANGED.format(min(changed))}")
-    contents = {video_id: metadata.of(video_id).sha256 for video_id in video_ids if video_id not in changed}
+def duplicate_pairs(
+    project: Project, searcher: Searcher, *, min_probability: float
+) -> list[DuplicatePair]:
+    """All stored pairs of the model that answers searches, and files of the same bytes; marks of
+    people come first. Left out are videos that the index has no more or whose file is another one
+    now, and pairs that are marked as no match. One that is marked as a match stays, whatever its
+    probability, which is 0 where no search found it."""
+    marks, metadata, video_ids = (
+        read_marks(project.root),
+        searcher.collection.metadata,
+        searcher.collection.video_ids(),
+    )
+    if changed := set(
+        filter(metadata.has_changed, video_ids)
+    ):  # they would be named for what they were
+        warnings.warn(
+            f"duplicates: {len(changed)} videos are left out; {CHANGED.format(min(changed))}"
+        )
+    contents = {
+        video_id: metadata.of(video_id).sha256 for video_id in video_ids if video_id not in changed
+    }
     places = (rows_place(PAIRS_STAGE, key) for key in project.root.list_folders(PAIRS_STAGE))
     known = [
         pair
         for table in (read_rows(project.root, place, store.PAIR_SCHEMA) for place in places)
         if stamp(table, "network") == searcher.current.digest
         for pair in (DuplicatePair(**row) for row in table.drop_columns(["kind"]).to_pylist())
-        if contents.get(pair.first) == pair.first_sha256 and contents.get(pair.second) == pair.second_sha256
+        if contents.get(pair.first) == pair.first_sha256
+        and contents.get(pair.second) == pair.second_sha256
     ]
     said = [
         replace(pair, mark=marks.verdict(pair.first_sha256, pair.second_sha256) or "")
         for pair in store.best_of_each([*known, *_not_compared(marks, contents)])
     ]
-    return [pair for pair in said if pair.mark == "match" or (pair.probability >= min_probability and not pair.mark)]
+    return [
+        pair
+        for pair in said
+        if pair.mark == "match" or (pair.probability >= min_probability and not pair.mark)
+    ]
 
 
 def make_duplicate_groups(
     project: Project, searcher: Searcher, *, progress: Progress = no_progress
 ) -> list[GroupMember]:
-    """Groups of copies over all pairs that are likely enough, written to `duplicate_groups/groups.parquet`. No file is
-    touched. Two videos that are marked as no match come into no group together."""
+    """Groups of copies over all pairs that are likely enough, written to
+    `duplicate_groups/groups.parquet`. No file is touched. Two videos that are marked as no match
+    come into no group together."""
     root, wanted = project.root, _groups_fingerprint(project, searcher.current, searcher.indexed)
     pairs = duplicate_pairs(project, searcher, min_probability=LEAST_PROBABILITY)
-    likely = [one for one in pairs if one.mark or one.probability >= project.config.search.min_duplicate_probability]
+    likely = [
+        one
+        for one in pairs
+        if one.mark or one.probability >= project.config.search.min_duplicate_probability
+    ]
     if stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True)) == wanted:
         return copy_groups(searcher, likely)
     with root.lock("duplicate_groups"):
         _measure_pictures(project, searcher, pairs, progress)
         members = copy_groups(searcher, likely)
         copies = 2 * sum(pair.probability for pair in pairs) / max(searcher.num_videos, 1)
-        write_rows(root, store.GROUPS_PLACE, store.group_rows(members), fingerprint=wanted, copies=str(copies))
+        write_rows(
+            root,
+            store.GROUPS_PLACE,
+            store.group_rows(members),
+            fingerprint=wanted,
+            copies=str(copies),
+        )
     return members
 
 
 def outdated_groups(project: Project) -> str:
-    """Digest of what the groups have to be made from; "" if they were, and where there is no index."""
+    """Digest of what the groups have to be made from; "" if they were, and where there is no
+    index."""
     root = project.root
     if not root.exists(CURRENT):
         return ""
     current = current_index(root)
     wanted = _groups_fingerprint(project, current, current.shards(root))
-    return "" if stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True)) == wanted else wanted
+    return (
+        ""
+        if stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True)) == wanted
+        else wanted
+    )
 
 
 def outdated_pairs(project: Project, metadata: CollectionMetadata | None = None) -> dict[str, str]:
@@ -126,16 +174,23 @@ def outdated_pairs(project: Project, metadata: CollectionMetadata | None = None)
 
 
 def outdated_shards(
-    project: Project, stage: str, schema: pa.Schema, metadata: CollectionMetadata | None = None, **asked: object
+    project: Project,
+    stage: str,
+    schema: pa.Schema,
+    metadata: CollectionMetadata | None = None,
+    **asked: object,
 ) -> dict[str, str]:
-    """Shards of the index whose rows a step has to make, as the model, the settings or what it asks for are others; each with
-    a digest that is another one if a champion comes back. Nothing is outdated where there is no index."""
+    """Shards of the index whose rows a step has to make, as the model, the settings or what it asks
+    for are others; each with a digest that is another one if a champion comes back. Nothing is
+    outdated where there is no index."""
     root = project.root
     if not root.exists(CURRENT):
         return {}
     current, metadata, found = current_index(root), metadata or CollectionMetadata(root, {}), {}
     for key, indexed in sorted(current.shards(root).items()):
-        wanted = search_fingerprint(stage, project, current, key, indexed, metadata.contents(key), **asked)
+        wanted = search_fingerprint(
+            stage, project, current, key, indexed, metadata.contents(key), **asked
+        )
         if stamp(read_rows(root, rows_place(stage, key), schema, damaged=True)) != wanted:
             found[key] = digest_of([wanted, current.since])
     return found
@@ -147,42 +202,59 @@ def rows_place(stage: str, key: str) -> str:
 
 
 def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[GroupMember]:
-    """Groups of copies over some pairs. No copy is named to keep where the best is away, in a group that is not sure, and by a
-    model with random weights, except among files of the same bytes."""
+    """Groups of copies over some pairs. No copy is named to keep where the best is away, in a group
+    that is not sure, and by a model with random weights, except among files of the same bytes."""
     root, of = searcher.project.root, searcher.collection.metadata.of
     marks, pictures = read_marks(root), _pictures(root)
     metadata = {one: of(one) for pair in pairs for one in (pair.first, pair.second)}
     for one, file in metadata.items():
         if (row := pictures.get(file.sha256)) is not None:
-            metadata[one] = replace(file, content=(row["width_share"], row["height_share"]), noise=row["noise"])
+            metadata[one] = replace(
+                file, content=(row["width_share"], row["height_share"]), noise=row["noise"]
+            )
 
     def apart(one: str, other: str) -> bool:
         return marks.verdict(metadata[one].sha256, metadata[other].sha256) == "not_a_match"
 
-    members, random = store.group_copies(pairs, metadata, apart=apart), bool(searcher.scorer.warning)
+    members, random = (
+        store.group_copies(pairs, metadata, apart=apart),
+        bool(searcher.scorer.warning),
+    )
     contents = {one.group: one.metadata.sha256 for one in members if one.medoid}
     doubted = {
         one.group
         for one in members
-        if one.verdict not in ("match", None) or (random and one.metadata.sha256 != contents[one.group])
+        if one.verdict not in ("match", None)
+        or (random and one.metadata.sha256 != contents[one.group])
     }
     kept = ((one.group, one.metadata.path) for one in members if one.keep)
     reasons = {group: AWAY for group, path in kept if path is not None and not os.path.exists(path)}
     reasons |= dict.fromkeys(doubted, RANDOM_WEIGHTS if random else UNSURE)
-    return [replace(one, keep=False, reason=reasons[one.group]) if one.group in reasons else one for one in members]
+    return [
+        replace(one, keep=False, reason=reasons[one.group]) if one.group in reasons else one
+        for one in members
+    ]
 
 
 def _pictures(root: DataRoot) -> dict[str, dict[str, Any]]:
     """SHA-256 -> the row of PICTURES_SCHEMA, of all videos that were measured."""
-    return {row["sha256"]: row for row in read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, damaged=True).to_pylist()}
+    return {
+        row["sha256"]: row
+        for row in read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA, damaged=True).to_pylist()
+    }
 
 
-def _measure_pictures(project: Project, searcher: Searcher, pairs: Iterable[DuplicatePair], progress: Progress) -> None:
-    """Find the black bars and the noise of all copies whose frames are stored and were not looked at yet."""
+def _measure_pictures(
+    project: Project, searcher: Searcher, pairs: Iterable[DuplicatePair], progress: Progress
+) -> None:
+    """Find the black bars and the noise of all copies whose frames are stored and were not looked
+    at yet."""
     shard_of, measured = searcher.collection.shard_of, _pictures(project.root)
     copies = {pair.first: pair.first_sha256 for pair in pairs if pair.kind == "copy"}
     copies |= {pair.second: pair.second_sha256 for pair in pairs if pair.kind == "copy"}
-    new = sorted((shard_of[one], one, sha256) for one, sha256 in copies.items() if sha256 not in measured)
+    new = sorted(
+        (shard_of[one], one, sha256) for one, sha256 in copies.items() if sha256 not in measured
+    )
     for key, videos in groupby(new, key=lambda one: one[0]):
         if not project.root.exists(project.shard(FRAMES_STAGE, key).index_name):
             continue  # imported features have no frames
@@ -201,20 +273,30 @@ def _groups_fingerprint(project: Project, current: CurrentIndex, indexed: Mappin
     """Changes where groups may change: pairs, marks, the threshold, the shards of the index."""
     root, least = project.root, project.config.search.min_duplicate_probability
     places = {key: rows_place(PAIRS_STAGE, key) for key in root.list_folders(PAIRS_STAGE)}
-    pairs = {key: stamp(read_rows(root, place, store.PAIR_SCHEMA, damaged=True)) for key, place in places.items()}
-    return digest_of([KEEP_VERSION, current.digest, dict(indexed), pairs, read_marks(root).verdicts(), least])
+    pairs = {
+        key: stamp(read_rows(root, place, store.PAIR_SCHEMA, damaged=True))
+        for key, place in places.items()
+    }
+    return digest_of(
+        [KEEP_VERSION, current.digest, dict(indexed), pairs, read_marks(root).verdicts(), least]
+    )
 
 
 def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
-    """Other videos that share footage with one of the collection, the likeliest first; none for one that shows nothing."""
+    """Other videos that share footage with one of the collection, the likeliest first; none for one
+    that shows nothing."""
     videos, metadata = searcher.collection, searcher.collection.metadata
     embedded = searcher.scorer.embed(videos.whole(query))
     try:
-        candidates, lost = searcher.score(embedded, searcher.shortlist(embedded, allowed=lambda one: one != query))
+        candidates, lost = searcher.score(
+            embedded, searcher.shortlist(embedded, allowed=lambda one: one != query)
+        )
     except VideoError:
         return
     if lost:
-        raise DataError(f"{next(iter(lost.values()))}; no pairs of the shard of {query} were stored")
+        raise DataError(
+            f"{next(iter(lost.values()))}; no pairs of the shard of {query} were stored"
+        )
     sampling = searcher.scorer.sampling
     seconds = embedded.clock.length_s(sampling.fps, sampling.max_frames)
     for found in candidates:
@@ -223,10 +305,15 @@ def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
             continue
         segments = searcher.segments(embedded, found)
         covered = coverage(segments, query_s=seconds, reference_s=found.seconds)
-        starts = (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
+        starts = (
+            (segments[0].query_start_s, segments[0].reference_start_s) if segments else (0.0, 0.0)
+        )
         likeness = _aligned(query, found.video_id, segments, searcher)
         sides = sorted(zip((query, found.video_id), covered, starts, likeness, strict=True))
-        (first, first_covered, first_start_s, there), (second, second_covered, second_start_s, back) = sides
+        (
+            (first, first_covered, first_start_s, there),
+            (second, second_covered, second_start_s, back),
+        ) = sides
         yield DuplicatePair(
             first=first,
             second=second,
@@ -243,17 +330,26 @@ def _pairs(query: str, searcher: Searcher) -> Iterator[DuplicatePair]:
         )
 
 
-def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Searcher) -> tuple[float, float]:
-    """Mean similarity of the aligned frames of the first part, at most 64 evenly apart, with the other video's, and the
-    other way round; 0 where they have not the same course."""
+def _aligned(
+    query: str, other: str, segments: Sequence[Segment], searcher: Searcher
+) -> tuple[float, float]:
+    """Mean similarity of the aligned frames of the first part, at most 64 evenly apart, with the
+    other video's, and the other way round; 0 where they have not the same course."""
     if not segments:
         return 0.0, 0.0
     part, scorer, videos = segments[0], searcher.scorer, searcher.collection
-    spans = {query: (part.query_start_s, part.query_end_s), other: (part.reference_start_s, part.reference_end_s)}
-    rows = {name: np.searchsorted(videos.times(name), span).tolist() for name, span in spans.items()}
+    spans = {
+        query: (part.query_start_s, part.query_end_s),
+        other: (part.reference_start_s, part.reference_end_s),
+    }
+    rows = {
+        name: np.searchsorted(videos.times(name), span).tolist() for name, span in spans.items()
+    }
     count = max(min(64, *(last - first for first, last in rows.values())), 1)
     one, another = (
-        scorer.embed(thin(videos.read(name, videos.times(name), first, max(last, first + 1)), count))
+        scorer.embed(
+            thin(videos.read(name, videos.times(name), first, max(last, first + 1)), count)
+        )
         for name, (first, last) in rows.items()
     )
     cross, back = scorer.relative_similarity(one, another), scorer.relative_similarity(another, one)
@@ -264,7 +360,8 @@ def _aligned(query: str, other: str, segments: Sequence[Segment], searcher: Sear
 
 
 def _not_compared(marks: Marks, contents: Mapping[str, str]) -> Iterator[DuplicatePair]:
-    """Files of the same bytes, which need no model, and videos that somebody says match, as if no search had found them."""
+    """Files of the same bytes, which need no model, and videos that somebody says match, as if no
+    search had found them."""
     ids: dict[str, list[str]] = {}
     for video_id, sha256 in contents.items():
         ids.setdefault(sha256, []).append(video_id)
@@ -273,8 +370,14 @@ def _not_compared(marks: Marks, contents: Mapping[str, str]) -> Iterator[Duplica
     names = ("similarity", "probability", "first_covered", "second_covered", "frame_similarity")
     for one, other, value in known:
         values: dict[str, Any] = dict.fromkeys(names, value)
-        for first, second in {(min(pair), max(pair)) for pair in product(ids.get(one, ()), ids.get(other, ()))}:
+        for first, second in {
+            (min(pair), max(pair)) for pair in product(ids.get(one, ()), ids.get(other, ()))
+        }:
             if first != second:
                 yield DuplicatePair(
-                    first=first, second=second, first_sha256=contents[first], second_sha256=contents[second], **values
+                    first=first,
+                    second=second,
+                    first_sha256=contents[first],
+                    second_sha256=contents[second],
+                    **values,
                 )

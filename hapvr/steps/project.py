@@ -21,28 +21,35 @@ COLLECTION_FILE = "collection.yaml"
 
 @dataclass(frozen=True)
 class Project:
-    """config; root: where the data lies; folder: what relative paths of the configuration start from."""
+    """config; root: where the data lies; folder: what relative paths of the configuration start
+    from."""
 
     config: Config
     root: DataRoot
     folder: Path
 
     @staticmethod
-    def open(config_path: Path, *, folder: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Project:
-        """Read a configuration, or that of the collection whose data root this is. Raises ConfigError. folder: what relative
-        paths start from; default is the working directory."""
+    def open(
+        config_path: Path, *, folder: Path | None = None, overrides: Mapping[str, Any] | None = None
+    ) -> Project:
+        """Read a configuration, or that of the collection whose data root this is. Raises
+        ConfigError. folder: what relative paths start from; default is the working directory."""
         of_folder = config_path.is_dir() or not (config_path.suffix or config_path.exists())
         if of_folder:
             config_path = config_path / COLLECTION_FILE
             if not config_path.is_file():
                 raise ConfigError(
-                    f"{config_path.parent} is no collection; `hapvr index add FOLDER --data {config_path.parent}` makes one"
+                    f"{config_path.parent} is no collection; `hapvr index add FOLDER --data "
+                    f"{config_path.parent}` makes one"
                 )
         config = load_config(config_path, overrides=overrides)
         base = (folder or Path.cwd()).resolve()
         root = DataRoot(config.data_root if "://" in config.data_root else base / config.data_root)
         if of_folder and root.local != config_path.parent.resolve():
-            raise ConfigError(f"{config_path} has data_root {root.url}; correct it if the folder was copied or moved")
+            raise ConfigError(
+                f"{config_path} has data_root {root.url}; correct it if the folder was "
+                "copied or moved"
+            )
         return Project(config, root, base)
 
     def path(self, path: Path) -> Path:

@@ -1,4 +1,5 @@
-"""What became of the videos, and what is wrong with the data of a shard: losses, duplicates, rates, values; for the asset checks."""
+"""What became of the videos, and what is wrong with the data of a shard: losses, duplicates, rates,
+values; for the asset checks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,23 +21,37 @@ MAX_FRAME_RATE_ERROR = 0.1
 MAX_NORM_ERROR = 0.01
 
 UNAVAILABLE_HINT = (
-    "The sites have them no more; if so many surprise you, see download.cookies_file and the proxy, and try again."
+    "The sites have them no more; if so many surprise you, see "
+    "download.cookies_file and the proxy, and try again."
 )
-FAILED_HINT = "`reason` says why. Materialise the shard again, fetch damaged files again, or leave them out."
-DUPLICATE_HINT = "Equal files count as different videos, so training takes copies for negatives: keep one of each."
-UNDECODABLE_HINT = "`reason` says why; `timeout` and `killed` may pass with higher limits of `sampling`."
-FRAME_RATE_HINT = "Their number of frames does not fit their duration: cut off, or the file is wrong. Play one."
+FAILED_HINT = (
+    "`reason` says why. Materialise the shard again, fetch damaged files again, or leave them out."
+)
+DUPLICATE_HINT = (
+    "Equal files count as different videos, so training takes copies for "
+    "negatives: keep one of each."
+)
+UNDECODABLE_HINT = (
+    "`reason` says why; `timeout` and `killed` may pass with higher limits of `sampling`."
+)
+FRAME_RATE_HINT = (
+    "Their number of frames does not fit their duration: cut off, or the file is wrong. Play one."
+)
 VALUES_HINT = (
-    "NaN, infinity or zero vectors: weights or whitening are damaged, or half precision overflowed. Delete the shard's "
+    "NaN, infinity or zero vectors: weights or whitening are damaged, or half precision "
+    "overflowed. Delete the shard's "
     "features and materialise them again; if it stays, fit the whitening again."
 )
-NORMS_HINT = "Region vectors are not of unit length: they were imported without normalisation, or are damaged."
+NORMS_HINT = (
+    "Region vectors are not of unit length: they were imported without "
+    "normalisation, or are damaged."
+)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check. severity: error where what follows would be wrong, warn where it would be less; values: what was measured;
-    hint: what to do, "" where it passed."""
+    """One check. severity: error where what follows would be wrong, warn where it would be less;
+    values: what was measured; hint: what to do, "" where it passed."""
 
     name: str
     passed: bool
@@ -46,7 +61,8 @@ class Finding:
 
 
 def check_videos(project: Project, key: str) -> list[Finding]:
-    """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates in the whole collection, if the shard is of it."""
+    """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates in the whole
+    collection, if the shard is of it."""
     index = project.shard(VIDEOS_STAGE, key).index()
     unavailable = index.filter(pl.col("status") == "unavailable")
     failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
@@ -55,7 +71,11 @@ def check_videos(project: Project, key: str) -> list[Finding]:
     others = collection if key in collection else [key]
     indexes = filter(None, (project.shard(VIDEOS_STAGE, other).find() for other in others))
     everywhere = pl.concat([found.frame().select("status", "sha256") for found in indexes])
-    repeated = everywhere.filter(pl.col("status") == STATUS_OK).filter(pl.col("sha256").is_duplicated()).unique()
+    repeated = (
+        everywhere.filter(pl.col("status") == STATUS_OK)
+        .filter(pl.col("sha256").is_duplicated())
+        .unique()
+    )
     copies = usable.join(repeated, on="sha256", how="semi").sort("video_id")
     return [
         _share("unavailable_videos", unavailable, index, 0.5, UNAVAILABLE_HINT),
@@ -87,7 +107,8 @@ def check_frames(project: Project, key: str) -> list[Finding]:
 
 
 def check_features(project: Project, key: str) -> list[Finding]:
-    """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every vector once."""
+    """feature_values (NaN, infinity, zero), feature_norms and stored_bytes of a shard; reads every
+    vector once."""
     shard = project.shard(features.STAGE, key)
     stored = features.FeatureFile(shard)
     bad_values, errors = list[str](), dict[str, float]()
@@ -107,7 +128,8 @@ def check_features(project: Project, key: str) -> list[Finding]:
 
 
 def video_status(project: Project) -> pl.DataFrame:
-    """video_id, status, reason, message of every video of the manifest, as its frames (or files) ended."""
+    """video_id, status, reason, message of every video of the manifest, as its frames (or files)
+    ended."""
     tables = []
     for key in shard_keys(project.root):
         found = project.shard("frames", key).find() or project.shard("videos", key).read()

@@ -1,4 +1,5 @@
-"""Step 10: a trained model as a version in MLflow's registry, with its model card (asset `registered_model`)."""
+"""Step 10: a trained model as a version in MLflow's registry, with its model card (asset
+`registered_model`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,8 +45,9 @@ CHECKED_FRAMES = 6
 
 @dataclass(frozen=True)
 class Registration:
-    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged; target: mean of the target
-    metrics, in [0, 1]; card: Markdown; warning: why not to believe it, or ""; figure: of the calibration, None without one."""
+    """name, version: in the registry; decision: of the gate; bundle: the folder that was packaged;
+    target: mean of the target metrics, in [0, 1]; card: Markdown; warning: why not to believe it,
+    or ""; figure: of the calibration, None without one."""
 
     run: TrainingRun
     name: str
@@ -59,15 +61,23 @@ class Registration:
 
 
 def make_registered_model(
-    project: Project, *, run: str = "", tags: Mapping[str, str] | None = None, progress: Progress = no_progress
+    project: Project,
+    *,
+    run: str = "",
+    tags: Mapping[str, str] | None = None,
+    progress: Progress = no_progress,
 ) -> Registration:
-    """Calibrate, bundle, log and register a trained model; it becomes champion if the benchmarks say so.
+    """Calibrate, bundle, log and register a trained model; it becomes champion if the benchmarks
+    say so.
 
-    run: of the training; "" for the current one. The untrained baseline is registered before it. Raises DataError if a
-    benchmark of the configuration has no scores of this model."""
+    run: of the training; "" for the current one. The untrained baseline is registered before it.
+    Raises DataError if a benchmark of the configuration has no scores of this model."""
     ensure_baseline(project, progress=progress)
     training, tags = trained_run(project, run), tags or {}
-    scores = {name: stored_scores(project, training, name) for name in project.config.evaluation.benchmarks}
+    scores = {
+        name: stored_scores(project, training, name)
+        for name in project.config.evaluation.benchmarks
+    }
     target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
     fitted = calibrate(project, training)
     calibration = fitted if isinstance(fitted, Calibration) else None
@@ -82,39 +92,75 @@ def make_registered_model(
     bundle = write_run_bundle(project, training.folder, backbone, onnx, **parts)
     evidence = fit_on_validation(project, bundle)
     card = model_card(
-        project, training, scores=scores, calibration=fitted, evidence=evidence, tags=tags, onnx=onnx, warning=warning
+        project,
+        training,
+        scores=scores,
+        calibration=fitted,
+        evidence=evidence,
+        tags=tags,
+        onnx=onnx,
+        warning=warning,
     )
     complete_bundle(bundle, evidence=evidence, card=card)
     # The data is what the training read, which may be less than what is there by now.
-    lineage = {WEIGHTS_TAG: backbone.identity.source, **tags, "data.digest": digest_of(record["data_digests"])}
+    lineage = {
+        WEIGHTS_TAG: backbone.identity.source,
+        **tags,
+        "data.digest": digest_of(record["data_digests"]),
+    }
     lineage |= {WARNING_TAG: warning} if warning else {}
-    name, run_name = project.config.tracking.registered_model, f"{project.config.name}-{training.key}"
+    name, run_name = (
+        project.config.tracking.registered_model,
+        f"{project.config.name}-{training.key}",
+    )
     version = register_bundle(
-        tracker, name, bundle, key=training.key, run_name=run_name, params={}, tags=lineage, target=target
+        tracker,
+        name,
+        bundle,
+        key=training.key,
+        run_name=run_name,
+        params={},
+        tags=lineage,
+        target=target,
     )
     figure = None if calibration is None else calibration_figure(calibration)
     if figure is not None:
         tracker.client.log_figure(training.mlflow_run_id, figure, "figures/calibration.png")
     decision = make_decision(project, training, version)
     event = "model_promoted" if decision.promoted else "model_refused"
-    tell(project, Concern(event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"))
+    tell(
+        project,
+        Concern(
+            event, f"registration/{name}/{version}", f"{name} version {version}: {decision.reason}"
+        ),
+    )
     return Registration(training, name, version, decision, bundle, target, card, warning, figure)
 
 
 def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> dict[str, Any]:
-    """Write the run's model to `exported` in its folder. Returns what `write_onnx` does, or `{"reason": ...}` if it is not exported.
+    """Write the run's model to `exported` in its folder. Returns what `write_onnx` does, or
+    `{"reason": ...}` if it is not exported.
 
-    All pairs of CHECKED_VIDEOS videos are compared, by their first frames and by their stored features."""
+    All pairs of CHECKED_VIDEOS videos are compared, by their first frames and by their stored
+    features."""
     if not project.config.tracking.onnx:
         return {"reason": "tracking.onnx is false"}
     whitening = load_whitening(project.root)
     frames, features = list[Tensor](), list[Tensor]()
     for key in project.root.list_folders(FEATURES_STAGE):
         found = project.shard(FEATURES_STAGE, key).provenance()
-        if len(frames) < CHECKED_VIDEOS and found is not None and found.settings.get("whitening") == whitening.sha256:
+        if (
+            len(frames) < CHECKED_VIDEOS
+            and found is not None
+            and found.settings.get("whitening") == whitening.sha256
+        ):
             store, reader = FeatureStore(project.root, [key]), open_frames(project, key)
-            for video_id, regions in store.read(sorted(store.available())[: CHECKED_VIDEOS - len(frames)]):
-                crops = center_crop(decode_jpegs(reader.read(video_id).jpegs[:CHECKED_FRAMES]), backbone.crop_px)
+            for video_id, regions in store.read(
+                sorted(store.available())[: CHECKED_VIDEOS - len(frames)]
+            ):
+                crops = center_crop(
+                    decode_jpegs(reader.read(video_id).jpegs[:CHECKED_FRAMES]), backbone.crop_px
+                )
                 frames.append(torch.from_numpy(crops))
                 features.append(regions)
     network = load_network(run.network_folder)[0]
@@ -142,8 +188,9 @@ def model_card(
     onnx: Mapping[str, Any],
     warning: str,
 ) -> str:
-    """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says; calibration, evidence: of pairs and of
-    searches, or why there is none; tags: of the registration; onnx: see `write_bundle`; warning: its first line, "" for none."""
+    """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says;
+    calibration, evidence: of pairs and of searches, or why there is none; tags: of the
+    registration; onnx: see `write_bundle`; warning: its first line, "" for none."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     networks = record["weights"]
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
@@ -152,7 +199,13 @@ def model_card(
     videos = video_status(project).join(manifest, on="video_id", how="left")
     counts = videos.group_by("source", "split").agg(pl.len().alias("videos"), usable).sort("source")
     weights = [
-        (part, one["architecture"], one["source"], one.get("precision", "float32"), one["sha256"][:12])
+        (
+            part,
+            one["architecture"],
+            one["source"],
+            one.get("precision", "float32"),
+            one["sha256"][:12],
+        )
         for part, one in networks.items()
     ]
     metrics = [
@@ -167,32 +220,53 @@ def model_card(
     without_torch = f"The model needs torch, since it has no ONNX files: {onnx.get('reason')}."
     if "files" in onnx:
         difference = f"{onnx['check']['largest_difference']:.1g}"
-        without_torch = f"Similarities without torch, by ONNX files, differed from torch's by {difference} at most."
+        without_torch = (
+            f"Similarities without torch, by ONNX files, differed from torch's "
+            f"by {difference} at most."
+        )
     parts = [
         warning and f"**Warning: {warning}.**",
         f"# Model card: {name}, training run {run.key}",
-        "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, where the labels below cover it, "
-        "other footage of the same scene or incident. Trained without labels (HAP-VR, Liu et al., ACM MM 2024).",
+        "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, "
+        "where the labels below cover it, "
+        "other footage of the same scene or incident. Trained without labels (HAP-VR, Liu et "
+        "al., ACM MM 2024).",
         f"## Data\n\n{markdown_table(counts.columns, counts.rows())}",
-        f"Trained on {len(record['shards'])} shards of the training split, whose digests are in {LINEAGE_FILE} of the MLflow "
+        f"Trained on {len(record['shards'])} shards of the training split, whose digests are "
+        f"in {LINEAGE_FILE} of the MLflow "
         f"run; all together have {digest_of(record['data_digests'])}.",
         "## Weights",
         markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), weights),
-        *sorted({packaged_origin(one["architecture"]) for one in networks.values() if one["source"] == "packaged"}),
-        f"## Metrics\n\nIn percent, with 95 % bootstrap intervals over queries; policy {project.config.evaluation.policy}.",
-        markdown_table(("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs"), metrics),
+        *sorted(
+            {
+                packaged_origin(one["architecture"])
+                for one in networks.values()
+                if one["source"] == "packaged"
+            }
+        ),
+        f"## Metrics\n\nIn percent, with 95 % bootstrap intervals over queries; policy "
+        f"{project.config.evaluation.policy}.",
+        markdown_table(
+            ("benchmark", "task", "metric", BASELINE, "this model", "queries / relevant pairs"),
+            metrics,
+        ),
         "## Calibration",
         *_calibration(calibration),
         f"## Searches\n\n{searches_text(evidence)}",
-        f"## Limits\n\n- Measured on {', '.join(scores) or 'no benchmark'} only; nothing is known of other kinds of video. Generated "
-        "videos are less varied than real ones, and benchmarks of one's own videos hold edits made by this package alone.\n"
+        f"## Limits\n\n- Measured on {', '.join(scores) or 'no benchmark'} only; nothing is "
+        "known of other kinds of video. Generated "
+        "videos are less varied than real ones, and benchmarks of one's own videos hold "
+        "edits made by this package alone.\n"
         "- Sound is not used. Pictures are centre-cropped.\n"
-        f"- Segments run forward in both videos and are exact to one sampled frame.\n- {without_torch}",
-        f"## Use\n\n`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or as docs/serving.md says. "
-        "HAPVR_ALLOWED_ROOTS names the folders that a server may read (unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch "
+        f"- Segments run forward in both videos and are exact to one sampled frame.\n- "
+        f"{without_torch}",
+        f"## Use\n\n`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or "
+        "as docs/serving.md says. "
+        "HAPVR_ALLOWED_ROOTS names the folders that a server may read (unset: all), "
+        "HAPVR_ALLOWED_HOSTS the hosts it may fetch "
         "from (unset: none).",
-        f"## Origin\n\nMLflow run {run.mlflow_run_id}, which has all settings; trained with {made_by}. "
-        + "; ".join(f"{tag}: {value}" for tag, value in sorted(tags.items())),
+        f"## Origin\n\nMLflow run {run.mlflow_run_id}, which has all settings; trained with "
+        f"{made_by}. " + "; ".join(f"{tag}: {value}" for tag, value in sorted(tags.items())),
     ]
     return "\n\n".join(filter(None, parts)).rstrip() + "\n"
 
@@ -209,16 +283,25 @@ def _calibration(fitted: Calibration | str) -> list[str]:
         return [f"None: {fitted}. The column `probability` is empty."]
     rows = [
         (
-            *(f"{one.precision:g}", "not reached" if one.similarity is None else f"{one.similarity:.4f}"),
+            *(
+                f"{one.precision:g}",
+                "not reached" if one.similarity is None else f"{one.similarity:.4f}",
+            ),
             *(f"{one.found:.3f}", f"{one.recall:.3f}", f"{one.num_matches} / {one.num_pairs}"),
         )
         for one in fitted.thresholds
     ]
     return [
-        f"Fitted on the pairs of {fitted.source['benchmark']}: {fitted.num_matches} matches (labels "
-        f"{', '.join(fitted.source['labels'])}) and {fitted.num_others} others. P(match) = 1 / (1 + exp(-({fitted.slope:.4g} x "
-        f"similarity {fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these same pairs.",
-        f"Probabilities and thresholds hold where {100 * fitted.prior:.1f} % of the pairs that are asked about match, as there. "
+        f"Fitted on the pairs of {fitted.source['benchmark']}: {fitted.num_matches} matches "
+        "(labels "
+        f"{', '.join(fitted.source['labels'])}) and {fitted.num_others} others. P(match) = 1 "
+        f"/ (1 + exp(-({fitted.slope:.4g} x "
+        f"similarity {fitted.intercept:+.4g}))); Brier score {fitted.brier:.4f} on these "
+        "same pairs.",
+        f"Probabilities and thresholds hold where {100 * fitted.prior:.1f} % of the pairs "
+        "that are asked about match, as there. "
         "Where matches are rarer both are too optimistic; `--prior` corrects for it.",
-        markdown_table(("wanted precision", "similarity from", "precision", "recall", "matches / pairs"), rows),
+        markdown_table(
+            ("wanted precision", "similarity from", "precision", "recall", "matches / pairs"), rows
+        ),
     ]

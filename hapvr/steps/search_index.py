@@ -1,5 +1,5 @@
-"""Steps 11 and 12: descriptors of all frames by the champion's network (asset `frame_descriptors`), and the index that is kept
-up to date from them (asset `search_index`)."""
+"""Steps 11 and 12: descriptors of all frames by the champion's network (asset `frame_descriptors`),
+and the index that is kept up to date from them (asset `search_index`)."""
 
 import re
 import warnings
@@ -44,16 +44,18 @@ KEPT_MODELS = 1
 def make_descriptors(
     project: Project, key: str, model: SearchModel, *, progress: Progress = no_progress
 ) -> StageResult:
-    """Describe every frame of the shard's videos that has features; the others keep their failed row. Raises DataError where
-    the features are missing or do not go with the model."""
+    """Describe every frame of the shard's videos that has features; the others keep their failed
+    row. Raises DataError where the features are missing or do not go with the model."""
     features = project.shard(FEATURES_STAGE, key)
     settings = features.require({}).settings
     if model.description is not None:
         model.description.require_features(Path(model.uri), settings)
     if (dims := FeatureFile(features).dims) != model.dims:
         raise DataError(
-            f"search: features of shard {key} have {dims} dimensions, and {model.uri} takes {model.dims}; "
-            "extract features with the model's settings, or take the model that was trained on these"
+            f"search: features of shard {key} have {dims} dimensions, and {model.uri} takes "
+            f"{model.dims}; "
+            "extract features with the model's settings, or take the model that was trained "
+            "on these"
         )
     blank = _blank(project, model, settings)
     rows = features.rows()
@@ -65,7 +67,10 @@ def make_descriptors(
             if IMPORTED in settings and np.linalg.norm(regions, axis=-1).max() > MAX_NORM:
                 said = "its regions are no unit vectors, which the network takes"
                 warnings.warn(f"{video_id} of shard {key} is left out of the index: {said}")
-                yield index_row(video_id, 0, reason="no_unit_vectors", message=said, num_kept=0), None
+                yield (
+                    index_row(video_id, 0, reason="no_unit_vectors", message=said, num_kept=0),
+                    None,
+                )
                 continue
             found = descriptors.frame_descriptors(model.embed(regions), blank=blank)
             row = index_row(video_id, len(regions), num_kept=int(found.kept.sum()))
@@ -81,7 +86,9 @@ def make_descriptors(
     )
 
 
-def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[np.float32]) -> ShardRecipe:
+def _recipe(
+    project: Project, key: str, model: SearchModel, blank: npt.NDArray[np.float32]
+) -> ShardRecipe:
     features = project.shard(FEATURES_STAGE, key)
     settings = {
         "model": model.digest,
@@ -99,8 +106,11 @@ def _recipe(project: Project, key: str, model: SearchModel, blank: npt.NDArray[n
     )
 
 
-def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-    """[B, D] of pictures of one colour; none where features came from elsewhere, so that their backbone is not at hand."""
+def _blank(
+    project: Project, model: SearchModel, settings: Mapping[str, Any]
+) -> npt.NDArray[np.float32]:
+    """[B, D] of pictures of one colour; none where features came from elsewhere, so that their
+    backbone is not at hand."""
     root = project.root
     if IMPORTED in settings or not root.exists(PROVENANCE_NAME):
         return np.zeros((0, 0), np.float32)
@@ -113,16 +123,20 @@ def _blank(project: Project, model: SearchModel, settings: Mapping[str, Any]) ->
             regions = embed(descriptors.blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
             collection.write_blank(
-                root, model.digest, digest_of(without_extras(settings)), descriptors.mean_directions(embedded)
+                root,
+                model.digest,
+                digest_of(without_extras(settings)),
+                descriptors.mean_directions(embedded),
             )
     return collection.read_blank(root, model.digest)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexUpdate:
-    """What an update did.
-    serving: the index that answers searches now. passed: whether the index that was brought up to date is that one; if not, its recall was
-    too low. shards: `added`, `replaced`, `removed` and, as their features are unfinished, `awaited`. done: whether anything changed.
+    """What an update did. serving: the index that answers searches now. passed: whether the index
+    that was brought up to date is that one; if not, its recall was too low. shards: `added`,
+    `replaced`, `removed` and, as their features are unfinished, `awaited`. done: whether anything
+    changed.
     """
 
     serving: CurrentIndex | None
@@ -136,28 +150,40 @@ class IndexUpdate:
 def update_index(
     project: Project, model: SearchModel, *, rebuild: bool = False, progress: Progress = no_progress
 ) -> IndexUpdate:
-    """Bring the index of this model up to date with all features, check it, and let it answer if it passes.
-    Shards that the index has are left alone, so a killed update goes on where it stopped. rebuild: build another index from the first shard
-    on; the present one answers until then. Raises DataError where there are no features, or features that do not go with the model.
+    """Bring the index of this model up to date with all features, check it, and let it answer if it
+    passes. Shards that the index has are left alone, so a killed update goes on where it stopped.
+    rebuild: build another index from the first shard on; the present one answers until then. Raises
+    DataError where there are no features, or features that do not go with the model.
     """
     root, settings = project.root, project.config.search.index
     with root.lock(collection.FOLDER):
         serving = serving_index(root)
         finished, awaited = collection_shards(root)
         if not finished:
-            raise DataError("search: no shard has features; run `hapvr extract` with this configuration first")
+            raise DataError(
+                "search: no shard has features; run `hapvr extract` with this configuration first"
+            )
         holder = dict[str, str]()
         for key in finished:
-            for video_id in project.shard(FEATURES_STAGE, key).read().table.column("video_id").to_pylist():
+            for video_id in (
+                project.shard(FEATURES_STAGE, key).read().table.column("video_id").to_pylist()
+            ):
                 if (other := holder.setdefault(video_id, key)) != key:
                     hint = "move those that were imported to another data root"
-                    raise DataError(f"search: {video_id} has features in the shards {other} and {key}; {hint}")
+                    raise DataError(
+                        f"search: {video_id} has features in the shards {other} and {key}; {hint}"
+                    )
         place = _place(root, model.digest, serving, rebuild=rebuild)
         index, known, revision = None, {}, -1
         if root.exists(f"{place}/{STATE_FILE}"):
             index = FrameIndex(root.url_of(place), settings)
             known, revision = index.shard_digests(), index.status().revision
-        shards: dict[str, list[str]] = {"added": [], "replaced": [], "removed": [], "awaited": list(awaited)}
+        shards: dict[str, list[str]] = {
+            "added": [],
+            "replaced": [],
+            "removed": [],
+            "awaited": list(awaited),
+        }
         for number, key in enumerate(finished):
             progress(number, len(finished))
             shard = make_descriptors(project, key, model).shard
@@ -169,7 +195,9 @@ def update_index(
                     serving = replace(serving, made=(*serving.made, place))
                     collection.write_current(root, serving)
                 made_with = {"model": model.uri, "digest": model.digest}
-                index = FrameIndex.create(root.url_of(place), model.embedding_dims, made_with, settings)
+                index = FrameIndex.create(
+                    root.url_of(place), model.embedding_dims, made_with, settings
+                )
             index.replace_shard(key, descriptors.searchable(shard), digest=shard.read().data_sha256)
             shards["replaced" if key in known else "added"].append(key)
         assert index is not None
@@ -186,22 +214,31 @@ def update_index(
         if passed:
             serving = _serve(root, model, place, recall, before)
         done = status.revision != revision or serving != before
-        return IndexUpdate(serving=serving, passed=passed, status=status, recall=recall, shards=shards, done=done)
+        return IndexUpdate(
+            serving=serving, passed=passed, status=status, recall=recall, shards=shards, done=done
+        )
 
 
 def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str], str]:
     """Compare the features there are with the index that answers.
 
-    Returns shards with features whose descriptors are not theirs, each with a digest of model, features and day; and a digest of
-    what the index lacks, "" where it is this model's and lacks nothing. Raises DataError for features of another model."""
+    Returns shards with features whose descriptors are not theirs, each with a digest of model,
+    features and day; and a digest of what the index lacks, "" where it is this model's and lacks
+    nothing. Raises DataError for features of another model."""
     root, undescribed, described = project.root, dict[str, str](), dict[str, str]()
     for key in collection_shards(root)[0]:
-        made_with = digest_of(without_extras(project.shard(FEATURES_STAGE, key).require({}).settings))
+        made_with = digest_of(
+            without_extras(project.shard(FEATURES_STAGE, key).require({}).settings)
+        )
         recipe = _recipe(project, key, model, collection.known_blank(root, model.digest, made_with))
         if recipe.shard.is_finished(recipe.provenance):
             described[key] = recipe.shard.read().data_sha256
         else:
-            asked = [model.digest, project.shard(FEATURES_STAGE, key).digest(), str(datetime.now(UTC).date())]
+            asked = [
+                model.digest,
+                project.shard(FEATURES_STAGE, key).digest(),
+                str(datetime.now(UTC).date()),
+            ]
             undescribed[key] = digest_of(asked)  # a day later what failed is tried again
     serving = serving_index(root)
     held = serving.shards(root) if serving is not None and serving.digest == model.digest else {}
@@ -216,20 +253,30 @@ def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild
     there = [name for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)]
     if not rebuild and serving is not None and serving.digest == digest:
         return serving.place
-    if not rebuild and (usable := [name for name in there if root.exists(f"{above}/{name}/{STATE_FILE}")]):
+    if not rebuild and (
+        usable := [name for name in there if root.exists(f"{above}/{name}/{STATE_FILE}")]
+    ):
         return f"{above}/{usable[-1]}"
     number = max((int(name.removeprefix("index-")) for name in there), default=0) + 1
     return f"{above}/index-{number:04d}"
 
 
-def _serve(root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None) -> CurrentIndex:
-    """Let an index answer, and remove those that nobody goes back to, of those that the record names. The one that it replaces
-    stays until the next call, for searches that have it open."""
+def _serve(
+    root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None
+) -> CurrentIndex:
+    """Let an index answer, and remove those that nobody goes back to, of those that the record
+    names. The one that it replaces stays until the next call, for searches that have it open."""
     in_use = [place] if before is None else [place, before.place]
     # the digest of its network by the place of each index, newest first
-    made = {one: one.split("/")[1] for one in (*in_use, *(before.made if before is not None else ()))}
+    made = {
+        one: one.split("/")[1] for one in (*in_use, *(before.made if before is not None else ()))
+    }
     forgotten = list(dict.fromkeys(made.values()))[1 + KEPT_MODELS :]
-    gone = [one for one, digest in made.items() if one not in in_use and digest in (model.digest, *forgotten)]
+    gone = [
+        one
+        for one, digest in made.items()
+        if one not in in_use and digest in (model.digest, *forgotten)
+    ]
     for one in gone:
         remove(root, one)
     for digest in forgotten:

@@ -1,4 +1,5 @@
-"""The models of searches and of the index: the champion of the project's registry, a named version, or a bundle."""
+"""The models of searches and of the index: the champion of the project's registry, a named version,
+or a bundle."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError, DataError, MissingPartError, RegistryError
 from hapvr.files import digest_of
-from hapvr.model.checkpoint import read_description as read_network, scoring_settings, weights_sha256
+from hapvr.model.checkpoint import (
+    read_description as read_network,
+    scoring_settings,
+    weights_sha256,
+)
 from hapvr.registry.client import pinned_uri, registered_bundle
 from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, Description, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
@@ -28,9 +33,10 @@ REGISTERED = "models:/"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchModel:
-    """uri: `models:/NAME/VERSION`, a folder or a file; digest: of the network. dims: D of the features that it takes;
-    embedding_dims: d of what it makes of them. needs_extras: see `hapvr.model.family`. description: of a bundle; models that
-    came from outside do not say which features they go with."""
+    """uri: `models:/NAME/VERSION`, a folder or a file; digest: of the network. dims: D of the
+    features that it takes; embedding_dims: d of what it makes of them. needs_extras: see
+    `hapvr.model.family`. description: of a bundle; models that came from outside do not say which
+    features they go with."""
 
     uri: str
     digest: str
@@ -43,17 +49,28 @@ class SearchModel:
 
 
 def search_model(project: Project, uri: str | None = None) -> SearchModel:
-    """uri: a registered model, a bundle, a network folder or a published .pth; None: the project's champion. Raises DataError
-    if there is none, saying what makes one."""
+    """uri: a registered model, a bundle, a network folder or a published .pth; None: the project's
+    champion. Raises DataError if there is none, saying what makes one."""
     registry = uri or project.config.tracking.uri or project.root.exists(REGISTRY)
     serving = None if registry else serving_index(project.root)  # where MLflow is not installed
     named = uri or (serving.model if serving is not None else _champion(project))
-    named = pinned_uri(named, project.tracking_uri) if named.startswith(REGISTERED) else os.path.abspath(named)
+    named = (
+        pinned_uri(named, project.tracking_uri)
+        if named.startswith(REGISTERED)
+        else os.path.abspath(named)
+    )
     place = _place(project, named)
     description = read_description(place) if (place / SCORER_FILE).is_file() else None
     if description is not None and isinstance(description.onnx, ONNXRecord):
-        networks, found = ONNXNetworks(place, description.onnx), read_network(place / NETWORK_FOLDER)
-        digest, dims, needs_extras = stored_network_digest(place / NETWORK_FOLDER), found.dims, False
+        networks, found = (
+            ONNXNetworks(place, description.onnx),
+            read_network(place / NETWORK_FOLDER),
+        )
+        digest, dims, needs_extras = (
+            stored_network_digest(place / NETWORK_FOLDER),
+            found.dims,
+            False,
+        )
         embedding_dims, embed = networks.settings.binary_bits or dims, networks.embed
     else:
         import torch
@@ -68,7 +85,9 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
 
         def embed(regions: NDArray[Any]) -> NDArray[np.float32]:
             with torch.inference_mode():
-                return np.asarray(network.embed(torch.from_numpy(regions).to(device)).float().cpu().numpy())
+                return np.asarray(
+                    network.embed(torch.from_numpy(regions).to(device)).float().cpu().numpy()
+                )
 
     return SearchModel(
         uri=named,
@@ -82,29 +101,34 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
 
 
 def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> Path:
-    """The bundle of the model that the index names, or of `model`: a bundle folder or a name in the registry. Raises DataError
-    where there is none, and where it has another network than the index was made with."""
+    """The bundle of the model that the index names, or of `model`: a bundle folder or a name in the
+    registry. Raises DataError where there is none, and where it has another network than the index
+    was made with."""
     named = model or current.model
     folder = _place(project, named)
     read_description(folder)
     if stored_network_digest(folder / NETWORK_FOLDER) != current.digest:
         hint = "`hapvr index build` makes a new one"
         raise DataError(
-            f"search: the index below {project.root.url} was made with another network than {named} has"
+            f"search: the index below {project.root.url} was made with another network than "
+            f"{named} has"
             + (f" now; {hint}" if model is None else f"; name {current.model}, or {hint}")
         )
     return folder
 
 
 def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:
-    """What to say where the index's model is not the champion (any more); nothing where no registry answers, or only with an error."""
+    """What to say where the index's model is not the champion (any more); nothing where no registry
+    answers, or only with an error."""
     try:
         champion = pinned_uri(_champion(project), project.tracking_uri)
     except (RegistryError, DamagedError, MissingPartError):
         return ()
     except DataError:
         name = project.config.tracking.registered_model
-        return (f"the registry has no champion of {name} any more; {current.model} keeps answering",)
+        return (
+            f"the registry has no champion of {name} any more; {current.model} keeps answering",
+        )
     if champion == current.model:
         return ()
     hint = "`hapvr index update` brings it up to date"
@@ -112,7 +136,8 @@ def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...
 
 
 def index_warning(project: Project) -> str:
-    """What speaks against believing the model that the index names: that its weights are random, else ""; without an index, too."""
+    """What speaks against believing the model that the index names: that its weights are random,
+    else ""; without an index, too."""
     if not project.root.exists(CURRENT):
         return ""
     return read_description(_place(project, current_index(project.root).model)).warning
@@ -123,18 +148,22 @@ def _champion(project: Project) -> str:
 
 
 def _place(project: Project, model: str) -> Path:
-    own = Path(project.root.local or os.sep, *Path(model).parts[-3:])  # models/KEY/bundle of a root that was moved
+    own = Path(
+        project.root.local or os.sep, *Path(model).parts[-3:]
+    )  # models/KEY/bundle of a root that was moved
     kept = own if own.is_dir() and not os.path.isdir(model) else Path(model)
     return registered_bundle(model, project.tracking_uri) if model.startswith(REGISTERED) else kept
 
 
 def network_digest(network: VideoNetwork) -> str:
-    """16 hex digits of everything that decides the scores of a network; equal for networks that score alike."""
+    """16 hex digits of everything that decides the scores of a network; equal for networks that
+    score alike."""
     from hapvr.networks.weights import state_sha256
 
     return digest_of([scoring_settings(network), state_sha256(network.state_dict())])[:16]
 
 
 def stored_network_digest(folder: Path) -> str:
-    """`network_digest` of the network in a folder of `save_network`, without torch. Raises DataError for a damaged one."""
+    """`network_digest` of the network in a folder of `save_network`, without torch. Raises
+    DataError for a damaged one."""
     return digest_of([scoring_settings(read_network(folder)), weights_sha256(folder)])[:16]

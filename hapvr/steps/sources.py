@@ -1,4 +1,5 @@
-"""Step 1: the sources of a configuration, and which videos there are, in which shard (asset `video_manifest`)."""
+"""Step 1: the sources of a configuration, and which videos there are, in which shard (asset
+`video_manifest`)."""
 
 import hashlib
 import json
@@ -18,7 +19,13 @@ from uuid import uuid4
 from hapvr.config import digest
 from hapvr.data import manifest
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import VIDEOS_STAGE, ManifestRow, read_manifest_shard, shard_keys, source_of
+from hapvr.data.manifest import (
+    VIDEOS_STAGE,
+    ManifestRow,
+    read_manifest_shard,
+    shard_keys,
+    source_of,
+)
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DataError
 from hapvr.files import digest_of, file_sha256
@@ -47,29 +54,39 @@ TICK_PLACE = "watch/tick.json"
 def resolve_sources(
     project: Project, *, progress: Progress = no_progress
 ) -> Iterator[tuple[str, str, tuple[ManifestEntry, ...]]]:
-    """Scan, read or generate all sources: name, split and videos of each; generated ones that are already there are left alone.
-    Raises DataError, ConfigError."""
+    """Scan, read or generate all sources: name, split and videos of each; generated ones that are
+    already there are left alone. Raises DataError, ConfigError."""
     for source in project.config.sources:
         found = None if isinstance(source, NamedSource) else _scan(project, source)
         if found is None and source.kind in LOCAL:
-            said = "none of its files is there; its videos stay as they are, and new ones are left out, until their drive is back"
+            said = (
+                "none of its files is there; its videos stay as they are, and new ones "
+                "are left out, until their drive is back"
+            )
             hint = f"If they are gone for good: `hapvr forget --offline {source.name}`"
             warnings.warn(f"source {source.name}: {said}. {hint}")
         elif isinstance(source, FilesSource):
             yield source.name, source.split, found or ()
         elif source.kind == "benchmark":
-            from hapvr.benchmark.definition import load_definition  # what folders alone need none of
+            from hapvr.benchmark.definition import (
+                load_definition,
+            )  # what folders alone need none of
 
             video_ids = load_definition(source.name).video_ids
-            yield source.name, "test", tuple(list_entry(one, None, source=source.name) for one in video_ids)
+            yield (
+                source.name,
+                "test",
+                tuple(list_entry(one, None, source=source.name) for one in video_ids),
+            )
         elif found != ():
             yield from _generated(project, source, progress)
 
 
 def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Path]]:
-    """Look at the sources without decoding anything: a digest that changes when a video or row is added, removed or
-    renamed, and the files that may still be being copied, as they were written to in the last settle_s seconds. A file whose time
-    lies further than that in the future, as the clock was set back, is none. Raises DataError for a source that never had a video."""
+    """Look at the sources without decoding anything: a digest that changes when a video or row is
+    added, removed or renamed, and the files that may still be being copied, as they were written to
+    in the last settle_s seconds. A file whose time lies further than that in the future, as the
+    clock was set back, is none. Raises DataError for a source that never had a video."""
     state: dict[str, object] = {}
     unsettled: list[Path] = []
     now = time.time()
@@ -81,7 +98,9 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
                 with suppress(OSError):  # it may be gone by now
                     unsettled += [path] if abs(now - path.stat().st_mtime) < settle_s else []
         elif source.kind == "list":
-            state[source.name] = [(entry.video_id, entry.uri) for entry in _scan(project, source) or ()]
+            state[source.name] = [
+                (entry.video_id, entry.uri) for entry in _scan(project, source) or ()
+            ]
         else:
             state[source.name] = digest(source)
     return digest_of(state), unsettled
@@ -99,7 +118,9 @@ def _generated(
         yield train, manifest.TRAIN, scan_folder(folder / train / "videos", source=train)
     else:
         videos, held_out = project.path(source.path), f"{source.name}-held-out"
-        trained, held = ({row.uri for row in _known(project.root, name)} for name in (train, held_out))
+        trained, held = (
+            {row.uri for row in _known(project.root, name)} for name in (train, held_out)
+        )
         entries = _not_forgotten(project.root, scan_folder(videos, source=source.name))
         used = frozenset(path_of_text(entry.uri) for entry in entries)
         scenes = source_scenes(project, source)
@@ -111,7 +132,10 @@ def _generated(
             mine = [file for file in files if text_of_path(file) not in other]
             yield name, split, entries_of_files(mine, root=videos, source=name)
     for part in ("validation", "test"):
-        name, split = f"{source.name}-{part}", part if isinstance(source, NamedSource) else manifest.GENERATED
+        name, split = (
+            f"{source.name}-{part}",
+            part if isinstance(source, NamedSource) else manifest.GENERATED,
+        )
         yield name, split, scan_folder(folder / name / "videos", source=name)
 
 
@@ -121,15 +145,20 @@ def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
     return [row for key in keys for row in read_manifest_shard(root, key)]
 
 
-def _scan(project: Project, source: FilesSource | OwnVideosSource) -> tuple[ManifestEntry, ...] | None:
-    """The videos of a source; None where it is away, () with a warning where it cannot be read. DataError where it never had any."""
+def _scan(
+    project: Project, source: FilesSource | OwnVideosSource
+) -> tuple[ManifestEntry, ...] | None:
+    """The videos of a source; None where it is away, () with a warning where it cannot be read.
+    DataError where it never had any."""
     if source.kind in LOCAL and is_away(project, source.name):
         return None
     try:
         read = read_list if source.kind == "list" else scan_folder
         return read(project.path(source.path), source=source.name)
     except DataError as error:
-        if {f"{source.name}{part}" for part in PARTS}.isdisjoint(map(source_of, shard_keys(project.root))):
+        if {f"{source.name}{part}" for part in PARTS}.isdisjoint(
+            map(source_of, shard_keys(project.root))
+        ):
             raise
         warnings.warn(f"{error}. Correct that, or take it out of the sources")
         return ()
@@ -138,15 +167,22 @@ def _scan(project: Project, source: FilesSource | OwnVideosSource) -> tuple[Mani
 def _folders(project: Project) -> dict[str, Path]:
     """Name of a source in the manifest -> its folder, as the manifest has paths."""
     local = [source for source in project.config.sources if source.kind in LOCAL]
-    return {f"{one.name}{part}": path_of_text(text_of_path(project.path(one.path))) for one in local for part in PARTS}
+    return {
+        f"{one.name}{part}": path_of_text(text_of_path(project.path(one.path)))
+        for one in local
+        for part in PARTS
+    }
 
 
 def is_away(project: Project, name: str) -> bool:
-    """Whether a source had files, and all are gone but those that moved elsewhere. name: of the source, or as the configuration has it."""
+    """Whether a source had files, and all are gone but those that moved elsewhere. name: of the
+    source, or as the configuration has it."""
     folder, names = _folders(project).get(name), [f"{name}{part}" for part in PARTS]
     keys = [key for key in shard_keys(project.root) if source_of(key) in names]
     uris = (row.uri for key in keys for row in read_manifest_shard(project.root, key))
-    found = ((path, os.path.exists(path)) for path in map(path_of_text, filterfalse(is_remote, uris)))
+    found = (
+        (path, os.path.exists(path)) for path in map(path_of_text, filterfalse(is_remote, uris))
+    )
     there = (exists for path, exists in found if path.is_relative_to(folder or path) or not exists)
     if folder is not None and not any(iglob(f"{escape(str(folder))}/*")):
         return any(True for _ in there)  # of a whole drive this is asked for each shard
@@ -154,38 +190,47 @@ def is_away(project: Project, name: str) -> bool:
 
 
 def inspected_videos(root: DataRoot, shards: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Shard and row of each video of some shards that the step `videos` has looked at, failed ones too."""
+    """Shard and row of each video of some shards that the step `videos` has looked at, failed ones
+    too."""
     for key in shards:
         index = Shard(root, VIDEOS_STAGE, key).find()
         yield from ((key, row) for row in (index.rows() if index is not None else ()))
 
 
 def lost_files(project: Project) -> dict[str, tuple[int, int]]:
-    """Source -> of how many videos that could be read the file is not there now, and how many there are."""
+    """Source -> of how many videos that could be read the file is not there now, and how many there
+    are."""
     found: dict[str, tuple[int, int]] = {}
     for key, row in inspected_videos(project.root, shard_keys(project.root)):
         if row["status"] == STATUS_OK:
             lost, usable = found.get(source_of(key), (0, 0))
-            found[source_of(key)] = (lost + (not os.path.exists(path_of_text(row["path"]))), usable + 1)
+            found[source_of(key)] = (
+                lost + (not os.path.exists(path_of_text(row["path"]))),
+                usable + 1,
+            )
     return found
 
 
 def changed_shards(project: Project) -> dict[str, str]:
-    """Shards with a file that is not the one that the step `videos` read; each with a digest of what its files are, and of the hour:
-    what failed is tried again then. A file that is gone is not one that changed."""
+    """Shards with a file that is not the one that the step `videos` read; each with a digest of
+    what its files are, and of the hour: what failed is tried again then. A file that is gone is not
+    one that changed."""
     found, hour = {}, time.time() // 3600
     for key in shard_keys(project.root):
         index = Shard(project.root, VIDEOS_STAGE, key).find()
         inputs = {} if index is None else index.provenance.inputs
         states = {row.video_id: file_state(row) for row in read_manifest_shard(project.root, key)}
-        if any(one in inputs and inputs[one] != now and not now.endswith(" missing") for one, now in states.items()):
+        if any(
+            one in inputs and inputs[one] != now and not now.endswith(" missing")
+            for one, now in states.items()
+        ):
             found[key] = digest_of([states, hour])
     return found
 
 
 def source_scenes(project: Project, source: Source) -> dict[str, str]:
-    """What clips of a source show, by path below its folder, from a CSV file with the columns `file` and `scene`; clips that
-    nobody named are left out. Raises DataError naming the file."""
+    """What clips of a source show, by path below its folder, from a CSV file with the columns
+    `file` and `scene`; clips that nobody named are left out. Raises DataError naming the file."""
     import polars as pl
 
     if not isinstance(source, OwnVideosSource) or source.scenes is None:
@@ -195,7 +240,8 @@ def source_scenes(project: Project, source: Source) -> dict[str, str]:
         table = read_user_table(path).select("file", "scene")
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DataError(
-            f"own videos: {path} cannot be read as scenes ({str(error).splitlines()[0]}); wanted a CSV file with the columns "
+            f"own videos: {path} cannot be read as scenes ({str(error).splitlines()[0]}); "
+            "wanted a CSV file with the columns "
             f"file (path below the folder of clips) and scene"
         ) from error
     return dict(table.drop_nulls().iter_rows())
@@ -203,7 +249,8 @@ def source_scenes(project: Project, source: Source) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ManifestResult:
-    """shards: all keys there are, old and new; offer: digest of what the sources held just before, see `snapshot_sources`."""
+    """shards: all keys there are, old and new; offer: digest of what the sources held just before,
+    see `snapshot_sources`."""
 
     shards: tuple[str, ...]
     new_shards: tuple[str, ...]
@@ -216,8 +263,9 @@ class ManifestResult:
 
 
 def _follow_moves(project: Project) -> None:
-    """A known video whose file is gone, and whose bytes are in a file that is new, keeps its id: its path follows. So does one
-    whose source is at another place. A file of a drive that is away did not move, whatever is elsewhere."""
+    """A known video whose file is gone, and whose bytes are in a file that is new, keeps its id:
+    its path follows. So does one whose source is at another place. A file of a drive that is away
+    did not move, whatever is elsewhere."""
     root = project.root
     known = {row.uri: row for row in _known(root)}
     scanned, folders = list[ManifestEntry](), _folders(project)
@@ -257,7 +305,9 @@ def _follow_moves(project: Project) -> None:
             row = gone.pop(one)
             moved = replace(row, uri=entry.uri)
             rows = read_manifest_shard(root, row.shard)
-            manifest.write_manifest_shard(root, row.shard, [moved if other == row else other for other in rows])
+            manifest.write_manifest_shard(
+                root, row.shard, [moved if other == row else other for other in rows]
+            )
             if one in same:
                 _place_again(project.shard(VIDEOS_STAGE, row.shard), moved)
 
@@ -266,13 +316,19 @@ def _place_again(shard: Shard, moved: ManifestRow) -> None:
     """Write down where a file is now, as the step `videos` would that reads it again."""
     with shard.lock():
         found = shard.read()
-        rows = [row | {"path": moved.uri} if row["video_id"] == moved.video_id else row for row in found.rows()]
+        rows = [
+            row | {"path": moved.uri} if row["video_id"] == moved.video_id else row
+            for row in found.rows()
+        ]
         inputs = {**found.provenance.inputs, moved.video_id: file_state(moved)}
-        shard.write_index(rows, provenance=replace(found.provenance, inputs=inputs), fields=manifest.VIDEO_COLUMNS)
+        shard.write_index(
+            rows, provenance=replace(found.provenance, inputs=inputs), fields=manifest.VIDEO_COLUMNS
+        )
 
 
 def file_state(row: ManifestRow) -> str:
-    """What tells whether a local file may have changed; remote ones count as unchanged once fetched."""
+    """What tells whether a local file may have changed; remote ones count as unchanged once
+    fetched."""
     if is_remote(row.uri):
         return row.uri
     try:
@@ -298,10 +354,11 @@ def _not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[Man
 
 
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
-    """Append the videos that the sources offer and the manifest lacks, as new shards.
-    Of rows once written only the path changes, when a file has moved. One process at a time does this; another waits. Raises as
-    `manifest.require_shards` does."""
-    # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next time.
+    """Append the videos that the sources offer and the manifest lacks, as new shards. Of rows once
+    written only the path changes, when a file has moved. One process at a time does this; another
+    waits. Raises as `manifest.require_shards` does."""
+    # This look comes before the manifest is made, so a file that arrives meanwhile is noticed next
+    # time.
     root, (offer, _) = project.root, snapshot_sources(project, settle_s=0)
     with root.lock(manifest.MANIFEST_STAGE):
         manifest.require_shards(root, root.list_folders(VIDEOS_STAGE))
@@ -310,25 +367,38 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
         _follow_moves(project)
         uris = {row.video_id: row.uri for row in _known(root)}
         known_ids, known_uris = set(uris), set(uris.values())
-        # one above the highest: shards below may be lost, and what others wrote is never written over
+        # one above the highest: shards below may be lost, and what others wrote is never written
+        # over
         next_number = Counter[str]()
         for key in shard_keys(root):
-            next_number[source_of(key)] = max(next_number[source_of(key)], int(key.rpartition("-")[2]) + 1)
+            next_number[source_of(key)] = max(
+                next_number[source_of(key)], int(key.rpartition("-")[2]) + 1
+            )
         new_shards = []
         for source, split, offered in resolve_sources(project, progress=progress):
-            # the id of a file that moved within the source is not free for another that took its place
+            # the id of a file that moved within the source is not free for another that took its
+            # place
             moved = known_uris & {entry.uri for entry in offered}
             entries, remembered = list[ManifestEntry](), _not_forgotten(root, offered)
             if left_out := len(offered) - len(remembered):
-                said = f"source {source}: {left_out} files are left out as their names were forgotten; rename new ones"
+                said = (
+                    f"source {source}: {left_out} files are left out as their names were "
+                    "forgotten; rename new ones"
+                )
                 warnings.warn(said)
             remote = (one for one in remembered if is_remote(one.uri) and one.uri not in known_uris)
             if kept := [one.video_id for one in remote if one.video_id in uris]:
-                said = f"{len(kept)} ids have other addresses now, e.g. {kept[0]}, and keep the old ones; give them new ids"
+                said = (
+                    f"{len(kept)} ids have other addresses now, e.g. {kept[0]}, and keep "
+                    "the old ones; give them new ids"
+                )
                 warnings.warn(f"source {source}: {said}")
             for entry in remembered:
                 if entry.uri not in known_uris and uris.get(entry.video_id, "") in {"", *moved}:
-                    names = (f"{entry.video_id}{f'~{number}' if number > 1 else ''}" for number in count(1))
+                    names = (
+                        f"{entry.video_id}{f'~{number}' if number > 1 else ''}"
+                        for number in count(1)
+                    )
                     video_id = next(name for name in names if name not in known_ids)
                     known_ids.add(video_id)
                     entries.append(ManifestEntry(video_id, entry.uri))
@@ -336,7 +406,9 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
                 key = f"{source}-{next_number[source]:05d}"
                 next_number[source] += 1
                 some = entries[start : start + project.config.shard_videos]
-                rows = [ManifestRow(entry.video_id, source, split, key, entry.uri) for entry in some]
+                rows = [
+                    ManifestRow(entry.video_id, source, split, key, entry.uri) for entry in some
+                ]
                 manifest.write_manifest_shard(root, key, rows)
                 new_shards.append(key)
         text = json.dumps(manifest.manifest_table(root).to_pylist())

@@ -1,4 +1,5 @@
-"""Steps 2 and 3: files on disk with a row of metadata per video (asset `videos`), and their sampled frames (asset `frames`)."""
+"""Steps 2 and 3: files on disk with a row of metadata per video (asset `videos`), and their sampled
+frames (asset `frames`)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,21 @@ from typing import TYPE_CHECKING
 
 from hapvr.data import frames
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import VIDEO_COLUMNS, VIDEOS_STAGE, ManifestRow, read_manifest_shard, source_of
-from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
+from hapvr.data.manifest import (
+    VIDEO_COLUMNS,
+    VIDEOS_STAGE,
+    ManifestRow,
+    read_manifest_shard,
+    source_of,
+)
+from hapvr.data.shard_build import (
+    IndexRow,
+    ShardRecipe,
+    StageResult,
+    VideoEntry,
+    build_shard,
+    failed_rows,
+)
 from hapvr.data.shards import STATUS_FAILED, STATUS_OK, Shard, frame_columns, index_row
 from hapvr.errors import DataError
 from hapvr.files import file_sha256
@@ -36,12 +50,18 @@ PERMANENT["too_large"] = "too_large"
 
 
 def make_videos(
-    project: Project, key: str, *, retry_failed: bool = False, retry_gone: bool = True, progress: Progress = no_progress
+    project: Project,
+    key: str,
+    *,
+    retry_failed: bool = False,
+    retry_gone: bool = True,
+    progress: Progress = no_progress,
 ) -> StageResult:
-    """Fetch what is remote, probe every file, and write a row per video, failures with their reason.
-    status: ok, unavailable, too_large, not_video, or failed. A finished shard is left alone, but with retry_failed its failed videos
-    are tried again, and, unless `retry_gone` is false, unavailable ones and what is no video. Rows that are not tried
-    stay as they are, and so do those of usable videos whose drive is away, or which their site has no more."""
+    """Fetch what is remote, probe every file, and write a row per video, failures with their
+    reason. status: ok, unavailable, too_large, not_video, or failed. A finished shard is left
+    alone, but with retry_failed its failed videos are tried again, and, unless `retry_gone` is
+    false, unavailable ones and what is no video. Rows that are not tried stay as they are, and so
+    do those of usable videos whose drive is away, or which their site has no more."""
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
     shard = project.shard(VIDEOS_STAGE, key)
     found = shard.find()
@@ -61,15 +81,22 @@ def make_videos(
     )
 
     # so that what was made of other contents can be forgotten, too
-    former = {row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()} for row in before}
+    former = {
+        row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()}
+        for row in before
+    }
     fetched = {row["video_id"]: row for row in before if row["status"] == STATUS_OK}
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         # what was fetched and could not be read is fetched again
         for row, data in _look(project, [rows[video_id] for video_id in video_ids], again=unread):
-            if row["status"] != STATUS_OK and is_remote(rows[row["video_id"]].uri):  # no site has it any more
+            if row["status"] != STATUS_OK and is_remote(
+                rows[row["video_id"]].uri
+            ):  # no site has it any more
                 row = fetched.get(row["video_id"], row)
-            if row["reason"] == MISSING:  # its state was taken before it went; once back, it has changed
+            if (
+                row["reason"] == MISSING
+            ):  # its state was taken before it went; once back, it has changed
                 states[row["video_id"]] = f"{rows[row['video_id']].uri} missing"
             others = sorted(former.get(row["video_id"], set()) - {"", row["sha256"]})
             yield row | {"former_sha256": " ".join(others) or None}, data
@@ -77,7 +104,11 @@ def make_videos(
     def reuse(row: IndexRow, earlier: Provenance) -> bool:
         video_id = row["video_id"]
         unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
-        is_there = row["status"] != STATUS_OK or video_id in away or os.path.exists(path_of_text(row["path"]))
+        is_there = (
+            row["status"] != STATUS_OK
+            or video_id in away
+            or os.path.exists(path_of_text(row["path"]))
+        )
         tried = row["status"] in ("unavailable", "not_video") and retry_failed and retry_gone
         return unchanged and is_there and not tried and row["status"] != STATUS_FAILED
 
@@ -87,13 +118,16 @@ def make_videos(
         inputs=states,
         index_columns=VIDEO_COLUMNS,
     )
-    return build_shard(recipe, video_ids=list(rows), make=make, reuse=reuse, retry=retry_failed, progress=progress)
+    return build_shard(
+        recipe, video_ids=list(rows), make=make, reuse=reuse, retry=retry_failed, progress=progress
+    )
 
 
 def damaged_files(root: DataRoot, key: str) -> list[Path]:
-    """Files of a shard that have changed since we fetched or generated them; files that are gone are none.
-    Ours are those that the record of their download names, and those in a folder of generated videos; reached by no link, and
-    below the data root. Raises DamagedError where the shard cannot be read."""
+    """Files of a shard that have changed since we fetched or generated them; files that are gone
+    are none. Ours are those that the record of their download names, and those in a folder of
+    generated videos; reached by no link, and below the data root. Raises DamagedError where the
+    shard cannot be read."""
     if root.local is None:
         return []
     from hapvr.video.download import fetched_file
@@ -113,26 +147,42 @@ def damaged_files(root: DataRoot, key: str) -> list[Path]:
     return found
 
 
-def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -> Generator[VideoEntry, None, None]:
-    """The entry of each video, in order; downloads run ahead in threads, each with a process. again: fetched once more."""
-    remote, fetched = [row for row in rows if is_remote(row.uri)], dict[str, "Future[DownloadResult]"]()
+def _look(
+    project: Project, rows: list[ManifestRow], *, again: frozenset[str]
+) -> Generator[VideoEntry, None, None]:
+    """The entry of each video, in order; downloads run ahead in threads, each with a process.
+    again: fetched once more."""
+    remote, fetched = (
+        [row for row in rows if is_remote(row.uri)],
+        dict[str, "Future[DownloadResult]"](),
+    )
     with ExitStack() as stack:
         if remote:
             from hapvr.video.download import Downloader  # with yt-dlp, which local files need none
 
-            # All processes start with the first download, and each takes a second of the processor for that.
-            workers, folder = min(project.config.download.workers, len(remote)), download_folder(project)
+            # All processes start with the first download, and each takes a second of the processor
+            # for that.
+            workers, folder = (
+                min(project.config.download.workers, len(remote)),
+                download_folder(project),
+            )
             threads = stack.enter_context(ThreadPoolExecutor(workers, "download"))
             # the downloader is closed first: threads that still wait for their process then end
             config = project.config.download.model_copy(update={"workers": workers})
             download = stack.enter_context(Downloader(config)).download
             for one in remote:
                 entry, anew = ManifestEntry(one.video_id, one.uri), one.video_id in again
-                fetched[one.video_id] = threads.submit(download, entry, folder=folder / one.shard, again=anew)
+                fetched[one.video_id] = threads.submit(
+                    download, entry, folder=folder / one.shard, again=anew
+                )
 
         def files() -> Iterator[tuple[str, Path]]:
             for row in rows:
-                path = fetched[row.video_id].result().path if row.video_id in fetched else path_of_text(row.uri)
+                path = (
+                    fetched[row.video_id].result().path
+                    if row.video_id in fetched
+                    else path_of_text(row.uri)
+                )
                 if path is not None:
                     yield row.video_id, path
 
@@ -140,13 +190,19 @@ def _look(project: Project, rows: list[ManifestRow], *, again: frozenset[str]) -
         for video_id in (one.video_id for one in rows):
             result = fetched[video_id].result() if video_id in fetched else None
             if result is not None and result.path is None:
-                row = index_row(video_id, 1, status=result.status, reason=result.reason, message=result.message)
+                row = index_row(
+                    video_id, 1, status=result.status, reason=result.reason, message=result.message
+                )
                 yield row | {"path": "", "num_bytes": 0, "sha256": ""}, None
                 continue
             video = next(inspected)
             status = PERMANENT.get(video.reason, "")
             row = index_row(video_id, 1, status=status, reason=video.reason, message=video.message)
-            row |= {"path": text_of_path(video.path), "num_bytes": video.num_bytes, "sha256": video.file_sha256}
+            row |= {
+                "path": text_of_path(video.path),
+                "num_bytes": video.num_bytes,
+                "sha256": video.file_sha256,
+            }
             if video.probe is not None:
                 names = ("duration_s", "fps", "width_px", "height_px", "codec")
                 row |= {name: getattr(video.probe, name) for name in names}
@@ -161,9 +217,10 @@ def download_folder(project: Project) -> Path:
 def make_frames(
     project: Project, key: str, *, retry_failed: bool = False, progress: Progress = no_progress
 ) -> StageResult:
-    """Decode and sample the shard's videos in killable workers; a video that fails is a row with its reason.
-    Videos whose bytes and sampling are those of an earlier run are not decoded again, but for those whose file was not there and
-    is now; with retry_failed, those that failed are tried again."""
+    """Decode and sample the shard's videos in killable workers; a video that fails is a row with
+    its reason. Videos whose bytes and sampling are those of an earlier run are not decoded again,
+    but for those whose file was not there and is now; with retry_failed, those that failed are
+    tried again."""
     sampling = project.config.sampling
     shard = project.shard(frames.STAGE, key)
     videos = project.shard(VIDEOS_STAGE, key).rows()
@@ -171,21 +228,38 @@ def make_frames(
     digests = {row["video_id"]: row["sha256"] for row in good}
     paths = {row["video_id"]: row["path"] for row in good}
     found = shard.find()
-    missing = {row["video_id"] for row in (found.rows() if found is not None else ()) if row["reason"] == MISSING}
-    back = {one for one in missing & paths.keys() if os.path.exists(path_of_text(paths[one]))}  # e.g. moved meanwhile
+    missing = {
+        row["video_id"]
+        for row in (found.rows() if found is not None else ())
+        if row["reason"] == MISSING
+    }
+    back = {
+        one for one in missing & paths.keys() if os.path.exists(path_of_text(paths[one]))
+    }  # e.g. moved meanwhile
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
         for video in sample_videos(pending, config=sampling):
             if video.reason == MISSING and is_away(project, source_of(key)):
-                raise DataError(f"frames: the files of {source_of(key)} are away; connect their drive and repeat this")
+                raise DataError(
+                    f"frames: the files of {source_of(key)} are away; connect their drive "
+                    "and repeat this"
+                )
             recorded, num_frames = digests[video.video_id], len(video.jpegs)
             reason, message = video.reason, video.message
             if video.file_sha256 not in ("", recorded):
                 reason = CHANGED
-                said = "the file is not the one that the step videos read; restore it (`hapvr verify --repair` fetches it) or `touch` it"
+                said = (
+                    "the file is not the one that the step videos read; restore it "
+                    "(`hapvr verify --repair` fetches it) or `touch` it"
+                )
                 message = f"{said}, then run `hapvr download` and `hapvr sample --retry-failed`"
-            known = {"reason": reason, "message": message, "file_sha256": recorded, "frames_sha256": ""}
+            known = {
+                "reason": reason,
+                "message": message,
+                "file_sha256": recorded,
+                "frames_sha256": "",
+            }
             row = index_row(video.video_id, 0, **known)
             if reason:
                 yield row, None
@@ -217,7 +291,8 @@ def make_frames(
 
 
 def open_frames(project: Project, key: str) -> frames.FrameFile:
-    """The frames of a finished shard. Raises DataError where they are missing or of another sampling."""
+    """The frames of a finished shard. Raises DataError where they are missing or of another
+    sampling."""
     shard = project.shard(frames.STAGE, key)
     shard.require({"sampling": project.config.sampling.identity_fields()})
     return frames.FrameFile(shard)

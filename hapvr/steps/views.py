@@ -1,8 +1,9 @@
-"""Steps 6 and 7: augmented clips as region features, and as the teacher's embeddings, which give the pseudo labels.
+"""Steps 6 and 7: augmented clips as region features, and as the teacher's embeddings, which give
+the pseudo labels.
 
-The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip once and sends it
-through both networks. Each of the two can also be made alone, with the same result: a clip is determined by its plan and the
-settings of `views` (`hapvr.augment.views`).
+The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip
+once and sends it through both networks. Each of the two can also be made alone, with the same
+result: a clip is determined by its plan and the settings of `views` (`hapvr.augment.views`).
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -13,7 +14,13 @@ import torch
 
 from hapvr.augment.policy import ViewDrawer
 from hapvr.augment.views import plan_cached_views
-from hapvr.data.features import DRAWING_VERSION, LABELS_STAGE, VIEW_INDEX_COLUMNS, VIEWS_STAGE, view_fields
+from hapvr.data.features import (
+    DRAWING_VERSION,
+    LABELS_STAGE,
+    VIEW_INDEX_COLUMNS,
+    VIEWS_STAGE,
+    view_fields,
+)
 from hapvr.data.frames import STAGE as FRAMES_STAGE, frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
 from hapvr.data.shards import STATUS_OK, index_row
@@ -26,14 +33,23 @@ from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
 
 
-def make_training_views(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
-    """Region features [V, T, 9, D] of the weak and strong views of every training video of the shard."""
-    return make_views_and_labels(project, key, outputs=(VIEWS_STAGE,), progress=progress)[VIEWS_STAGE]
+def make_training_views(
+    project: Project, key: str, *, progress: Progress = no_progress
+) -> StageResult:
+    """Region features [V, T, 9, D] of the weak and strong views of every training video of the
+    shard."""
+    return make_views_and_labels(project, key, outputs=(VIEWS_STAGE,), progress=progress)[
+        VIEWS_STAGE
+    ]
 
 
-def make_pseudo_labels(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
+def make_pseudo_labels(
+    project: Project, key: str, *, progress: Progress = no_progress
+) -> StageResult:
     """The teacher's embeddings [V, T, D'] of the same views."""
-    return make_views_and_labels(project, key, outputs=(LABELS_STAGE,), progress=progress)[LABELS_STAGE]
+    return make_views_and_labels(project, key, outputs=(LABELS_STAGE,), progress=progress)[
+        LABELS_STAGE
+    ]
 
 
 def make_views_and_labels(
@@ -43,12 +59,14 @@ def make_views_and_labels(
     outputs: Sequence[str] = (VIEWS_STAGE, LABELS_STAGE),
     progress: Progress = no_progress,
 ) -> dict[str, StageResult]:
-    """Make those of `outputs` that are unfinished, in one pass over the shard's clips; returns a result for each. Raises
-    DataError for missing frames or whitening."""
+    """Make those of `outputs` that are unfinished, in one pass over the shard's clips; returns a
+    result for each. Raises DataError for missing frames or whitening."""
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()
-    wanted = [_output(project, key, stage, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs]
+    wanted = [
+        _output(project, key, stage, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs
+    ]
     num_frames = {row["video_id"]: row["num_rows"] for row in rows if row["status"] == STATUS_OK}
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
@@ -57,7 +75,9 @@ def make_views_and_labels(
 
         def clips() -> Iterator[tuple[str, Frames]]:
             size_px = project.config.backbone.crop_px
-            drawer = ViewDrawer(lambda video_id: file.read(video_id).jpegs, config=config, size_px=size_px)
+            drawer = ViewDrawer(
+                lambda video_id: file.read(video_id).jpegs, config=config, size_px=size_px
+            )
             for video_id, of_video in plans.items():
                 yield video_id, torch.cat([drawer.draw(plan) for plan in of_video]).numpy()
 
@@ -66,10 +86,19 @@ def make_views_and_labels(
             donors, entries = [plan.donor_id for plan in plans[video_id]], []
             for values in results:
                 if not np.isfinite(values.astype(np.float16)).all():
-                    said = "a network gave values that half precision does not hold; check its weights and input"
+                    said = (
+                        "a network gave values that half precision does not hold; check "
+                        "its weights and input"
+                    )
                     raise DataError(f"training_views: {video_id}: {said}")
-                data = [video_id] * len(donors), donors, values.reshape(len(donors), -1, *values.shape[1:])
-                entries.append((index_row(video_id, len(donors), num_frames=num_frames[video_id]), data))
+                data = (
+                    [video_id] * len(donors),
+                    donors,
+                    values.reshape(len(donors), -1, *values.shape[1:]),
+                )
+                entries.append(
+                    (index_row(video_id, len(donors), num_frames=num_frames[video_id]), data)
+                )
             yield entries
 
     built = build_shards(
@@ -82,7 +111,9 @@ def make_views_and_labels(
     return dict(zip(outputs, built, strict=True))
 
 
-def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> tuple[ShardRecipe, Embed]:
+def _output(
+    project: Project, key: str, stage: str, inputs: dict[str, str]
+) -> tuple[ShardRecipe, Embed]:
     """A shard, and the network that makes its tensors of the drawn clips."""
     config, shape = project.config, tuple[int, ...]()
     settings: dict[str, Any] = {
@@ -92,7 +123,10 @@ def _output(project: Project, key: str, stage: str, inputs: dict[str, str]) -> t
         "crop_px": config.backbone.crop_px,
     }
     if stage == VIEWS_STAGE:
-        name, (embed, of_features, extras, shape) = "regions", open_extractor(project, extras=config.features.pooled)
+        name, (embed, of_features, extras, shape) = (
+            "regions",
+            open_extractor(project, extras=config.features.pooled),
+        )
         settings |= {"features": of_features, **extras}
     else:
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)

@@ -1,4 +1,5 @@
-"""Training batches: which videos each holds, as a function of (seed, number) alone, and the labels between its clips."""
+"""Training batches: which videos each holds, as a function of (seed, number) alone, and the labels
+between its clips."""
 
 from __future__ import annotations
 
@@ -35,17 +36,20 @@ COMPARED_GROUPS = 1024
 """Groups among which look-alikes are looked for, since all pairs of their videos are compared."""
 
 DrawnClips = tuple[Tensor, int, list[ViewPlan]]
-"""Frames [b, T, 3, S, S] uint8 of this process's clips, the first of these, and the plans of all B."""
+"""Frames [b, T, 3, S, S] uint8 of this process's clips, the first of these, and the plans of all B.
+"""
 
 
 @dataclass  # not frozen, as Fabric refuses to move those
 class Batch:
-    """B clips, the views of a video one after the other. This process embeds b of them, from `first_row` on.
-    regions: [b, T, R, D], of the clips of this process, with the frame extras that the family reads. labels: int8 [B, B], 1
-    where two clips share a source video, -1 elsewhere. pair_index: int64 [P, 2], the positive pairs whose rows belong to this
-    process, self pairs included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids: of all B clips. num_frames:
-    int64 [B], the frames of each before it repeats itself, or None where the repetitions count too. source_ids: int64 [B, 2],
-    the videos that each clip shows, its own and its donor (-1: none), as numbers that are the same in all batches."""
+    """B clips, the views of a video one after the other. This process embeds b of them, from
+    `first_row` on. regions: [b, T, R, D], of the clips of this process, with the frame extras that
+    the family reads. labels: int8 [B, B], 1 where two clips share a source video, -1 elsewhere.
+    pair_index: int64 [P, 2], the positive pairs whose rows belong to this process, self pairs
+    included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids: of all B clips.
+    num_frames: int64 [B], the frames of each before it repeats itself, or None where the
+    repetitions count too. source_ids: int64 [B, 2], the videos that each clip shows, its own and
+    its donor (-1: none), as numbers that are the same in all batches."""
 
     regions: Tensor
     labels: Tensor
@@ -58,24 +62,28 @@ class Batch:
 
 
 def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:
-    """Labels of all pairs of clips: 1 if they share a source video, -1 if not (S2VS section 3.3). sources: for each of B clips the
-    ids of the videos it shows, two for video-in-video. Returns int8 [B, B], symmetric, 1 on the diagonal."""
+    """Labels of all pairs of clips: 1 if they share a source video, -1 if not (S2VS section 3.3).
+    sources: for each of B clips the ids of the videos it shows, two for video-in-video. Returns
+    int8 [B, B], symmetric, 1 on the diagonal."""
     videos = sorted({video for ids in sources for video in ids})
     shows = torch.tensor([[video in ids for video in videos] for ids in sources]).int()
     return (shows @ shows.T > 0).to(torch.int8) * 2 - 1
 
 
 class BatchSource(Dataset[Any]):
-    """Item `number` is what data workers make of that batch; `finish` does the rest in the training process.
-    dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where they carry none. num_videos: that take
-    part. _shard_of: number of the shard of each; _num_frames: its sampled frames."""
+    """Item `number` is what data workers make of that batch; `finish` does the rest in the training
+    process. dims: D of the regions. extras_dims: C of the pooled vectors that they carry, 0 where
+    they carry none. num_videos: that take part. _shard_of: number of the shard of each;
+    _num_frames: its sampled frames."""
 
     dims: int
     extras_dims: int = 0
     num_videos: int
     sampler: BatchSampler
 
-    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
+    def __init__(
+        self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric
+    ) -> None:
         self._root, self._shard_keys, self._config = root, tuple(shard_keys), config
         self._ranks = {"rank": fabric.global_rank, "world_size": fabric.world_size}
         self._seed, self._extras = config.train.seed, needs_extras(config.train.network)
@@ -85,7 +93,9 @@ class BatchSource(Dataset[Any]):
     def _start(self, *, groups: Iterable[Sequence[str]] = ()) -> None:
         """Sample batches of all videos that have a shard."""
         size, video_ids = self._config.train.batch_videos, self._shard_of
-        self.sampler = BatchSampler(video_ids, batch_videos=size, seed=self._seed, groups=groups, **self._ranks)
+        self.sampler = BatchSampler(
+            video_ids, batch_videos=size, seed=self._seed, groups=groups, **self._ranks
+        )
         self.num_videos = len(video_ids)
         self._number_of = {video_id: number for number, video_id in enumerate(sorted(video_ids))}
 
@@ -94,15 +104,23 @@ class BatchSource(Dataset[Any]):
         batch: Batch = item
         return batch
 
-    def build(self, clips: Sequence[ViewPlan], regions: Tensor, embeddings: Tensor, *, first_row: int) -> Batch:
-        """The batch of all processes' B clips. regions: [b, T, R, D], of the clips from `first_row` on. embeddings: [B, T, D'], the
-        teacher's of all clips, which label the frames of each positive pair."""
+    def build(
+        self, clips: Sequence[ViewPlan], regions: Tensor, embeddings: Tensor, *, first_row: int
+    ) -> Batch:
+        """The batch of all processes' B clips. regions: [b, T, R, D], of the clips from `first_row`
+        on. embeddings: [B, T, D'], the teacher's of all clips, which label the frames of each
+        positive pair."""
         labels = video_pair_labels([{clip.video_id, clip.donor_id} - {""} for clip in clips])
-        sources = [[self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)] for clip in clips]
+        sources = [
+            [self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)]
+            for clip in clips
+        ]
         num_frames = None
         if not self._config.train.repeat_short_clips:
             most = self._config.views.num_frames
-            num_frames = torch.tensor([min(most, self._num_frames[clip.video_id]) for clip in clips])
+            num_frames = torch.tensor(
+                [min(most, self._num_frames[clip.video_id]) for clip in clips]
+            )
         pairs = (labels > 0).nonzero()
         pairs = pairs[(pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))]
         query, reference = (embeddings[rows].float() for rows in pairs.T)
@@ -125,28 +143,43 @@ class BatchSource(Dataset[Any]):
 class CachedViews(BatchSource):
     """Item `number` is the batch of that number: of each video a weak and a strong view.
 
-    The two are of one window of the video, drawn by (train.seed, number). Videos whose clips show each other are mostly in one
-    batch, see `BatchSampler`, so that they are positives of each other there.
+    The two are of one window of the video, drawn by (train.seed, number). Videos whose clips show
+    each other are mostly in one batch, see `BatchSampler`, so that they are positives of each other
+    there.
 
-    copies: see `look_alikes`. Raises DataError for fewer than two videos, and where views and embeddings do not belong together."""
+    copies: see `look_alikes`. Raises DataError for fewer than two videos, and where views and
+    embeddings do not belong together."""
 
     def __init__(
-        self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric, copies: Mapping[str, str]
+        self,
+        root: DataRoot,
+        shard_keys: Sequence[str],
+        config: Config,
+        fabric: Fabric,
+        copies: Mapping[str, str],
     ) -> None:
         super().__init__(root, shard_keys, config, fabric)
         self._donors: dict[str, list[str]] = {}
         groups: list[list[str]] = []
-        # Values of different backbones, crops or whitenings do not compare, nor with those of benchmarks.
+        # Values of different backbones, crops or whitenings do not compare, nor with those of
+        # benchmarks.
         first = Shard(root, VIEWS_STAGE, self._shard_keys[0]).require({}).settings["features"]
         features = {**first, "whitening": load_whitening(root).sha256}
-        drawn = {"drawing": DRAWING_VERSION, "views": config.views.model_dump(mode="json"), "features": features}
+        drawn = {
+            "drawing": DRAWING_VERSION,
+            "views": config.views.model_dump(mode="json"),
+            "features": features,
+        }
         for number, key in enumerate(self._shard_keys):
             views = Shard(root, VIEWS_STAGE, key)
             made = views.require(drawn)
-            same = {name: made.settings[name] for name in ("drawing", "views", "sampling", "crop_px")}
+            same = {
+                name: made.settings[name] for name in ("drawing", "views", "sampling", "crop_px")
+            }
             if Shard(root, LABELS_STAGE, key).require(same).inputs != made.inputs:
                 raise DataError(
-                    f"training: training_views and pseudo_labels of shard {key} are not of the same views; materialise both again"
+                    f"training: training_views and pseudo_labels of shard {key} are not of "
+                    "the same views; materialise both again"
                 )
             file = ViewFile(views, extras=self._extras)
             self.dims, self.extras_dims = file.dims, file.extras_dims if self._extras else 0
@@ -156,7 +189,8 @@ class CachedViews(BatchSource):
             groups += donor_groups(file.video_ids, seed=config.views.seed)
         if config.train.look_alikes:
             means = {
-                name: self._files[shard][0].read(name)[0].float().mean((0, 1)) for name, shard in self._shard_of.items()
+                name: self._files[shard][0].read(name)[0].float().mean((0, 1))
+                for name, shard in self._shard_of.items()
             }
             known = {one: copies[name_digest(one)] for one in means if name_digest(one) in copies}
             groups = look_alikes(groups, means, copies=known, size=config.train.batch_videos)
@@ -169,28 +203,40 @@ class CachedViews(BatchSource):
             views, labels = self._files[self._shard_of[video_id]]
             rng, donors = numpy_rng(self._seed, "views", number, video_id), self._donors[video_id]
             window = int(rng.integers(settings.num_windows))
-            chosen = [indices[int(rng.integers(len(indices)))] for indices in settings.indices_of(window)]
+            chosen = [
+                indices[int(rng.integers(len(indices)))] for indices in settings.indices_of(window)
+            ]
             for index, strength in zip(chosen, STRENGTHS, strict=True):
                 plans.append(ViewPlan(video_id, index, strength, window, donor_id=donors[index]))
             embeddings.append(labels.read(video_id)[chosen])
             if own.start <= place < own.stop:
                 regions.append(views.read(video_id)[chosen])
-        return self.build(plans, torch.cat(regions), torch.cat(embeddings), first_row=own.start * len(STRENGTHS))
+        return self.build(
+            plans, torch.cat(regions), torch.cat(embeddings), first_row=own.start * len(STRENGTHS)
+        )
 
     @cached_property
     def _files(self) -> list[tuple[ViewFile, ViewFile]]:
         """Views and embeddings of each shard."""
         allow_open_files(2 * len(self._shard_keys))
-        shards = [[Shard(self._root, stage, key) for stage in (VIEWS_STAGE, LABELS_STAGE)] for key in self._shard_keys]
-        return [(ViewFile(views, extras=self._extras), ViewFile(labels)) for views, labels in shards]
+        shards = [
+            [Shard(self._root, stage, key) for stage in (VIEWS_STAGE, LABELS_STAGE)]
+            for key in self._shard_keys
+        ]
+        return [
+            (ViewFile(views, extras=self._extras), ViewFile(labels)) for views, labels in shards
+        ]
 
 
 class OnlineViews(BatchSource):
-    """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of them.
-    In every batch each video has a new window, and its views are new ones of it; donors are other videos of the batch. Raises
-    DataError without stored frames, and with a single training video."""
+    """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of
+    them. In every batch each video has a new window, and its views are new ones of it; donors are
+    other videos of the batch. Raises DataError without stored frames, and with a single training
+    video."""
 
-    def __init__(self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric) -> None:
+    def __init__(
+        self, root: DataRoot, shard_keys: Sequence[str], config: Config, fabric: Fabric
+    ) -> None:
         super().__init__(root, shard_keys, config, fabric)
         self._device = fabric.device
         for number, key in enumerate(self._shard_keys):
@@ -203,7 +249,9 @@ class OnlineViews(BatchSource):
         whitening = load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         self.dims, self.extras_dims = whitening.dims, len(whitening.mean) if self._extras else 0
-        self._embed_regions = region_embedder(backbone, whitening, self._device, extras=self._extras)
+        self._embed_regions = region_embedder(
+            backbone, whitening, self._device, extras=self._extras
+        )
         self._embed_frames = teacher_embedder(teacher, self._device)
 
     def __getitem__(self, number: int) -> DrawnClips:
@@ -215,10 +263,18 @@ class OnlineViews(BatchSource):
         for video_id in videos:
             others = [other for other in videos if other != video_id]
             for index, strength in zip(indices, STRENGTHS, strict=True):
-                donor_id = "" if strength == "weak" else choose_donor(video_id, index, others, self._config.views)
+                donor_id = (
+                    ""
+                    if strength == "weak"
+                    else choose_donor(video_id, index, others, self._config.views)
+                )
                 plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
         first_row = own.start * count
-        return torch.stack([self._files.draw(plan) for plan in plans[first_row : own.stop * count]]), first_row, plans
+        return (
+            torch.stack([self._files.draw(plan) for plan in plans[first_row : own.stop * count]]),
+            first_row,
+            plans,
+        )
 
     @cached_property
     def _files(self) -> Any:
@@ -233,13 +289,16 @@ class OnlineViews(BatchSource):
         )
 
     def finish(self, item: DrawnClips) -> Batch:
-        """Features and frame labels of drawn clips: regions [b, T, R, D], and the teacher's embeddings of all clips."""
+        """Features and frame labels of drawn clips: regions [b, T, R, D], and the teacher's
+        embeddings of all clips."""
         frames, first_row, plans = item
         parts = [part.numpy() for part in torch.split(frames.flatten(0, 1), BATCH_FRAMES)]
         values = []
         for embed in (self._embed_regions, self._embed_frames):
             with torch.inference_mode():
-                found = torch.cat([torch.from_numpy(embed(part)) for part in parts]).half()  # as is stored
+                found = torch.cat(
+                    [torch.from_numpy(embed(part)) for part in parts]
+                ).half()  # as is stored
             # cloned outside inference mode, so that gradients may be taken through it
             values.append(found.view(*frames.shape[:2], *found.shape[1:]).clone())
         regions, embeddings = values
@@ -254,12 +313,13 @@ class OnlineViews(BatchSource):
 class BatchSampler:
     """Which videos are in which batch.
 
-    Videos are drawn by epoch: groups in a seeded order, the videos of each one after the other, cut into batches of
-    `batch_videos`; the rest of an epoch is left out. Rank r of `world_size` gets the r-th part of a batch. A batch larger than
-    the collection becomes the collection.
+    Videos are drawn by epoch: groups in a seeded order, the videos of each one after the other, cut
+    into batches of `batch_videos`; the rest of an epoch is left out. Rank r of `world_size` gets
+    the r-th part of a batch. A batch larger than the collection becomes the collection.
 
-    groups: videos whose clips show each other, which so are mostly in one batch; every other video is a group of its own.
-    Raises DataError with fewer than two videos for each rank: there would be no negatives."""
+    groups: videos whose clips show each other, which so are mostly in one batch; every other video
+    is a group of its own. Raises DataError with fewer than two videos for each rank: there would be
+    no negatives."""
 
     def __init__(
         self,
@@ -274,7 +334,8 @@ class BatchSampler:
         videos = set(video_ids)
         if len(videos) < 2 * world_size:
             raise DataError(
-                f"training: {len(videos)} videos can be trained on, and negatives need at least {2 * world_size}; add "
+                f"training: {len(videos)} videos can be trained on, and negatives need at "
+                f"least {2 * world_size}; add "
                 "videos, or see the reasons in the index of training_views"
             )
         grouped = [sorted(group) for group in groups]
@@ -299,11 +360,16 @@ class BatchSampler:
 
 
 def look_alikes(
-    groups: Sequence[Sequence[str]], means: Mapping[str, Tensor], *, copies: Mapping[str, str], size: int
+    groups: Sequence[Sequence[str]],
+    means: Mapping[str, Tensor],
+    *,
+    copies: Mapping[str, str],
+    size: int,
 ) -> list[list[str]]:
-    """Groups joined with those that look most like them until they hold `size` videos: a batch of hard negatives.
-    Two groups look as alike as the two videos of them that do most. means: [D], the mean region of a video. copies: names of
-    groups of copies; groups that hold copies of each other stay apart, as these would be negatives of each other."""
+    """Groups joined with those that look most like them until they hold `size` videos: a batch of
+    hard negatives. Two groups look as alike as the two videos of them that do most. means: [D], the
+    mean region of a video. copies: names of groups of copies; groups that hold copies of each other
+    stay apart, as these would be negatives of each other."""
     joined: list[list[str]] = []
     for begin in range(0, len(groups), COMPARED_GROUPS):
         block = groups[begin : begin + COMPARED_GROUPS]
@@ -313,7 +379,10 @@ def look_alikes(
         starts = np.cumsum([0, *map(len, block[:-1])])
         alike, same = (vectors @ vectors.T).numpy(), kinds[:, None] == kinds
         for axis in (0, 1):
-            alike, same = np.maximum.reduceat(alike, starts, axis), np.logical_or.reduceat(same, starts, axis)
+            alike, same = (
+                np.maximum.reduceat(alike, starts, axis),
+                np.logical_or.reduceat(same, starts, axis),
+            )
         alike[same] = -np.inf
         left = list(range(len(block)))
         while left:
@@ -329,13 +398,15 @@ def look_alikes(
 
 
 def gather(values: Tensor) -> Tensor:
-    """[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients flow back and are summed."""
+    """[n, ...] of this process to [processes * n, ...] of all, in the order of ranks; gradients
+    flow back and are summed."""
     gathered: Tensor = _GatherRanks.apply(values) if dist.is_initialized() else values
     return gathered
 
 
 class _GatherRanks(torch.autograd.Function):
-    """torch's own, torch.distributed.nn.functional.all_gather, mixes up gradients that are not contiguous on gloo."""
+    """torch's own, torch.distributed.nn.functional.all_gather, mixes up gradients that are not
+    contiguous on gloo."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""The training loop: Lightning Fabric for devices, precision and DDP; everything else is here to be read: what trains a
-network by its family, the optimizer, and its learning rate."""
+"""The training loop: Lightning Fabric for devices, precision and DDP; everything else is here to be
+read: what trains a network by its family, the optimizer, and its learning rate."""
 
 import itertools
 import json
@@ -42,11 +42,14 @@ Validate = Callable[[VideoNetwork], Mapping[str, float]]
 
 
 class Trainer:
-    """One process of a training up to `train.steps`, which resumes from the newest checkpoint in `folder`.
+    """One process of a training up to `train.steps`, which resumes from the newest checkpoint in
+    `folder`.
 
-    data: digests of what it reads; a checkpoint of other data is refused. copies: see `look_alikes`. validate: network -> metrics, of
-    which "mean" chooses the best weights; without it the last ones are the result. open_loggers: called on rank 0 with the first step;
-    its loggers get losses, learning rate, gradient norm, clips a second and validation. Raises DataError for unusable data.
+    data: digests of what it reads; a checkpoint of other data is refused. copies: see
+    `look_alikes`. validate: network -> metrics, of which "mean" chooses the best weights; without
+    it the last ones are the result. open_loggers: called on rank 0 with the first step; its loggers
+    get losses, learning rate, gradient norm, clips a second and validation. Raises DataError for
+    unusable data.
     """
 
     def __init__(
@@ -69,29 +72,40 @@ class Trainer:
         self._started = 0.0
         online = settings.source == "online"
         self._source = (
-            OnlineViews(root, shards, config, fabric) if online else CachedViews(root, shards, config, fabric, copies)
+            OnlineViews(root, shards, config, fabric)
+            if online
+            else CachedViews(root, shards, config, fabric, copies)
         )
         self.network = build_network(
-            settings.network, dims=self._source.dims, seed=settings.seed, extras_dims=self._source.extras_dims
+            settings.network,
+            dims=self._source.dims,
+            seed=settings.seed,
+            extras_dims=self._source.extras_dims,
         )
         self._optimizer = build_optimizer(self.network, settings.optimizer)
         self._scheduler = build_scheduler(self._optimizer, settings.optimizer, steps=settings.steps)
         num_videos, batch_videos = self._source.num_videos, self._source.sampler.batch_videos
-        self._training = build_training(settings, self.network, num_videos=num_videos, batch_videos=batch_videos)
+        self._training = build_training(
+            settings, self.network, num_videos=num_videos, batch_videos=batch_videos
+        )
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
         # of validation; -1: none so far
         self._best: dict[str, Any] = {"step": -1, "value": float("-inf"), "weights": {}}
         self._identity = config.training_identity() | {"data": dict(data)}
 
     def fit(self) -> TrainingResult:
-        """Train, and write the best network into the folder. Raises DataError for unusable checkpoints, and HapvrError for a loss
-        that is not finite, and after SIGTERM: it goes on from its last checkpoint."""
+        """Train, and write the best network into the folder. Raises DataError for unusable
+        checkpoints, and HapvrError for a loss that is not finite, and after SIGTERM: it goes on
+        from its last checkpoint."""
         settings, fabric = self._settings, self._fabric
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
             fabric.barrier()  # an orphan may write a checkpoint until rank 0 has the lock
             first_step, messages = self._resume()
             if (found := self._source.sampler.batch_videos) != settings.batch_videos:
-                messages.append(f"batches hold all {found} videos; train.batch_videos is {settings.batch_videos}")
+                messages.append(
+                    f"batches hold all {found} videos; train.batch_videos is "
+                    f"{settings.batch_videos}"
+                )
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
             for logger, text in itertools.product(self._loggers, messages):
                 logger.message(text)
@@ -100,11 +114,14 @@ class Trainer:
                 batch_size=None,
                 sampler=range(first_step, settings.steps),
                 num_workers=settings.data_workers,
-                # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a forked child.
+                # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a
+                # forked child.
                 multiprocessing_context="spawn" if settings.data_workers else None,
             )
             items = iter(loader)  # starts the workers
-            log_every = max(1, min(20, settings.steps // 100))  # a short training logs a hundred steps, or all
+            log_every = max(
+                1, min(20, settings.steps // 100)
+            )  # a short training logs a hundred steps, or all
             self._started = time.monotonic()
             for step, item in enumerate(items, start=first_step):
                 done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
@@ -115,7 +132,9 @@ class Trainer:
                     speed = clips / (time.monotonic() - self._started)
                     numbers = {name: float(value) for name, value in values.items()}
                     for logger in self._loggers:
-                        logger.metrics(step, numbers | {"learning_rate": rate, "clips_per_s": speed})
+                        logger.metrics(
+                            step, numbers | {"learning_rate": rate, "clips_per_s": speed}
+                        )
                 validates = done % settings.validate_every_steps == 0 or is_last
                 if validates and self._validate:
                     self.validate(step)
@@ -124,7 +143,8 @@ class Trainer:
                     self.save(done)
                 if stop and not is_last:
                     raise HapvrError(
-                        f"training: stopped after step {done} of {settings.steps}; run it again to go on from there"
+                        f"training: stopped after step {done} of {settings.steps}; run it "
+                        "again to go on from there"
                     )
             return self._finish(first_step)
 
@@ -138,7 +158,10 @@ class Trainer:
         for logger in self._loggers:
             logger.metrics(step, {f"validation/{name}": value for name, value in metrics.items()})
         if metrics["mean"] > self._best["value"]:
-            weights = {name: tensor.detach().cpu().clone() for name, tensor in self.network.state_dict().items()}
+            weights = {
+                name: tensor.detach().cpu().clone()
+                for name, tensor in self.network.state_dict().items()
+            }
             self._best = {"step": step, "value": metrics["mean"], "weights": weights}
 
     def save(self, step: int) -> None:
@@ -146,13 +169,20 @@ class Trainer:
         if not self._fabric.is_global_zero:
             return
         stateful: tuple[Any, ...] = self._training, self._optimizer, self._scheduler
-        values = dict(zip(("training", "optimizer", "scheduler"), (one.state_dict() for one in stateful), strict=True))
+        values = dict(
+            zip(
+                ("training", "optimizer", "scheduler"),
+                (one.state_dict() for one in stateful),
+                strict=True,
+            )
+        )
         values |= {"step": step, "best": self._best, "identity": json.dumps(self._identity)}
         run_folder.save_checkpoint(self._folder / run_folder.CHECKPOINTS, values, step=step)
 
     def _resume(self) -> tuple[int, list[str]]:
-        """Restore the newest checkpoint that can be read; returns the first step to do, and the faults of newer ones. Raises
-        DataError, which names the file, for a checkpoint of other settings or data, and if all are damaged."""
+        """Restore the newest checkpoint that can be read; returns the first step to do, and the
+        faults of newer ones. Raises DataError, which names the file, for a checkpoint of other
+        settings or data, and if all are damaged."""
         faults: list[str] = []
         for path in reversed(run_folder.list_checkpoints(self._folder / run_folder.CHECKPOINTS)):
             try:
@@ -161,7 +191,9 @@ class Trainer:
                 faults.append(str(error))
                 continue
             found = differences(self._identity, json.loads(values["identity"]))
-            found.sort(key=lambda text: "network.family" not in text)  # another family has other settings, too
+            found.sort(
+                key=lambda text: "network.family" not in text
+            )  # another family has other settings, too
             if found:
                 raise DataError(
                     f"checkpoint: {path} belongs to a training of other settings or data: "
@@ -175,7 +207,8 @@ class Trainer:
             return values["step"], faults
         if faults:
             raise DataError(
-                f"{faults[0]}; so are all {len(faults)} in {self._folder / run_folder.CHECKPOINTS}; delete that folder "
+                f"{faults[0]}; so are all {len(faults)} in "
+                f"{self._folder / run_folder.CHECKPOINTS}; delete that folder "
                 "to train from the beginning"
             )
         return 0, []
@@ -186,7 +219,8 @@ class Trainer:
         total, terms = self._module(replace(batch, regions=batch.regions.float()), step)
         if not torch.isfinite(total):
             raise HapvrError(
-                f"training: step {step}: the loss is {float(total.detach())}; the videos of its batch are "
+                f"training: step {step}: the loss is {float(total.detach())}; the videos of "
+                "its batch are "
                 f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
             )
         self._fabric.backward(total)
@@ -196,7 +230,9 @@ class Trainer:
         self._fabric_optimizer.step()
         self._fabric_optimizer.zero_grad()
         self._scheduler.step()
-        losses = {f"loss/{name}": value.detach() for name, value in {"total": total, **terms}.items()}
+        losses = {
+            f"loss/{name}": value.detach() for name, value in {"total": total, **terms}.items()
+        }
         return losses | {"gradient_norm": total.new_zeros(()) if norm is None else norm}
 
     def _finish(self, first_step: int) -> TrainingResult:
@@ -223,7 +259,8 @@ class Trainer:
 
 @contextmanager
 def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
-    """Rank 0 holds a lock on the run's folder, so that an orphan and its retry never write the same checkpoints."""
+    """Rank 0 holds a lock on the run's folder, so that an orphan and its retry never write the same
+    checkpoints."""
     folder.mkdir(parents=True, exist_ok=True)
     if not fabric.is_global_zero:
         yield
@@ -233,7 +270,8 @@ def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
             yield
     except Timeout:
         raise DataError(
-            f"training: another process is training in {folder}; wait for it or stop it (the lock is training.lock there)"
+            f"training: another process is training in {folder}; wait for it or stop it (the "
+            "lock is training.lock there)"
         ) from None
 
 
@@ -250,8 +288,9 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
 
 class TrainingModule(nn.Module):
     """How the similarity network trains: regions [b, T, R, D] and labels to the objective's terms.
-    Each of several processes compares its own clips with those of all and ranks the video similarities of all; the gradients
-    that DDP then averages are those of one process with the whole batch."""
+    Each of several processes compares its own clips with those of all and ranks the video
+    similarities of all; the gradients that DDP then averages are those of one process with the
+    whole batch."""
 
     def __init__(self, network: SimilarityNetwork, objective: Objective) -> None:
         super().__init__()
@@ -263,12 +302,16 @@ class TrainingModule(nn.Module):
         own = self.network.embed(batch.regions)
         mask = own_mask = None
         if batch.num_frames is not None:
-            mask = own_mask = torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
+            mask = own_mask = (
+                torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
+            )
             if len(own) < len(mask):
                 own_mask = mask[first_row : first_row + len(own)]
             real = mask[batch.pair_index[:, 0], :, None] & mask[batch.pair_index[:, 1], None, :]
             frame_labels = frame_labels.masked_fill(~real, 0)
-        similarities = self.network.compare(own, gather(own), query_mask=own_mask, reference_mask=mask)
+        similarities = self.network.compare(
+            own, gather(own), query_mask=own_mask, reference_mask=mask
+        )
         return self.objective(
             replace(similarities, video=gather(similarities.video)),
             batch.labels,
@@ -279,15 +322,20 @@ class TrainingModule(nn.Module):
         )
 
 
-def build_training(settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int) -> nn.Module:
-    """What trains a network of its family: called with a batch and its number, it returns the loss [] and its terms [] by name.
+def build_training(
+    settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int
+) -> nn.Module:
+    """What trains a network of its family: called with a batch and its number, it returns the loss
+    [] and its terms [] by name.
 
-    Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a submodule, so that it is in
-    the checkpoint and on the device. Random draws are functions of the seed and the batch's number, never of torch's global
-    generator, so that a resumed training ends as an uninterrupted one. DDP waits for a gradient of every weight, and the
-    gradients that it averages over processes are those of one process with the whole batch.
+    Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a
+    submodule, so that it is in the checkpoint and on the device. Random draws are functions of the
+    seed and the batch's number, never of torch's global generator, so that a resumed training ends
+    as an uninterrupted one. DDP waits for a gradient of every weight, and the gradients that it
+    averages over processes are those of one process with the whole batch.
 
-    num_videos: of the training; batch_videos: of a batch. Raises ConfigError for settings that do not fit these."""
+    num_videos: of the training; batch_videos: of a batch. Raises ConfigError for settings that do
+    not fit these."""
     if isinstance(network, SimilarityNetwork):
         return TrainingModule(network, Objective(settings.objective))
     if isinstance(network, ContextNetwork):
@@ -297,18 +345,23 @@ def build_training(settings: TrainConfig, network: VideoNetwork, *, num_videos: 
 
 
 def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer:
-    """AdamW over all trained parameters, or Adam with the decay in the gradient. Raises ConfigError where there are none."""
+    """AdamW over all trained parameters, or Adam with the decay in the gradient. Raises ConfigError
+    where there are none."""
     if not any(weight.requires_grad for weight in network.parameters()):
-        raise ConfigError("train.network: these settings leave no weight to train; turn one of its parts on")
+        raise ConfigError(
+            "train.network: these settings leave no weight to train; turn one of its parts on"
+        )
     kind = AdamW if config.kind == "adamw" else Adam
     return kind(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
 
 
 def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int) -> LRScheduler:
-    """Linear warm-up from a hundredth, then cosine decay to a floor (HAP-VR section 4; S2VS 3.4); one `step()` per training step. A
-    run shorter than the warm-up only warms up."""
+    """Linear warm-up from a hundredth, then cosine decay to a floor (HAP-VR section 4; S2VS 3.4);
+    one `step()` per training step. A run shorter than the warm-up only warms up."""
     warmup = min(config.warmup_steps, steps)
-    decay = CosineAnnealingLR(optimizer, T_max=max(1, steps - warmup), eta_min=config.learning_rate * config.floor_rate)
+    decay = CosineAnnealingLR(
+        optimizer, T_max=max(1, steps - warmup), eta_min=config.learning_rate * config.floor_rate
+    )
     if not warmup:
         return decay
     linear = LinearLR(optimizer, start_factor=0.01, total_iters=warmup)

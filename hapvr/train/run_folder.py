@@ -1,7 +1,8 @@
-"""Files in the folder of a training: the record of the process that prepared it, history, result and checkpoints; and its loggers.
+"""Files in the folder of a training: the record of the process that prepared it, history, result
+and checkpoints; and its loggers.
 
-A checkpoint holds plain tensors and numbers. It starts with the SHA-256 of the rest, which is torch's archive; torch's own
-reader does not notice flipped bits.
+A checkpoint holds plain tensors and numbers. It starts with the SHA-256 of the rest, which is
+torch's archive; torch's own reader does not notice flipped bits.
 """
 
 import hashlib
@@ -31,7 +32,8 @@ NUM_KEPT = 2
 
 
 class _Record(BaseModel, extra="allow"):
-    """What every RUN_NAME has. copies: see `hapvr.steps.training.copies_of`. weights: of the frozen networks."""
+    """What every RUN_NAME has. copies: see `hapvr.steps.training.copies_of`. weights: of the frozen
+    networks."""
 
     mlflow_run_id: str
     shards: list[str]
@@ -42,12 +44,16 @@ class _Record(BaseModel, extra="allow"):
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What `prepare_training` wrote down of the run in a folder. Raises DamagedError if it cannot be read."""
-    return read_json_as(folder / RUN_NAME, _Record, hint="train again, with another run key").model_dump()
+    """What `prepare_training` wrote down of the run in a folder. Raises DamagedError if it cannot
+    be read."""
+    return read_json_as(
+        folder / RUN_NAME, _Record, hint="train again, with another run key"
+    ).model_dump()
 
 
 def save_checkpoint(folder: Path, values: dict[str, Any], *, step: int) -> None:
-    """Write `step-XXXXXXXX.pt`, `step` being the next step to do, and drop all but the last NUM_KEPT."""
+    """Write `step-XXXXXXXX.pt`, `step` being the next step to do, and drop all but the last
+    NUM_KEPT."""
     buffer = io.BytesIO()
     torch.save(values, buffer)
     data = buffer.getvalue()
@@ -69,14 +75,17 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     archive = data[32:]
     if hashlib.sha256(archive).digest() != data[:32]:
-        raise DamagedError(f"checkpoint: {path} is damaged: its {len(data)} bytes are not those that were written")
+        raise DamagedError(
+            f"checkpoint: {path} is damaged: its {len(data)} bytes are not those that were written"
+        )
     values: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
     return values
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """steps: done in all; first_step: 0, or where a resumed run went on; best_step, best_value: of validation, or -1 and 0."""
+    """steps: done in all; first_step: 0, or where a resumed run went on; best_step, best_value: of
+    validation, or -1 and 0."""
 
     steps: int
     first_step: int
@@ -88,7 +97,8 @@ class TrainingResult:
 
 
 class Logger(Protocol):
-    """Gets the metrics of a step (losses unweighted, learning rate, validation) and messages; drops what no subclass overrides."""
+    """Gets the metrics of a step (losses unweighted, learning rate, validation) and messages; drops
+    what no subclass overrides."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         return
@@ -98,7 +108,8 @@ class Logger(Protocol):
 
 
 class History(Logger):
-    """A logger that writes metrics as JSON lines. Lines after the checkpoint that training continues from are removed."""
+    """A logger that writes metrics as JSON lines. Lines after the checkpoint that training
+    continues from are removed."""
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
         self._path = folder / HISTORY_NAME
@@ -111,5 +122,6 @@ class History(Logger):
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """All logged lines in order, each with `step` and the metrics of that step; empty if nothing was logged."""
+    """All logged lines in order, each with `step` and the metrics of that step; empty if nothing
+    was logged."""
     return read_json_lines(folder / HISTORY_NAME, TypeAdapter(dict[str, int | float]))

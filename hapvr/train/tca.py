@@ -18,14 +18,17 @@ from hapvr.train.batch import STRENGTHS, Batch
 class ContrastTraining(nn.Module):
     """Clips to the loss of their video vectors, in one process.
 
-    The anchor is the weak view of a video and the positive its strong view. Positives are the keys: with `batch_negatives` they
-    are also negatives of the other anchors, and after the comparison they enter the bank. Only anchors get gradients. What
-    shows an anchor's own video or donor is never its negative.
+    The anchor is the weak view of a video and the positive its strong view. Positives are the keys:
+    with `batch_negatives` they are also negatives of the other anchors, and after the comparison
+    they enter the bank. Only anchors get gradients. What shows an anchor's own video or donor is
+    never its negative.
 
-    num_videos: of the training. Raises ConfigError for a bank that is larger than the collection, or smaller than what a step
-    adds, and where there are no negatives at all."""
+    num_videos: of the training. Raises ConfigError for a bank that is larger than the collection,
+    or smaller than what a step adds, and where there are no negatives at all."""
 
-    def __init__(self, network: ContextNetwork, settings: TrainConfig, *, num_videos: int, batch_videos: int) -> None:
+    def __init__(
+        self, network: ContextNetwork, settings: TrainConfig, *, num_videos: int, batch_videos: int
+    ) -> None:
         super().__init__()
         self.network, self._settings = network, settings
         contrast, size = settings.contrast, settings.contrast.bank_size
@@ -33,12 +36,20 @@ class ContrastTraining(nn.Module):
             size = min(num_videos // 2, 4096) // batch_videos * batch_videos
         if size > num_videos or 0 < size < batch_videos or not (size or contrast.batch_negatives):
             raise ConfigError(
-                f"train.contrast.bank_size: {size} does not fit: a step adds {batch_videos} vectors, and there are "
-                f"{num_videos} training videos, of which none should be in the bank twice; set a number between these, or 0 "
+                f"train.contrast.bank_size: {size} does not fit: a step adds {batch_videos} "
+                "vectors, and there are "
+                f"{num_videos} training videos, of which none should be in the bank twice; "
+                "set a number between these, or 0 "
                 "or null and batch_negatives: true, or add videos"
             )
-        self.bank = MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank")) if size else None
-        self.key_network = copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
+        self.bank = (
+            MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank"))
+            if size
+            else None
+        )
+        self.key_network = (
+            copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
+        )
 
     def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
         """The one term is the loss. Frame labels are not read."""
@@ -78,16 +89,19 @@ def follow(keys: ContextNetwork, network: ContextNetwork, *, momentum: float) ->
         key.mul_(momentum).add_(weight, alpha=1 - momentum)
 
 
-def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor | None = None) -> Tensor:
+def contrast_loss(
+    settings: ContrastSettings, similarity: Tensor, usable: Tensor | None = None
+) -> Tensor:
     """How well anchors tell their one positive from many negatives, [], the mean over anchors.
 
-    similarity: raw cosines [N, 1 + K], a row per anchor, its positive in column 0. usable: bool [N, K], negatives that count;
-    None: all. A row without negatives has a loss of 0.
+    similarity: raw cosines [N, 1 + K], a row per anchor, its positive in column 0. usable: bool [N,
+    K], negatives that count; None: all. A row without negatives has a loss of 0.
 
-    `infonce`: -log of the softmax of s / tau at the positive (TCA Eq. 3, whose denominator lacks one 1 / tau). `circle` (Eq.
-    4): that of logits scale [1 + m - s]+ (s - 1 + m) of a positive and scale [s + m]+ (s - m) of a negative, which weigh each
-    similarity by how far it is from its optimum, as a constant. circle_form `released` takes all columns of row 0 for positives
-    and all columns of the other rows for negatives, as the authors' code does."""
+    `infonce`: -log of the softmax of s / tau at the positive (TCA Eq. 3, whose denominator lacks
+    one 1 / tau). `circle` (Eq. 4): that of logits scale [1 + m - s]+ (s - 1 + m) of a positive and
+    scale [s + m]+ (s - m) of a negative, which weigh each similarity by how far it is from its
+    optimum, as a constant. circle_form `released` takes all columns of row 0 for positives and all
+    columns of the other rows for negatives, as the authors' code does."""
     if settings.loss == "infonce":
         logits = similarity / settings.temperature
     else:
@@ -98,15 +112,18 @@ def contrast_loss(settings: ContrastSettings, similarity: Tensor, usable: Tensor
         (positive[:, 0] if settings.circle_form == "paper" else positive[0]).fill_(True)
         logits = torch.where(positive, as_positive, as_negative)
     if usable is not None:
-        logits = logits.masked_fill(F.pad(~usable, (1, 0), value=False), torch.finfo(logits.dtype).min / 4)
+        logits = logits.masked_fill(
+            F.pad(~usable, (1, 0), value=False), torch.finfo(logits.dtype).min / 4
+        )
     return -logits.log_softmax(dim=1)[:, 0].mean()
 
 
 class MemoryBank(nn.Module):
-    """K unit vectors, of which each step replaces the oldest; it starts as normalised Gaussian noise.
+    """K unit vectors, of which each step replaces the oldest; it starts as normalised Gaussian
+    noise.
 
-    vectors: [K, D]; source_ids: int64 [K, 2], the videos that each vector's clip shows, -1 for none; pointer: the place of the
-    oldest. All are buffers, so they are part of a checkpoint."""
+    vectors: [K, D]; source_ids: int64 [K, 2], the videos that each vector's clip shows, -1 for
+    none; pointer: the place of the oldest. All are buffers, so they are part of a checkpoint."""
 
     vectors: Tensor
     source_ids: Tensor
@@ -114,19 +131,25 @@ class MemoryBank(nn.Module):
 
     def __init__(self, size: int, *, dims: int, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.register_buffer("vectors", F.normalize(torch.randn(size, dims, generator=generator), dim=-1))
+        self.register_buffer(
+            "vectors", F.normalize(torch.randn(size, dims, generator=generator), dim=-1)
+        )
         self.register_buffer("source_ids", torch.full((size, 2), -1))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
 
     def usable(self, source_ids: Tensor) -> Tensor:
-        """bool [N, K]: whether an anchor and a vector of the bank show no video in common. source_ids: int64 [N, 2]."""
+        """bool [N, K]: whether an anchor and a vector of the bank show no video in common.
+        source_ids: int64 [N, 2]."""
         same = source_ids[:, None, :, None] == self.source_ids[None, :, None, :]
         return ~(same & (source_ids >= 0)[:, None, :, None]).any(-1).any(-1)
 
     @torch.no_grad()
     def add(self, vectors: Tensor, source_ids: Tensor) -> None:
-        """Put unit vectors [n, D] of clips that show these videos, int64 [n, 2], in place of the n oldest, n at most K."""
-        places = (self.pointer + torch.arange(len(vectors), device=vectors.device)) % len(self.vectors)
+        """Put unit vectors [n, D] of clips that show these videos, int64 [n, 2], in place of the n
+        oldest, n at most K."""
+        places = (self.pointer + torch.arange(len(vectors), device=vectors.device)) % len(
+            self.vectors
+        )
         self.vectors[places] = vectors.to(self.vectors.dtype)
         self.source_ids[places] = source_ids
         self.pointer.copy_((self.pointer + len(vectors)) % len(self.vectors))

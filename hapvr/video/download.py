@@ -1,9 +1,10 @@
 """Remote videos as files: YouTube ids, pages that yt-dlp knows, and plain http(s) links to files.
 
-yt-dlp reads whatever a server sends. It therefore runs in processes that are killed at their deadline, have limits of
-memory and file size, start no other programs, and do not follow an address of the internet into the local network. While
-it is fetched, a video is `<stem>.new.*`; a finished file is `<stem>.<suffix>` with a record of its size and digest next to it.
-Only files that a record describes are ever replaced; anything else under such a name is set aside.
+yt-dlp reads whatever a server sends. It therefore runs in processes that are killed at their
+deadline, have limits of memory and file size, start no other programs, and do not follow an address
+of the internet into the local network. While it is fetched, a video is `<stem>.new.*`; a finished
+file is `<stem>.<suffix>` with a record of its size and digest next to it. Only files that a record
+describes are ever replaced; anything else under such a name is set aside.
 """
 
 import contextlib
@@ -46,12 +47,16 @@ NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 YOUTUBE_PROGRAM = "deno"
-"""Solves the puzzles of YouTube's player for yt-dlp, where it is installed; the one program that may be started."""
+"""Solves the puzzles of YouTube's player for yt-dlp, where it is installed; the one program that
+may be started."""
 
-# Phrases of sites for videos that will not come back. A demand to prove one is no robot is not among them: it passes.
+# Phrases of sites for videos that will not come back. A demand to prove one is no robot is not
+# among them: it passes.
 _GONE = re.compile(
-    "video unavailable|private video|video is private|has been removed|been terminated|in your country|geo restriction|"
-    "no longer available|does not exist|members-only|confirm your age|copyright|drm protected|no video formats found"
+    "video unavailable|private video|video is private|has been removed|been terminated|in "
+    "your country|geo restriction|"
+    "no longer available|does not exist|members-only|confirm your age|copyright|drm "
+    "protected|no video formats found"
 )
 # What yt-dlp says of streams that only another program could save.
 _NEEDS_PROGRAM = re.compile("ffmpeg|rtmpdump|mplayer|mpv")
@@ -80,28 +85,45 @@ class _Record:
 
 
 class Downloader(contextlib.ExitStack):
-    """Fetches videos in `config.workers` processes. A context; `download` may be called from as many threads."""
+    """Fetches videos in `config.workers` processes. A context; `download` may be called from as
+    many threads."""
 
     def __init__(self, config: DownloadConfig, *, backoff_s: float = BACKOFF_S) -> None:
         super().__init__()
         self._config, self._backoff_s = config, backoff_s
         # a process reads pages and playlists whole
         limits = {resource.RLIMIT_DATA: 2**30, resource.RLIMIT_FSIZE: config.max_bytes}
-        self._pool = self.enter_context(open_pool(workers=config.workers, limits=limits, prepare=guard_process))
+        self._pool = self.enter_context(
+            open_pool(workers=config.workers, limits=limits, prepare=guard_process)
+        )
 
     def download(
-        self, entry: ManifestEntry, *, folder: Path, timeout_s: float | None = None, again: bool = False
+        self,
+        entry: ManifestEntry,
+        *,
+        folder: Path,
+        timeout_s: float | None = None,
+        again: bool = False,
     ) -> DownloadResult:
-        """Fetch one video into the folder, under a name made from its id. A finished file is not fetched twice.
+        """Fetch one video into the folder, under a name made from its id. A finished file is not
+        fetched twice.
 
-        Failures that may pass (dropped connections, 429, 5xx; status failed) are tried `config.retries` times more with growing
-        waits, each resuming the partial file. timeout_s: for this call, with the start of its process; None: that of the
-        configuration, for the attempts alone. again: fetch it although it is finished; the old file stays until the new one
-        stands. Raises ArgumentError for a local uri, and DataError where the disk is full. No failure of the network raises."""
+        Failures that may pass (dropped connections, 429, 5xx; status failed) are tried
+        `config.retries` times more with growing waits, each resuming the partial file. timeout_s:
+        for this call, with the start of its process; None: that of the configuration, for the
+        attempts alone. again: fetch it although it is finished; the old file stays until the new
+        one stands. Raises ArgumentError for a local uri, and DataError where the disk is full. No
+        failure of the network raises."""
         if not is_remote(entry.uri):
-            raise ArgumentError(f"download: {entry.uri!r} is no http(s) URL or youtube:<id>; it needs no download")
+            raise ArgumentError(
+                f"download: {entry.uri!r} is no http(s) URL or youtube:<id>; it needs no download"
+            )
         finished = fetched_file(entry.video_id, folder)
-        if finished is not None and not again and finished[0].stat().st_size == finished[1].num_bytes:
+        if (
+            finished is not None
+            and not again
+            and finished[0].stat().st_size == finished[1].num_bytes
+        ):
             return DownloadResult("ok", path=finished[0])
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / file_stem(entry.video_id)
@@ -113,13 +135,16 @@ class Downloader(contextlib.ExitStack):
             result: DownloadResult = future.result(timeout_s)
         except FutureTimeoutError:
             future.cancel()  # type: ignore[no-untyped-call]
-            result = DownloadResult("failed", "timeout", f"not done after {limit_s:g} s; a later run resumes it")
+            result = DownloadResult(
+                "failed", "timeout", f"not done after {limit_s:g} s; a later run resumes it"
+            )
         except Exception as error:  # whatever a server provokes in yt-dlp costs this download only
             problem = f"the download process failed ({type(error).__name__}: {error})"
             result = DownloadResult("failed", "crashed", problem)
         if result.reason == "disk_full":
             raise DataError(
-                f"download: {folder} cannot take more ({result.message}); free space, then run again: finished files are "
+                f"download: {folder} cannot take more ({result.message}); free space, then "
+                "run again: finished files are "
                 "kept and partial ones resumed"
             )
         if result.path is not None:
@@ -129,24 +154,32 @@ class Downloader(contextlib.ExitStack):
 
 
 def file_stem(video_id: str) -> str:
-    """A file name without suffix that any file system takes, and that nothing in the id can steer elsewhere."""
+    """A file name without suffix that any file system takes, and that nothing in the id can steer
+    elsewhere."""
     return hashlib.blake2b(video_id.encode(), digest_size=16).hexdigest()
 
 
 def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
-    """The file that our record says was fetched of a video, and the record; None where there is none, or it is a link."""
+    """The file that our record says was fetched of a video, and the record; None where there is
+    none, or it is a link."""
     stem = file_stem(video_id)
     try:
         record = read_json_as(folder / f"{stem}.json", _Record, hint="it is fetched again")
     except DamagedError:
         return None
     path = folder / record.file
-    ours = path.name == record.file and path.name.startswith(f"{stem}.") and path.is_file() and not path.is_symlink()
+    ours = (
+        path.name == record.file
+        and path.name.startswith(f"{stem}.")
+        and path.is_file()
+        and not path.is_symlink()
+    )
     return (path, record) if ours else None
 
 
 def remove_fetched(video_id: str, folder: Path) -> None:
-    """Remove the file that our record says was fetched of a video, the record, and what is fetched of it."""
+    """Remove the file that our record says was fetched of a video, the record, and what is fetched
+    of it."""
     target, found = folder / file_stem(video_id), fetched_file(video_id, folder)
     if found is not None:
         found[0].unlink()
@@ -155,7 +188,8 @@ def remove_fetched(video_id: str, folder: Path) -> None:
 
 
 def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
-    """Give a new file its name. What stands there goes only if it is what the old record says; else it is set aside."""
+    """Give a new file its name. What stands there goes only if it is what the old record says; else
+    it is set aside."""
     path = new.with_name(new.name.replace(".new.", "."))
     record = _Record(path.name, new.stat().st_size, file_sha256(new))
     known = {} if old is None else {old[0]: old[1].sha256}
@@ -171,8 +205,9 @@ def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
 
 
 def _remove_pieces(target: Path, *, all_of_them: bool = False) -> None:
-    """Remove what a download left, but for a partial file of one piece, which can be resumed. Pieces of a stream cannot: a
-    process that is killed between adding a piece and noting it would add it twice."""
+    """Remove what a download left, but for a partial file of one piece, which can be resumed.
+    Pieces of a stream cannot: a process that is killed between adding a piece and noting it would
+    add it twice."""
     paths = list(target.parent.glob(f"{target.name}.new.*"))
     whole = not all_of_them and not any(path.suffix == ".ytdl" for path in paths)
     for path in paths:
@@ -187,10 +222,12 @@ _may_go_local = True
 
 
 def guard_process() -> None:
-    """From now on, this process starts no program but YOUTUBE_PROGRAM, and that only for YouTube's own pages.
+    """From now on, this process starts no program but YOUTUBE_PROGRAM, and that only for YouTube's
+    own pages.
 
-    yt-dlp hands live and unusual streams to ffmpeg, which knows no limits; to yt-dlp it now looks as if no such program were
-    installed. Nor does it connect to the local network, unless the address that it was given lies there."""
+    yt-dlp hands live and unusual streams to ffmpeg, which knows no limits; to yt-dlp it now looks
+    as if no such program were installed. Nor does it connect to the local network, unless the
+    address that it was given lies there."""
 
     starts = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system")
 
@@ -198,29 +235,40 @@ def guard_process() -> None:
         if event == "socket.connect" and not _may_go_local and isinstance(arguments[1], tuple):
             host = str(arguments[1][0])
             if _is_local(host):
-                raise _RefusedError("unavailable", "local_address", f"an address of the internet leads to {host}")
+                raise _RefusedError(
+                    "unavailable", "local_address", f"an address of the internet leads to {host}"
+                )
         if event in starts:
             named = arguments and isinstance(arguments[0], str | bytes | os.PathLike)
             program = os.fsdecode(arguments[0]) if named else event
             if not (_allowed_program and Path(program).name == _allowed_program):
-                raise FileNotFoundError(errno.ENOENT, "programs are not started by a download", program)
+                raise FileNotFoundError(
+                    errno.ENOENT, "programs are not started by a download", program
+                )
 
     sys.addaudithook(refuse)
 
 
-def _fetch(uri: str, target: Path, config: DownloadConfig, backoff_s: float, timeout_s: float) -> DownloadResult:
-    """Fetch one video as `<target>.new.<suffix>`. Network failures are results; nothing is raised for them."""
+def _fetch(
+    uri: str, target: Path, config: DownloadConfig, backoff_s: float, timeout_s: float
+) -> DownloadResult:
+    """Fetch one video as `<target>.new.<suffix>`. Network failures are results; nothing is raised
+    for them."""
     global _allowed_program, _may_go_local
     youtube = uri.lower().startswith("youtube:")
     _allowed_program = YOUTUBE_PROGRAM if youtube else ""
-    _may_go_local = bool(urllib.request.getproxies().keys() - {"no"} or _is_local(urlsplit(uri).hostname))
+    _may_go_local = bool(
+        urllib.request.getproxies().keys() - {"no"} or _is_local(urlsplit(uri).hostname)
+    )
     address = f"https://www.youtube.com/watch?v={uri.partition(':')[2]}" if youtube else uri
     deadline_s = time.monotonic() + timeout_s
     for attempt in range(config.retries + 1):
         try:
             with yt_dlp.YoutubeDL(_options(target, config)) as downloader:  # type: ignore[no-untyped-call]
                 info = downloader.extract_info(address, download=True) or {}
-            info = next(iter(info["entries"]), None) or {} if info.get("entries") is not None else info
+            info = (
+                next(iter(info["entries"]), None) or {} if info.get("entries") is not None else info
+            )
             saved = (info.get("requested_downloads") or [{}])[0].get("filepath")
             if saved and Path(saved).is_file():
                 with Path(saved).open("rb") as file:
@@ -238,7 +286,8 @@ def _fetch(uri: str, target: Path, config: DownloadConfig, backoff_s: float, tim
 
 
 class _RefusedError(Exception):
-    """Stops a download inside yt-dlp, which may wrap it. Its arguments are status, reason and message."""
+    """Stops a download inside yt-dlp, which may wrap it. Its arguments are status, reason and
+    message."""
 
 
 def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
@@ -247,7 +296,9 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
     def check_size(progress: dict[str, Any]) -> None:
         size = max(progress.get("downloaded_bytes") or 0, progress.get("total_bytes") or 0)
         if size > config.max_bytes:
-            raise _RefusedError("too_large", "too_large", f"{size} bytes; download.max_bytes is {config.max_bytes}")
+            raise _RefusedError(
+                "too_large", "too_large", f"{size} bytes; download.max_bytes is {config.max_bytes}"
+            )
 
     def check_live(info: dict[str, Any], *, incomplete: bool) -> None:
         if info.get("is_live") or info.get("live_status") in ("is_live", "is_upcoming"):
@@ -273,12 +324,15 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
         "socket_timeout": min(30.0, config.timeout_s),
         "ratelimit": config.rate_limit_bytes_s,
         # a copy: yt-dlp writes the cookies that it ends with
-        "cookiefile": io.StringIO(config.cookies_file.read_text("utf-8", "replace")) if config.cookies_file else None,
+        "cookiefile": io.StringIO(config.cookies_file.read_text("utf-8", "replace"))
+        if config.cookies_file
+        else None,
     }
 
 
 def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
-    """Status and reason of an error of yt-dlp, by the first telling cause in its chain. max_bytes: the limit of a file."""
+    """Status and reason of an error of yt-dlp, by the first telling cause in its chain. max_bytes:
+    the limit of a file."""
     message = first_line(error).removeprefix("ERROR: ")
     causes = [error]
     for cause in causes:  # which grows meanwhile, nearest first
@@ -289,14 +343,23 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
         if isinstance(cause, _RefusedError):
             return DownloadResult(*cause.args)
         if isinstance(cause, MemoryError):
-            return DownloadResult("too_large", "too_large", "a page that no download process can hold in memory")
+            return DownloadResult(
+                "too_large", "too_large", "a page that no download process can hold in memory"
+            )
         if isinstance(cause, OSError) and cause.errno in FULL_DISK:
             # the limit of this process looks like a full disk, too
-            if cause.errno == errno.EFBIG and resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= max_bytes:
-                return DownloadResult("too_large", "too_large", f"more than download.max_bytes, {max_bytes}")
+            if (
+                cause.errno == errno.EFBIG
+                and resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= max_bytes
+            ):
+                return DownloadResult(
+                    "too_large", "too_large", f"more than download.max_bytes, {max_bytes}"
+                )
             return DownloadResult("failed", "disk_full", message)
         if isinstance(cause, HTTPError):
-            status: Status = "unavailable" if cause.status in (401, 402, 403, 404, 405, 410, 451) else "failed"
+            status: Status = (
+                "unavailable" if cause.status in (401, 402, 403, 404, 405, 410, 451) else "failed"
+            )
             return DownloadResult(status, f"http_{cause.status}", message)
         if isinstance(cause, UnsupportedError):
             return DownloadResult("not_video", "not_video", message)
@@ -316,7 +379,9 @@ def _is_local(host: str | None) -> bool:
         found = socket.getaddrinfo(host, None) if host else []
     except OSError:
         return False
-    return any(not _is_global(ipaddress.ip_address(str(entry[4][0]).partition("%")[0])) for entry in found)
+    return any(
+        not _is_global(ipaddress.ip_address(str(entry[4][0]).partition("%")[0])) for entry in found
+    )
 
 
 def _is_global(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

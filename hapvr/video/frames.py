@@ -1,4 +1,5 @@
-"""Frames of a video: how stored pixels are displayed, frames as JPEG, their crops, black bars, noise and perceptual hashes."""
+"""Frames of a video: how stored pixels are displayed, frames as JPEG, their crops, black bars,
+noise and perceptual hashes."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -12,36 +13,47 @@ from PIL import Image, ImageOps
 Image.preinit()  # else each process that decodes one file loads Pillow's plugins again
 
 MAX_ASPECT = 8
-"""Frames longer than this many short sides are squeezed, so that a 2 x 4000 strip cannot become a giant picture."""
+"""Frames longer than this many short sides are squeezed, so that a 2 x 4000 strip cannot become a
+giant picture."""
 
 SAMPLED_FRAMES = 8
 """Frames, spread evenly, in which bars are looked for."""
 
 HASH_VERSION = 1
-"""Of the perceptual hashes: the pHash of Zauner, "Implementation and benchmarking of perceptual image hash functions", 2010,
-section 3.2.1, on the picture without black bars. It changes with the hash of the same frame."""
+"""Of the perceptual hashes: the pHash of Zauner, "Implementation and benchmarking of perceptual
+image hash functions", 2010, section 3.2.1, on the picture without black bars. It changes with the
+hash of the same frame."""
 NO_HASH = 0
 """The hash of a frame that shows nothing; half of the bits of any other are set."""
 HASH_SIDE_PX = 32
 Hashes = NDArray[np.uint64]
-"""They survive what changes no shapes (scaling, grey, noise, compression, colours), whatever a network makes of that, and nothing
-that does (crops, flips, pictures in pictures). Exact copies differ in a few bits, unrelated frames in about 32."""
+"""They survive what changes no shapes (scaling, grey, noise, compression, colours), whatever a
+network makes of that, and nothing that does (crops, flips, pictures in pictures). Exact copies
+differ in a few bits, unrelated frames in about 32."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 # the eight lowest frequencies of each direction make bits, but for the constant one
 _FREQUENCY, _PIXEL = np.arange(1, 9)[:, None], np.arange(HASH_SIDE_PX)
-_COSINES = np.sqrt(2 / HASH_SIDE_PX) * np.cos(np.pi * _FREQUENCY * (2 * _PIXEL + 1) / (2 * HASH_SIDE_PX))
+_COSINES = np.sqrt(2 / HASH_SIDE_PX) * np.cos(
+    np.pi * _FREQUENCY * (2 * _PIXEL + 1) / (2 * HASH_SIDE_PX)
+)
 
 
 def display_size(
-    width_px: int, height_px: int, *, pixel_aspect: float = 1, rotation_deg: int = 0, short_side_px: int | None = None
+    width_px: int,
+    height_px: int,
+    *,
+    pixel_aspect: float = 1,
+    rotation_deg: int = 0,
+    short_side_px: int | None = None,
 ) -> tuple[int, int]:
     """Width and height of the picture a viewer sees, scaled to the wanted short side.
 
-    width_px, height_px: as stored. pixel_aspect: width of a pixel over its height; values outside [1/8, 8] are taken for errors
-    and read as 1. rotation_deg: a multiple of 90. short_side_px: None keeps the stored resolution."""
+    width_px, height_px: as stored. pixel_aspect: width of a pixel over its height; values outside
+    [1/8, 8] are taken for errors and read as 1. rotation_deg: a multiple of 90. short_side_px: None
+    keeps the stored resolution."""
     aspect = pixel_aspect if 1 / MAX_ASPECT <= pixel_aspect <= MAX_ASPECT else 1.0
     width, height = width_px * aspect, float(height_px)
     if rotation_deg % 180:
@@ -63,12 +75,17 @@ def display_frame(
 ) -> NDArray[np.uint8]:
     """One stored frame as it is displayed.
 
-    frame: [H, W, 3]. rotation_deg: counter-clockwise, a multiple of 90. size_px: (width, height) that the result must have, or None for
-    `display_size`; a frame of another shape is scaled to cover it and cropped around the centre. Returns [H', W', 3] uint8.
+    frame: [H, W, 3]. rotation_deg: counter-clockwise, a multiple of 90. size_px: (width, height)
+    that the result must have, or None for `display_size`; a frame of another shape is scaled to
+    cover it and cropped around the centre. Returns [H', W', 3] uint8.
     """
     height_px, width_px = frame.shape[:2]
     own = display_size(
-        width_px, height_px, pixel_aspect=pixel_aspect, rotation_deg=rotation_deg, short_side_px=short_side_px
+        width_px,
+        height_px,
+        pixel_aspect=pixel_aspect,
+        rotation_deg=rotation_deg,
+        short_side_px=short_side_px,
     )
     picture = Image.fromarray(np.ascontiguousarray(np.rot90(frame, k=rotation_deg // 90)))
     if size_px is not None and size_px != own:
@@ -79,49 +96,60 @@ def display_frame(
 
 
 def encode_jpeg(frame: NDArray[np.uint8]) -> bytes:
-    """Encode one frame [H, W, 3] uint8 RGB as JPEG without chroma subsampling. Equal pixels give equal bytes."""
+    """Encode one frame [H, W, 3] uint8 RGB as JPEG without chroma subsampling. Equal pixels give
+    equal bytes."""
     buffer = io.BytesIO()
     Image.fromarray(frame).save(buffer, format="JPEG", quality=95, subsampling=0)
     return buffer.getvalue()
 
 
 def decode_jpegs(jpegs: Sequence[bytes]) -> NDArray[np.uint8]:
-    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB. Pillow gives the same pixels as
-    torchvision, whose import takes 2 seconds."""
-    frames = [np.asarray(Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")) for jpeg in jpegs]
+    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB. Pillow
+    gives the same pixels as torchvision, whose import takes 2 seconds."""
+    frames = [
+        np.asarray(Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")) for jpeg in jpegs
+    ]
     return np.stack(frames).transpose(0, 3, 1, 2)
 
 
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    """`work` of each item in order, by four threads: while Pillow decodes, others run, though more of them gain nothing."""
+    """`work` of each item in order, by four threads: while Pillow decodes, others run, though more
+    of them gain nothing."""
     with ThreadPoolExecutor(4) as threads:
         return list(threads.map(work, items))
 
 
 def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
-    """[B, 3, H, W] -> [B, 3, size_px, size_px] uint8; frames whose short side differs from 8/7 size_px are resized to it first."""
+    """[B, 3, H, W] -> [B, 3, size_px, size_px] uint8; frames whose short side differs from 8/7
+    size_px are resized to it first."""
     short_side = round(size_px * 256 / 224)
     height, width = frames.shape[-2:]
     if min(height, width) != short_side:
         scale = short_side / min(height, width)
         height, width = (max(size_px, round(side * scale)) for side in (height, width))
         pictures = map(Image.fromarray, np.ascontiguousarray(frames.transpose(0, 2, 3, 1)))
-        resized = [np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR)) for picture in pictures]
+        resized = [
+            np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))
+            for picture in pictures
+        ]
         frames = np.stack(resized).transpose(0, 3, 1, 2)
     top, left = (height - size_px) // 2, (width - size_px) // 2
     return np.ascontiguousarray(frames[..., top : top + size_px, left : left + size_px])
 
 
 def content_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
-    """Shares of width and height that show something, in (0, 1], by a few of a video's frames; (1, 1) where nothing does."""
+    """Shares of width and height that show something, in (0, 1], by a few of a video's frames; (1,
+    1) where nothing does."""
     left, top, right, bottom = content_box(list(map(luma, spread(jpegs, SAMPLED_FRAMES))))
     return right - left, bottom - top
 
 
 def content_box(frames: Sequence[NDArray[np.uint8]]) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of what shows something, as shares of width and height; (0, 0, 1, 1) where nothing does.
+    """Left, top, right and bottom of what shows something, as shares of width and height; (0, 0, 1,
+    1) where nothing does.
 
-    frames: [H, W] luma of one frame or more. Rows and columns belong to a bar if they are at an edge and near black in every frame."""
+    frames: [H, W] luma of one frame or more. Rows and columns belong to a bar if they are at an
+    edge and near black in every frame."""
     brightest = np.max([frame for frame in frames if frame.shape == frames[0].shape], axis=0)
     first, last = _shown(brightest)
     left, right = _shown(brightest[first:last].T)
@@ -136,16 +164,20 @@ def spread(jpegs: Sequence[bytes], count: int) -> list[bytes]:
 
 
 def noise_level(jpegs: Sequence[bytes]) -> float:
-    """Standard deviation of noise in grey levels, of 255, from the quietest tenth of the blocks of three frames: texture is local.
+    """Standard deviation of noise in grey levels, of 255, from the quietest tenth of the blocks of
+    three frames: texture is local.
 
-    The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block of 16 x 16 pixels; 0 for smaller pictures.
+    The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block of 16 x 16
+    pixels; 0 for smaller pictures.
     """
     levels, side = [], 16
     for frame in (luma(jpeg).astype(np.float64) for jpeg in spread(jpegs, 3)):
         across = frame[:, :-2] - 2 * frame[:, 1:-1] + frame[:, 2:]
         both = np.abs(across[:-2] - 2 * across[1:-1] + across[2:])
         down, wide = (size // side for size in both.shape)
-        blocks = both[: down * side, : wide * side].reshape(down, side, wide, side).mean(axis=(1, 3))
+        blocks = (
+            both[: down * side, : wide * side].reshape(down, side, wide, side).mean(axis=(1, 3))
+        )
         shown = blocks[blocks > 0]  # bars have none
         levels.append(np.sqrt(np.pi / 2) / 6 * np.quantile(shown, 0.1) if len(shown) else 0.0)
     return float(np.median(levels))
@@ -159,7 +191,8 @@ def luma(jpeg: bytes) -> NDArray[np.uint8]:
 
 def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
     """The first row that is no bar, and the one behind the last."""
-    # near black to 95 %, so that a logo or subtitle on a bar leaves it one; noise of compression next to an edge stays below 24
+    # near black to 95 %, so that a logo or subtitle on a bar leaves it one; noise of compression
+    # next to an edge stays below 24
     lit = np.flatnonzero(np.percentile(rows, 95, axis=1) > 24)
     if not len(lit):
         return 0, len(rows)
@@ -171,18 +204,26 @@ def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
     return (first, last) if first < last else (0, len(rows))
 
 
-def frame_hashes(jpegs: Sequence[bytes], part: tuple[slice, slice] = (slice(None), slice(None))) -> Hashes:
-    """[T], the hashes of the frames of one video, whose bars are the same throughout. part: rows and columns that are hashed."""
+def frame_hashes(
+    jpegs: Sequence[bytes], part: tuple[slice, slice] = (slice(None), slice(None))
+) -> Hashes:
+    """[T], the hashes of the frames of one video, whose bars are the same throughout. part: rows
+    and columns that are hashed."""
     box = content_box([luma(jpeg)[part] for jpeg in spread(jpegs, SAMPLED_FRAMES)])
     return np.array(in_threads(lambda jpeg: picture_hash(luma(jpeg)[part], box), jpegs), np.uint64)
 
 
-def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)) -> int:
-    """The hash of one picture [H, W], or NO_HASH: a bit for each low coefficient above their median. box: its `content_box`."""
+def picture_hash(
+    grey: NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)
+) -> int:
+    """The hash of one picture [H, W], or NO_HASH: a bit for each low coefficient above their
+    median. box: its `content_box`."""
     height, width = grey.shape
     left, top, right, bottom = box
     area = (left * width, top * height, right * width, bottom * height)
-    small = Image.fromarray(grey).resize((HASH_SIDE_PX, HASH_SIDE_PX), Image.Resampling.BOX, box=area)
+    small = Image.fromarray(grey).resize(
+        (HASH_SIDE_PX, HASH_SIDE_PX), Image.Resampling.BOX, box=area
+    )
     coefficients = (_COSINES @ np.asarray(small, np.float64) @ _COSINES.T).ravel()
     if np.median(np.abs(coefficients)) < 12:  # noise would decide the bits
         return NO_HASH
@@ -190,8 +231,9 @@ def picture_hash(grey: NDArray[np.uint8], box: tuple[float, float, float, float]
 
 
 def same_pictures(query: Hashes, reference: Hashes, *, radius: int) -> int:
-    """How many different pictures two videos [T] and [T'] share at one offset: those of the reference whose hashes are within
-    `radius` bits of the query's. A still scene is one picture, however many frames show it."""
+    """How many different pictures two videos [T] and [T'] share at one offset: those of the
+    reference whose hashes are within `radius` bits of the query's. A still scene is one picture,
+    however many frames show it."""
     known = (query != NO_HASH)[:, None] & (reference != NO_HASH)
     rows, columns = np.nonzero(known & (np.bitwise_count(query[:, None] ^ reference) <= radius))
     order, most = np.argsort(columns - rows, kind="stable"), 0

@@ -1,4 +1,5 @@
-"""Which videos there are, and how they become files and frames: settings of sources, downloads and sampling."""
+"""Which videos there are, and how they become files and frames: settings of sources, downloads and
+sampling."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,12 +12,14 @@ Split = Literal["train", "validation", "test"]
 CopyEdits = Literal["usual", "hard"]
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 PARTS = ("", "-train", "-held-out")
-"""What the names of a source's videos may have behind the name in the configuration; no other source may have such a name."""
+"""What the names of a source's videos may have behind the name in the configuration; no other
+source may have such a name."""
 
 
 class FilesSource(Settings):
-    """`folder`: all files below `path` that have a video's suffix; one that turns out not to be a video becomes a failed row.
-    `list`: a CSV or Parquet file with a column `url`, `video_id` (of YouTube) or both; an address without an id is the id, and shown."""
+    """`folder`: all files below `path` that have a video's suffix; one that turns out not to be a
+    video becomes a failed row. `list`: a CSV or Parquet file with a column `url`, `video_id` (of
+    YouTube) or both; an address without an id is the id, and shown."""
 
     kind: Literal["folder", "list"]
     name: SourceName
@@ -25,15 +28,17 @@ class FilesSource(Settings):
 
 
 class NamedSource(Settings):
-    """`demo_corpus`: the generated, labelled corpus; becomes the sources NAME-train, NAME-validation and NAME-test.
-    `benchmark`: all videos of a shipped benchmark whose ids are YouTube's, e.g. fivr-200k, to test on; `name` is its name."""
+    """`demo_corpus`: the generated, labelled corpus; becomes the sources NAME-train,
+    NAME-validation and NAME-test. `benchmark`: all videos of a shipped benchmark whose ids are
+    YouTube's, e.g. fivr-200k, to test on; `name` is its name."""
 
     kind: Literal["demo_corpus", "benchmark"]
     name: SourceName
 
 
 class OwnVideosSource(Settings):
-    """A folder of unlabelled clips; held-out clips and edited copies of them become validation and test benchmarks."""
+    """A folder of unlabelled clips; held-out clips and edited copies of them become validation and
+    test benchmarks."""
 
     kind: Literal["own_videos"]
     name: SourceName
@@ -41,7 +46,8 @@ class OwnVideosSource(Settings):
     validation_rate: Rate = 0.15
     test_rate: Rate = 0.3
     scenes: Path | None = None
-    """a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all held out"""
+    """a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all
+    held out"""
     edits: CopyEdits = "usual"
     """of the held-out clips; `hard`: each is altered by several strong edits at once"""
 
@@ -76,7 +82,8 @@ class DownloadConfig(Settings):
     cookies_file: Path | None = None
     workers: int = Field(default=4, ge=1, le=64, description="videos of a shard fetched at once")
     folder: Path | None = None
-    """where files are kept, if not in `downloads` of the data root; needed where that is an object store"""
+    """where files are kept, if not in `downloads` of the data root; needed where that is an object
+    store"""
 
     def identity_fields(self) -> dict[str, Any]:
         """What determines which file a video becomes; the rest only says how it is fetched."""

@@ -16,11 +16,53 @@ from hapvr.errors import DataError, without_logins
 from hapvr.files import PART_SUFFIX, require_regular
 from hapvr.settings import first_line
 
-VIDEO_SUFFIXES = frozenset({
-    ".264", ".265", ".3g2", ".3gp", ".asf", ".avi", ".divx", ".dv", ".f4v", ".flv", ".gif", ".h264", ".h265", ".hevc", ".ivf",
-    ".lrv", ".m1v", ".m2ts", ".m2v", ".m4v", ".mjpeg", ".mkv", ".mod", ".mov", ".mp4", ".mpe", ".mpeg", ".mpg", ".mpv", ".mts",
-    ".mxf", ".ogm", ".ogv", ".qt", ".rm", ".rmvb", ".tod", ".ts", ".vob", ".webm", ".wmv", ".wtv", ".y4m",
-})  # fmt: skip
+VIDEO_SUFFIXES = frozenset(
+    {
+        ".264",
+        ".265",
+        ".3g2",
+        ".3gp",
+        ".asf",
+        ".avi",
+        ".divx",
+        ".dv",
+        ".f4v",
+        ".flv",
+        ".gif",
+        ".h264",
+        ".h265",
+        ".hevc",
+        ".ivf",
+        ".lrv",
+        ".m1v",
+        ".m2ts",
+        ".m2v",
+        ".m4v",
+        ".mjpeg",
+        ".mkv",
+        ".mod",
+        ".mov",
+        ".mp4",
+        ".mpe",
+        ".mpeg",
+        ".mpg",
+        ".mpv",
+        ".mts",
+        ".mxf",
+        ".ogm",
+        ".ogv",
+        ".qt",
+        ".rm",
+        ".rmvb",
+        ".tod",
+        ".ts",
+        ".vob",
+        ".webm",
+        ".wmv",
+        ".wtv",
+        ".y4m",
+    }
+)
 MAX_ID_LENGTH = 1024
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _ESCAPED_BYTE = re.compile(rb"\\x([89a-f][0-9a-f])")
@@ -30,15 +72,17 @@ _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ManifestEntry:
-    """One video. video_id: "<source>/<name>", NFC. uri: a local path (`path_of_text`), an http(s) URL, or youtube:<id>."""
+    """One video. video_id: "<source>/<name>", NFC. uri: a local path (`path_of_text`), an http(s)
+    URL, or youtube:<id>."""
 
     video_id: str
     uri: str
 
 
 def files_below(root: Path, *, of: str = "") -> list[Path]:
-    """All files but hidden ones and those in hidden or linked folders, and, with a warning, in those that may not be read. of: begins
-    the message of the DataError for a folder that is missing or cannot be read."""
+    """All files but hidden ones and those in hidden or linked folders, and, with a warning, in
+    those that may not be read. of: begins the message of the DataError for a folder that is missing
+    or cannot be read."""
 
     def refuse(error: OSError) -> None:
         said = f"{of}{error.filename} cannot be listed ({error.strerror})"
@@ -54,19 +98,25 @@ def files_below(root: Path, *, of: str = "") -> list[Path]:
 
 
 def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
-    """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is judged later, as a row. Files whose
-    suffix says nothing are named in a warning. Links to files outside of it, and to others of these, are left out. Raises DataError
-    as `files_below` does, and where there is no video."""
+    """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is
+    judged later, as a row. Files whose suffix says nothing are named in a warning. Links to files
+    outside of it, and to others of these, are left out. Raises DataError as `files_below` does, and
+    where there is no video."""
     top, found = root.resolve(), files_below(root, of=f"source {source}: ")
     # unlike Path.resolve, realpath takes links that point at each other in a circle
     places = {top / one.relative_to(root) for one in found if not one.is_symlink()}
     linked = {one: Path(os.path.realpath(one)) for one in found if one.is_symlink()}
-    left_out = {one for one in linked if not linked[one].is_relative_to(top) or linked[one] in places}
+    left_out = {
+        one for one in linked if not linked[one].is_relative_to(top) or linked[one] in places
+    }
     found = [one for one in found if one not in left_out]
     videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
     if not videos:
         others = f"only {len(found)} other files" if found else "it is empty"
-        raise DataError(f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, .mkv or .webm")
+        raise DataError(
+            f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, "
+            ".mkv or .webm"
+        )
     _name_others(f"source {source}", {*found} - {*videos}, ("video",))
     return entries_of_files(videos, root=root, source=source)
 
@@ -77,7 +127,8 @@ def is_picture(path: Path) -> bool:
 
 
 def query_files(folder: Path) -> list[Path]:
-    """Videos and pictures below a folder, sorted; a warning counts other files. Raises DataError as `files_below` does."""
+    """Videos and pictures below a folder, sorted; a warning counts other files. Raises DataError as
+    `files_below` does."""
     found = files_below(folder)
     used = [one for one in found if is_picture(one) or one.suffix.lower() in VIDEO_SUFFIXES]
     _name_others(str(folder), {*found} - {*used}, ("video", "image"))
@@ -85,24 +136,34 @@ def query_files(folder: Path) -> list[Path]:
 
 
 def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> None:
-    """Warn of files that are left out, by suffix. kinds: beginnings of the media types that may be meant, beside unknown ones."""
+    """Warn of files that are left out, by suffix. kinds: beginnings of the media types that may be
+    meant, beside unknown ones."""
     others = (
-        one for one in files if one.suffix != PART_SUFFIX and (guess_type(one.name)[0] or kinds[0]).startswith(kinds)
+        one
+        for one in files
+        if one.suffix != PART_SUFFIX and (guess_type(one.name)[0] or kinds[0]).startswith(kinds)
     )
     if counted := sorted(Counter(one.suffix.lower() or "no suffix" for one in others).items()):
         named = ", ".join(f"{number} with {suffix}" for suffix, number in counted[:9])
         warnings.warn(f"{where}: files are left out: {named}; only known suffixes are read")
 
 
-def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple[ManifestEntry, ...]:
-    """Entries of files below root, sorted by video id; control characters and bytes that are not UTF-8 are escaped.
+def entries_of_files(
+    files: Iterable[Path], *, root: Path, source: str
+) -> tuple[ManifestEntry, ...]:
+    """Entries of files below root, sorted by video id; control characters and bytes that are not
+    UTF-8 are escaped.
 
-    An id that would be too long ends in a digest of the name, as do all but one of files whose names differ only in their Unicode form."""
+    An id that would be too long ends in a digest of the name, as do all but one of files whose
+    names differ only in their Unicode form."""
     names = {text_of_path(path.relative_to(root)): path for path in files}
     entries: dict[str, ManifestEntry] = {}
-    # of names that are equal in normal form, the one that is in this form comes first and has the plain id
+    # of names that are equal in normal form, the one that is in this form comes first and has the
+    # plain id
     for name in sorted(names, key=lambda text: (not unicodedata.is_normalized("NFC", text), text)):
-        readable = _CONTROLS_OR_SURROGATES.sub(lambda found: found[0].encode("unicode_escape").decode(), name)
+        readable = _CONTROLS_OR_SURROGATES.sub(
+            lambda found: found[0].encode("unicode_escape").decode(), name
+        )
         video_id = f"{source}/{unicodedata.normalize('NFC', readable)}"
         if len(video_id) > MAX_ID_LENGTH or video_id in entries:
             video_id = _shortened(video_id, name)
@@ -111,10 +172,11 @@ def entries_of_files(files: Iterable[Path], *, root: Path, source: str) -> tuple
 
 
 def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
-    """Videos of a CSV or Parquet file with a column `url`, `video_id` or both, in its order; repeated rows count once.
+    """Videos of a CSV or Parquet file with a column `url`, `video_id` or both, in its order;
+    repeated rows count once.
 
-    A row without a URL needs an 11-character YouTube id; one without an id is named by its percent-quoted URL. Raises DataError
-    naming the first wrong row."""
+    A row without a URL needs an 11-character YouTube id; one without an id is named by its
+    percent-quoted URL. Raises DataError naming the first wrong row."""
     import polars as pl  # those who only ask which files are videos need none
 
     from hapvr.tables import TABLE_ERRORS, read_user_table
@@ -123,7 +185,8 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
         table = read_user_table(path)
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DataError(
-            f"source {source}: {path} is not a readable CSV or Parquet file: {first_line(error)}; set the source's path to one"
+            f"source {source}: {path} is not a readable CSV or Parquet file: "
+            f"{first_line(error)}; set the source's path to one"
         ) from error
     if {"url", "video_id"}.isdisjoint(table.columns):
         said = f"wanted columns `url`, `video_id` or both, got {', '.join(table.columns)!r:.120}"
@@ -135,7 +198,10 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
             known = entries.setdefault(entry.video_id, entry)
             if known.uri != entry.uri:
                 shown = without_logins(known.uri)
-                raise DataError(f"id {entry.video_id!r} already stands for {shown}; give each row an id of its own")
+                raise DataError(
+                    f"id {entry.video_id!r} already stands for {shown}; give each row an id "
+                    "of its own"
+                )
         except DataError as error:
             raise DataError(f"source {source}: {path.name} row {number}: {error}") from error
     return tuple(entries.values())
@@ -152,18 +218,23 @@ def text_of_path(path: Path) -> str:
 
 
 def read_lines(path: Path, *, folder: Path) -> list[str]:
-    """The lines of a list of videos without blank ones and comments: what begins with # and names no file in the folder. Raises
-    OSError, ValueError."""
+    """The lines of a list of videos without blank ones and comments: what begins with # and names
+    no file in the folder. Raises OSError, ValueError."""
     require_regular(path)
     lines = map(str.strip, path.read_text(encoding="utf-8-sig").splitlines())
     return [line for line in lines if line and (line[0] != "#" or os.path.exists(folder / line))]
 
 
 def path_of_text(text: str) -> Path:
-    """The path that `text_of_path` made this text of: that of an escaped name, if only a file of that name is there."""
+    """The path that `text_of_path` made this text of: that of an escaped name, if only a file of
+    that name is there."""
     path = Path(text)
     if _ESCAPED_BYTE.search(os.fsencode(text)) and not os.path.exists(path):
-        escaped = Path(os.fsdecode(_ESCAPED_BYTE.sub(lambda byte: bytes([int(byte[1], 16)]), os.fsencode(text))))
+        escaped = Path(
+            os.fsdecode(
+                _ESCAPED_BYTE.sub(lambda byte: bytes([int(byte[1], 16)]), os.fsencode(text))
+            )
+        )
         return escaped if os.path.exists(escaped) else path
     return path
 
@@ -171,17 +242,27 @@ def path_of_text(text: str) -> Path:
 def validate_video_id(video_id: str) -> str:
     """The id itself if it can safely name a video. Raises DataError otherwise."""
     parts = video_id.split("/")
-    plain = unicodedata.is_normalized("NFC", video_id) and not _CONTROLS_OR_SURROGATES.search(video_id)
-    if not plain or len(parts) < 2 or not {"", ".", ".."}.isdisjoint(parts) or len(video_id) > MAX_ID_LENGTH:
+    plain = unicodedata.is_normalized("NFC", video_id) and not _CONTROLS_OR_SURROGATES.search(
+        video_id
+    )
+    if (
+        not plain
+        or len(parts) < 2
+        or not {"", ".", ".."}.isdisjoint(parts)
+        or len(video_id) > MAX_ID_LENGTH
+    ):
         raise DataError(
-            f"video id {video_id!r}: wanted <source>/<name> of at most {MAX_ID_LENGTH} characters, in Unicode normal form C, "
-            "without control characters, and with no part between slashes that is empty, '.' or '..'; rename the video"
+            f"video id {video_id!r}: wanted <source>/<name> of at most {MAX_ID_LENGTH} "
+            "characters, in Unicode normal form C, "
+            "without control characters, and with no part between slashes that is empty, '.' "
+            "or '..'; rename the video"
         )
     return video_id
 
 
 def _shortened(video_id: str, name: str) -> str:
-    """An id of allowed length that ends in a digest of the name, so that it is the same in the next scan."""
+    """An id of allowed length that ends in a digest of the name, so that it is the same in the next
+    scan."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
     return f"{video_id[: MAX_ID_LENGTH - len(digest) - 1]}~{digest}"
 
@@ -193,7 +274,8 @@ def list_entry(video_id: str | None, url: str | None, *, source: str) -> Manifes
     shown = without_logins(link) or name
     if not (_URL.fullmatch(link) if link else _YOUTUBE_ID.fullmatch(name)):
         raise DataError(
-            f"wanted columns `url`, `video_id` or both, with an http(s) URL or an 11-character YouTube id, got {shown!r}"
+            f"wanted columns `url`, `video_id` or both, with an http(s) URL or an "
+            f"11-character YouTube id, got {shown!r}"
         )
     full_id = f"{source}/{name or quote(shown, safe=':?=&+')}"
     if not name and len(full_id) > MAX_ID_LENGTH:

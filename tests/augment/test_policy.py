@@ -12,7 +12,8 @@ from hapvr.seeding import numpy_rng
 
 
 def numbered_frames(num_frames, *, height_px=64, width_px=96):
-    """[N, 3, H, W] uint8: frame n has the level n + 1 everywhere, so that any crop tells which frame it is."""
+    """[N, 3, H, W] uint8: frame n has the level n + 1 everywhere, so that any crop tells which
+    frame it is."""
     levels = torch.arange(1, num_frames + 1, dtype=torch.uint8)
     return levels[:, None, None, None].expand(num_frames, 3, height_px, width_px).contiguous()
 
@@ -36,7 +37,8 @@ def plain(monkeypatch):
 
 @pytest.mark.parametrize("view", ["weak", "strong"])
 def test_views_are_drawn_again_bit_for_bit(view):
-    """Equal arguments give equal bytes whatever the global generators do, which stay as they were; others differ."""
+    """Equal arguments give equal bytes whatever the global generators do, which stay as they were;
+    others differ."""
     frames = textured_frames(30)
     kept = frames.clone()
     first = draw(view, frames)
@@ -59,9 +61,12 @@ def test_views_have_the_asked_for_shape(view, num_available, size):
 
 
 def test_weak_view_is_a_crop_of_successive_frames():
-    """Levels that say column, row and number of a frame show what was cropped, and that half of the clips are mirrored."""
+    """Levels that say column, row and number of a frame show what was cropped, and that half of the
+    clips are mirrored."""
     rows, columns = torch.meshgrid(torch.arange(64), torch.arange(96), indexing="ij")
-    frames = torch.stack([torch.stack([columns, rows, torch.full_like(rows, n)]) for n in range(30)]).to(torch.uint8)
+    frames = torch.stack(
+        [torch.stack([columns, rows, torch.full_like(rows, n)]) for n in range(30)]
+    ).to(torch.uint8)
     flips = []
     for view_index in range(40):
         across, down, numbers = draw("weak", frames, view_index=view_index).float().unbind(1)
@@ -75,11 +80,16 @@ def test_weak_view_is_a_crop_of_successive_frames():
 
 @pytest.mark.parametrize("num_available", [1, 7, 40])
 def test_strong_view_shows_frames_of_the_video(plain, num_available):
-    """Without changes of colour each frame is one of the video's, black or noise, and not all are black or noise."""
+    """Without changes of colour each frame is one of the video's, black or noise, and not all are
+    black or noise."""
     for view_index in range(60):
         clip = draw("strong", numbered_frames(num_available), view_index=view_index)
         levels = [set(frame.unique().tolist()) for frame in clip]
-        shown = [level for level in levels if len(level) == 1 and level <= set(range(1, num_available + 1))]
+        shown = [
+            level
+            for level in levels
+            if len(level) == 1 and level <= set(range(1, num_available + 1))
+        ]
         assert shown
         assert all(level == {0} or len(level) > 100 for level in levels if level not in shown)
 
@@ -119,7 +129,9 @@ def test_donors_are_chosen_by_their_probability():
 @pytest.mark.parametrize("name", ["text", "emoji", "blur"])
 def test_draw_overlays_changes_frames_one_by_one_at_their_rates(name, monkeypatch):
     """Each kind is drawn per frame with its own probability."""
-    monkeypatch.setattr(policy, "OVERLAY_PROBABILITIES", {"text": 0, "emoji": 0, "blur": 0, name: 0.3})
+    monkeypatch.setattr(
+        policy, "OVERLAY_PROBABILITIES", {"text": 0, "emoji": 0, "blur": 0, name: 0.3}
+    )
     frames = textured_frames(200, height_px=48, width_px=48)
     kept = frames.clone()
     result = draw_overlays(frames, rng=np.random.default_rng(1))

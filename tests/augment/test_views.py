@@ -7,12 +7,20 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.augment import views
-from hapvr.augment.views import BLANK, NOISE, crop_or_loop, draw_temporal, draw_window, shuffle_dropout
+from hapvr.augment.views import (
+    BLANK,
+    NOISE,
+    crop_or_loop,
+    draw_temporal,
+    draw_window,
+    shuffle_dropout,
+)
 
 
 @given(num_available=st.integers(1, 300), num_frames=st.integers(1, 40), seed=st.integers(0, 99))
 def test_draw_window_lies_inside_the_video(num_available, num_frames, seed):
-    """Consecutive frames, twice the clip's length; a shorter video is repeated from its first frame on."""
+    """Consecutive frames, twice the clip's length; a shorter video is repeated from its first frame
+    on."""
     window = draw_window(num_available, num_frames=num_frames, rng=np.random.default_rng(seed))
     length = min(num_available, 2 * num_frames)
     assert len(window) == 2 * num_frames
@@ -31,20 +39,26 @@ def test_draw_window_starts_in_its_part_of_the_video(num_available, num_frames, 
         parts = {"num_frames": num_frames, "part": (number, count)}
         starts.append({int(draw_window(num_available, rng=one, **parts)[0]) for one in rngs})
     last = max(0, num_available - 2 * num_frames)
-    assert all(min(later) >= max(earlier) for earlier, later in itertools.pairwise(starts) if last >= count)
+    assert all(
+        min(later) >= max(earlier) for earlier, later in itertools.pairwise(starts) if last >= count
+    )
     assert all(0 <= start <= last for part in starts for start in part)
     if last < 4:
         assert set().union(*starts) == set(range(last + 1))
 
 
 @given(
-    indices=st.lists(st.integers(-2, 50), min_size=1, max_size=60).filter(lambda values: max(values) >= 0),
+    indices=st.lists(st.integers(-2, 50), min_size=1, max_size=60).filter(
+        lambda values: max(values) >= 0
+    ),
     num_frames=st.integers(1, 30),
     seed=st.integers(0, 9),
 )
 def test_crop_or_loop_gives_a_stretch_with_real_frames(indices, num_frames, seed):
     """Long enough input is cut, short input repeated; a real frame is always in it."""
-    clip = crop_or_loop(np.array(indices), num_frames=num_frames, rng=np.random.default_rng(seed)).tolist()
+    clip = crop_or_loop(
+        np.array(indices), num_frames=num_frames, rng=np.random.default_rng(seed)
+    ).tolist()
     assert len(clip) == num_frames
     if len(indices) > num_frames:
         assert any(indices[start : start + num_frames] == clip for start in range(len(indices)))
@@ -62,7 +76,9 @@ def segments(indices):
 def test_shuffle_dropout_without_dropping_reorders_segments():
     """All frames are there, in segments of at least four but for the last."""
     window = np.arange(56)
-    result = shuffle_dropout(window, max_segment_frames=14, rng=np.random.default_rng(0), shuffled=1, dropped=0)
+    result = shuffle_dropout(
+        window, max_segment_frames=14, rng=np.random.default_rng(0), shuffled=1, dropped=0
+    )
     assert sorted(result) == window.tolist()
     parts = segments(result)
     assert len(parts) > 2
@@ -70,11 +86,14 @@ def test_shuffle_dropout_without_dropping_reorders_segments():
 
 
 def test_shuffle_dropout_without_shuffling_keeps_the_order():
-    """Dropped segments are cut out or replaced; what stays is in order, and something always stays."""
+    """Dropped segments are cut out or replaced; what stays is in order, and something always
+    stays."""
     kinds = set()
     for seed in range(50):
         window = np.arange(56)
-        result = shuffle_dropout(window, max_segment_frames=14, rng=np.random.default_rng(seed), shuffled=0, dropped=1)
+        result = shuffle_dropout(
+            window, max_segment_frames=14, rng=np.random.default_rng(seed), shuffled=0, dropped=1
+        )
         real = result[result >= 0]
         assert 1 <= len(real) <= 14
         assert (np.diff(real) == 1).all()

@@ -9,8 +9,11 @@ from hapvr.search import index as index_module
 
 
 @pytest.mark.slow
-def test_files_and_fragments_are_bounded_as_shards_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty shards with a search after each: what came last is found first, and old versions go. `bench.soak` has more."""
+def test_files_and_fragments_are_bounded_as_shards_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty shards with a search after each: what came last is found first, and old versions go.
+    `bench.soak` has more."""
     monkeypatch.setattr(index_module, "KEEP_S", 0.0)
     monkeypatch.setattr(index_module, "MAX_FRAGMENTS", 6)
     monkeypatch.setattr(index_module, "MAX_PARTS", 4)

@@ -1,4 +1,5 @@
-"""`clips` benchmarks: written, read back, and refused where ids, files and labels do not agree; and the shipped ones."""
+"""`clips` benchmarks: written, read back, and refused where ids, files and labels do not agree; and
+the shipped ones."""
 
 import json
 import shutil
@@ -14,13 +15,19 @@ from hapvr.tables import read_frame, write_table
 
 
 def write(folder, *, labels=None, segments=()):
-    rows = [(file, role, "incident", "original") for file, role in (("a b.mp4", "query"), ("sub/c.mp4", "database"))]
+    rows = [
+        (file, role, "incident", "original")
+        for file, role in (("a b.mp4", "query"), ("sub/c.mp4", "database"))
+    ]
     pairs = labels or [("a b.mp4", "sub/c.mp4", "ND")]
-    return write_clips(folder, name="mine", videos=rows, labels=pairs, segments=segments, provenance={"seed": 3})
+    return write_clips(
+        folder, name="mine", videos=rows, labels=pairs, segments=segments, provenance={"seed": 3}
+    )
 
 
 def test_write_clips_round_trip(tmp_path):
-    """What was written is read back, with the tasks that the labels allow and the files of the ids."""
+    """What was written is read back, with the tasks that the labels allow and the files of the
+    ids."""
     times = (0.0, 4.5, 2.0, 6.5)
     write(tmp_path, segments=[("a b.mp4", "sub/c.mp4", *times)])
     definition = load_definition(tmp_path)
@@ -28,17 +35,28 @@ def test_write_clips_round_trip(tmp_path):
     assert definition.queries == ("mine/a b.mp4",)
     assert definition.database == ("mine/sub/c.mp4",)
     assert [task.name for task in definition.tasks] == ["DSVR", "DSVD"]
-    assert dict(definition.videos.select("video_id", "path").iter_rows())["mine/sub/c.mp4"] == "videos/sub/c.mp4"
+    assert (
+        dict(definition.videos.select("video_id", "path").iter_rows())["mine/sub/c.mp4"]
+        == "videos/sub/c.mp4"
+    )
     assert definition.provenance == {"seed": 3}
     assert not list(tmp_path.glob(f"*{PART_SUFFIX}"))
 
 
 def test_parts_and_whole_copies_do_not_count_against_each_other(tmp_path):
-    """Either leaves the ranking of the other's task, so both tasks are perfect though both copies come before the third video."""
-    rows = [(file, "query" if file == "a.mp4" else "database", "", "") for file in ("a.mp4", "b.mp4", "c.mp4", "d.mp4")]
+    """Either leaves the ranking of the other's task, so both tasks are perfect though both copies
+    come before the third video."""
+    rows = [
+        (file, "query" if file == "a.mp4" else "database", "", "")
+        for file in ("a.mp4", "b.mp4", "c.mp4", "d.mp4")
+    ]
     labels = [("a.mp4", "b.mp4", "DS"), ("a.mp4", "c.mp4", "part")]
-    made = write_clips(tmp_path, name="mine", videos=rows, labels=labels, segments=[], provenance={})
-    scores = pl.DataFrame({"query_id": made.queries * 3, "reference_id": made.database, "similarity": [0.8, 0.9, 0.1]})
+    made = write_clips(
+        tmp_path, name="mine", videos=rows, labels=labels, segments=[], provenance={}
+    )
+    scores = pl.DataFrame(
+        {"query_id": made.queries * 3, "reference_id": made.database, "similarity": [0.8, 0.9, 0.1]}
+    )
     assert evaluate(made, scores).metrics == {"DSVR": 1, "DSVD": 1, "parts": 1}
 
 
@@ -60,13 +78,21 @@ def test_write_clips_refuses(tmp_path, options, message):
 
 @pytest.mark.parametrize("table", ["videos", "labels", "segments"])
 def test_a_damaged_table_is_named(tmp_path, table):
-    """No column, one of another type, no values, and a file that is no table; the benchmark then counts as missing."""
+    """No column, one of another type, no values, and a file that is no table; the benchmark then
+    counts as missing."""
     write(tmp_path, segments=[("a b.mp4", "sub/c.mp4", 0.0, 4.5, 2.0, 6.5)])
     path = tmp_path / f"{table}.parquet"
     whole = read_frame(path)
     column = whole.columns[0]
-    changed = [whole.with_columns(pl.Series(column, [value] * len(whole), strict=False)) for value in (None, 5, "../x")]
-    for frame in [*changed, whole.drop(column), whole.with_columns(pl.lit(None, pl.String).alias(column))]:
+    changed = [
+        whole.with_columns(pl.Series(column, [value] * len(whole), strict=False))
+        for value in (None, 5, "../x")
+    ]
+    for frame in [
+        *changed,
+        whole.drop(column),
+        whole.with_columns(pl.lit(None, pl.String).alias(column)),
+    ]:
         write_table(frame.to_arrow(), path)
         with pytest.raises(DataError, match=rf"benchmark mine|{table}"):
             load_definition(tmp_path)
@@ -102,7 +128,9 @@ def test_a_damaged_definition_is_refused(tmp_path):
         load_definition(folder)
     (folder / "benchmark.json").write_text(json.dumps(head))
     videos = read_frame(path := folder / "videos.parquet")
-    write_table(videos.with_columns(pl.col("role").replace("database", "distractor")).to_arrow(), path)
+    write_table(
+        videos.with_columns(pl.col("role").replace("database", "distractor")).to_arrow(), path
+    )
     with pytest.raises(DataError, match="role 'distractor'; wanted roles query"):
         load_definition(folder)
     (folder / "labels.parquet").write_text("not a table")

@@ -9,25 +9,33 @@ from hapvr.errors import DataError
 
 
 def test_what_is_not_in_the_file_is_not_read(tmp_path):
-    """External raw storage and virtual datasets may name any file of this machine, and none is opened; fill values and
-    compressed zeros claim gigabytes and store nothing."""
+    """External raw storage and virtual datasets may name any file of this machine, and none is
+    opened; fill values and compressed zeros claim gigabytes and store nothing."""
     path, secret, shape = tmp_path / "features.hdf5", tmp_path / "secret.bin", (2, 9, 16)
     secret.write_bytes(np.full(shape, 7, dtype=np.float32).tobytes())
     with h5py.File(tmp_path / "source.hdf5", "w") as content:
         content["x"] = np.full(shape, 7, dtype=np.float32)
     with h5py.File(path, "w") as content:
         content["good"] = np.ones(shape, dtype=np.float32)
-        content.create_dataset("external", shape, np.float32, external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
+        content.create_dataset(
+            "external", shape, np.float32, external=[(str(secret), 0, h5py.h5f.UNLIMITED)]
+        )
         layout = h5py.VirtualLayout(shape, np.float32)
         layout[:] = h5py.VirtualSource(str(tmp_path / "source.hdf5"), "x", shape=shape)
         content.create_virtual_dataset("virtual", layout)
         content.create_dataset("filled", (10_000_000, 9, 16), np.float32, fillvalue=1.0)
-        content.create_dataset("zeros", data=np.zeros((3000, 9, 16), np.float32), compression="gzip")
-        content.create_dataset("huge", (10_000_000, 9, 16), np.float32, chunks=(1000, 9, 16), fillvalue=1.0)
+        content.create_dataset(
+            "zeros", data=np.zeros((3000, 9, 16), np.float32), compression="gzip"
+        )
+        content.create_dataset(
+            "huge", (10_000_000, 9, 16), np.float32, chunks=(1000, 9, 16), fillvalue=1.0
+        )
         content["empty"] = h5py.Empty(np.float32)
     video_ids, shape = survey_hdf5(path)
     assert shape == (9, 16)
-    found = {video_id: reason for video_id, _, reason, _ in read_hdf5_features(path, video_ids, shape)}
+    found = {
+        video_id: reason for video_id, _, reason, _ in read_hdf5_features(path, video_ids, shape)
+    }
     assert (found.pop("good"), found.pop("empty")) == ("", "wrong_shape")
     large = dict.fromkeys(("filled", "zeros", "huge"), "too_large")
     assert found == dict.fromkeys(("external", "virtual"), "other_file") | large

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from hapvr.benchmark.metrics import average_precision, bootstrap_micro_ap, interpolated_precision, ranks_at
+from hapvr.benchmark.metrics import (
+    average_precision,
+    bootstrap_micro_ap,
+    interpolated_precision,
+    ranks_at,
+)
 from hapvr.seeding import numpy_rng
 
 
@@ -21,7 +26,9 @@ def rankings(draw, *, max_size=30):
 def relevant_ranks(similarity, relevant, *, ties="worst"):
     """Ranks of the relevant items of a ranking in any order, ascending."""
     order = np.argsort(-similarity, kind="stable")
-    row_order, worst = ranks_at(np.flatnonzero(relevant[order]), similarity[order], np.array([], int))
+    row_order, worst = ranks_at(
+        np.flatnonzero(relevant[order]), similarity[order], np.array([], int)
+    )
     return worst if ties == "worst" else row_order
 
 
@@ -71,7 +78,9 @@ def test_relevant_ranks_of_ties():
 def test_average_precision_equals_the_loops(ranking):
     """The vectorised values equal the formulas written item by item."""
     assert score(*ranking, ties="row_order") == pytest.approx(slow_step(*ranking))
-    assert score(*ranking, ties="row_order", kind="trapezoid") == pytest.approx(slow_trapezoid(*ranking))
+    assert score(*ranking, ties="row_order", kind="trapezoid") == pytest.approx(
+        slow_trapezoid(*ranking)
+    )
 
 
 @given(rankings())
@@ -85,22 +94,28 @@ def test_tie_grouped_average_precision_equals_scikit_learn(ranking):
 
 
 def test_interpolated_precision_groups_ties():
-    """Items 3, 2, 2, 1 with hits at 3, 2 and 1: precision 1, 2/3, 3/4 at recall 1/4, 2/4, 3/4 of four relevant."""
+    """Items 3, 2, 2, 1 with hits at 3, 2 and 1: precision 1, 2/3, 3/4 at recall 1/4, 2/4, 3/4 of
+    four relevant."""
     ranks = relevant_ranks(np.array([3.0, 2, 2, 1]), np.array([True, False, True, True]))
     found = interpolated_precision(ranks, num_relevant=4, recalls=np.array([0, 0.25, 0.5, 0.75, 1]))
     np.testing.assert_allclose(found, [1, 1, 0.75, 0.75, 0])
 
 
 def test_bootstrap_micro_ap_equals_repeated_queries():
-    """Weights 2, 0, 1 give the micro-AP of a pool with the first query twice and without the second."""
+    """Weights 2, 0, 1 give the micro-AP of a pool with the first query twice and without the
+    second."""
     rng = numpy_rng("bootstrap test")
     ranked = []
     for _ in range(3):
         similarity = np.sort(rng.integers(0, 9, 20) / 8)[::-1]
         ranked.append((similarity, rng.random(20) < 0.3))
     num_relevant = np.array([hits.sum() + 1 for _, hits in ranked])
-    value = bootstrap_micro_ap(ranked, num_relevant=num_relevant, weights=np.array([[2.0, 0, 1]]), block=3)
+    value = bootstrap_micro_ap(
+        ranked, num_relevant=num_relevant, weights=np.array([[2.0, 0, 1]]), block=3
+    )
     chosen = [ranked[0], ranked[0], ranked[2]]
     similarity, relevant = (np.concatenate([pair[part] for pair in chosen]) for part in (0, 1))
     total = int(2 * num_relevant[0] + num_relevant[2])
-    assert value[0] == pytest.approx(score(similarity, relevant, kind="tie_grouped", num_relevant=total))
+    assert value[0] == pytest.approx(
+        score(similarity, relevant, kind="tie_grouped", num_relevant=total)
+    )

@@ -1,4 +1,5 @@
-"""The promotion gate's statistics: paired resamples, what counts as better, what counts as worse."""
+"""The promotion gate's statistics: paired resamples, what counts as better, what counts as
+worse."""
 
 import numpy as np
 import polars as pl
@@ -42,10 +43,14 @@ def scores(benchmark: BenchmarkDefinition, *, gain: float, seed: int) -> pl.Data
         [(query, reference) for query in benchmark.queries for reference in benchmark.database],
         schema=["query_id", "reference_id"],
         orient="row",
-    ).with_columns(pl.Series("similarity", rng.normal(size=len(benchmark.queries) * len(benchmark.database))))
+    ).with_columns(
+        pl.Series("similarity", rng.normal(size=len(benchmark.queries) * len(benchmark.database)))
+    )
     relevant = benchmark.labels.select("query_id", "reference_id", pl.lit(gain).alias("gain"))
     return frame.join(relevant, on=["query_id", "reference_id"], how="left").select(
-        "query_id", "reference_id", (pl.col("similarity") + pl.col("gain").fill_null(0.0)).alias("similarity")
+        "query_id",
+        "reference_id",
+        (pl.col("similarity") + pl.col("gain").fill_null(0.0)).alias("similarity"),
     )
 
 
@@ -54,11 +59,16 @@ def everything(benchmark: BenchmarkDefinition) -> frozenset[str]:
 
 
 def test_a_clearly_better_challenger_passes_and_the_reverse_does_not() -> None:
-    """Gain 3 against gain 1 is better on both metrics in nearly all resamples; exchanged, it is worse."""
+    """Gain 3 against gain 1 is better on both metrics in nearly all resamples; exchanged, it is
+    worse."""
     made = definition()
     weak, strong = (scores(made, gain=gain, seed=1) for gain in (1.0, 3.0))
     up, down = (
-        decide([compare(made, *two, available=everything(made), config=GATE)], target_metrics=("DSVR",), config=GATE)
+        decide(
+            [compare(made, *two, available=everything(made), config=GATE)],
+            target_metrics=("DSVR",),
+            config=GATE,
+        )
         for two in ((weak, strong), (strong, weak))
     )
     assert up.passed
@@ -69,7 +79,8 @@ def test_a_clearly_better_challenger_passes_and_the_reverse_does_not() -> None:
 
 
 def test_equal_scores_are_no_improvement() -> None:
-    """The same scores twice: the difference is exactly 0 in every resample, since draws are paired."""
+    """The same scores twice: the difference is exactly 0 in every resample, since draws are
+    paired."""
     made = definition()
     same = scores(made, gain=1.0, seed=3)
     differences = compare(made, same, same, available=everything(made), config=GATE)
@@ -93,8 +104,12 @@ def difference(name: str, value: float, *, spread: float = 0.001) -> Difference:
 def test_one_required_metric_that_got_worse_stops_a_better_target(
     drop: float, spread: float, max_drop: float, worse: bool
 ) -> None:
-    """Surely half a point down, or unsure but more than `max_drop`; a metric that is not required may fall, `parts` not."""
-    measured = {"DSVR": difference("b/DSVR", 0.2), "DSVD": difference("b/DSVD", drop, spread=spread)}
+    """Surely half a point down, or unsure but more than `max_drop`; a metric that is not required
+    may fall, `parts` not."""
+    measured = {
+        "DSVR": difference("b/DSVR", 0.2),
+        "DSVD": difference("b/DSVD", drop, spread=spread),
+    }
     gate = GATE.model_copy(update={"required_metrics": ("DSVR", "DSVD"), "max_drop": max_drop})
     verdict = decide([measured], target_metrics=("DSVR",), config=gate)
     assert (verdict.worse, verdict.passed) == ((("b/DSVD",) if worse else ()), not worse)
@@ -107,7 +122,9 @@ def test_one_required_metric_that_got_worse_stops_a_better_target(
 @given(values=st.lists(st.floats(-0.3, 0.3), min_size=1, max_size=6))
 def test_never_passes_with_a_mean_that_is_not_higher(values: list[float]) -> None:
     """Whatever the metrics, a passed gate means a higher mean of the target metrics."""
-    measured = {f"T{number}": difference(f"b/T{number}", value) for number, value in enumerate(values)}
+    measured = {
+        f"T{number}": difference(f"b/T{number}", value) for number, value in enumerate(values)
+    }
     verdict = decide([measured], target_metrics=tuple(measured), config=GATE)
     if verdict.passed:
         assert np.mean(values) > 0

@@ -52,25 +52,33 @@ def full_table(scores):
     ],
 )
 def test_evaluate_equals_the_research_release(benchmark, file, expected):
-    """The official policy gives what the release of S2VS and HAP-VR reports on the same similarities."""
+    """The official policy gives what the release of S2VS and HAP-VR reports on the same
+    similarities."""
     wanted = json.loads((GOLDEN / "expected_metrics.json").read_text())[expected]
     result = evaluate(load_definition(benchmark), golden_similarities(file), policy="official")
     assert result.metrics == pytest.approx(wanted, abs=1e-6)
 
 
 def test_evaluate_counts_what_is_missing():
-    """With a tenth of the database lost, the counts say so and the strict score is lower than the official one."""
+    """With a tenth of the database lost, the counts say so and the strict score is lower than the
+    official one."""
     definition = load_definition("fivr-5k")
     scores = golden_similarities("fivr5k_similarities_dev_missing")
-    strict, official = (evaluate(definition, scores, policy=policy) for policy in ("strict", "official"))
+    strict, official = (
+        evaluate(definition, scores, policy=policy) for policy in ("strict", "official")
+    )
     assert strict.availability == official.availability
-    assert (strict.availability["num_references"], strict.availability["num_references_scored"]) == (5000, 4498)
+    assert (
+        strict.availability["num_references"],
+        strict.availability["num_references_scored"],
+    ) == (5000, 4498)
     assert strict.tasks[0].num_relevant > official.tasks[0].num_relevant
     assert all(strict.metrics[name] < value for name, value in official.metrics.items())
 
 
 def test_evaluate_by_hand():
-    """Hits at ranks 1 and 3 for one query and 2 for the other: mAP (5/6 + 1/2) / 2; pooled ranks 1, 4, 5."""
+    """Hits at ranks 1 and 3 for one query and 2 for the other: mAP (5/6 + 1/2) / 2; pooled ranks 1,
+    4, 5."""
     definition = make_definition([(0, 0), (0, 2), (1, 1)], num_references=3)
     result = evaluate(definition, full_table([[0.9, 0.5, 0.3], [0.7, 0.4, 0.1]]))
     assert result.metrics["mAP"] == pytest.approx((5 / 6 + 1 / 2) / 2)
@@ -78,7 +86,8 @@ def test_evaluate_by_hand():
 
 
 def test_policies_by_hand():
-    """Of two positives one is missing and found first is the other: strict 1/2, official 1, frozen on the rest 1."""
+    """Of two positives one is missing and found first is the other: strict 1/2, official 1, frozen
+    on the rest 1."""
     definition = make_definition([(0, 0), (0, 4)], num_queries=2)
     scores = table([(0, r, 1 - r / 10) for r in range(4)])
     assert evaluate(definition, scores).metrics == {"mAP": 0.5, "uAP": 0.5}
@@ -95,12 +104,19 @@ def test_policies_by_hand():
         ([(0, 0), (1, 0)], [(0, 5)], {}, 1.0, 0.5),
         ([(0, 0), (1, 4)], [(0, 4), (1, 4)], {}, 1.0, 0.5),
         ([(0, 0), (1, 4)], [(0, 4), (1, 4)], {"official_empty_query": "zero"}, 0.5, 0.5),
-        ([(0, 0), (0, 4), (1, 0)], [(0, 4), (1, 4)], {"official_missing_positive": "misses"}, 0.75, 0.75),
+        (
+            [(0, 0), (0, 4), (1, 0)],
+            [(0, 4), (1, 4)],
+            {"official_missing_positive": "misses"},
+            0.75,
+            0.75,
+        ),
     ],
 )
 def test_what_is_missing_by_hand(relevant, scored, options, official, strict):
-    """A query without scores, or without positives that have some, is skipped (FIVR) or scores zero (EVVE); a positive without
-    a score leaves the ground truth, or stays there (CC_WEB_VIDEO). Under the strict policy all of it counts."""
+    """A query without scores, or without positives that have some, is skipped (FIVR) or scores zero
+    (EVVE); a positive without a score leaves the ground truth, or stays there (CC_WEB_VIDEO). Under
+    the strict policy all of it counts."""
     definition = make_definition(relevant, **options)
     scores = table([(q, r, 1 - r / 10) for q, count in scored for r in range(count)])
     found = evaluate(definition, scores, policy="official")
@@ -108,24 +124,39 @@ def test_what_is_missing_by_hand(relevant, scored, options, official, strict):
 
 
 def test_query_leaves_its_own_ranking():
-    """A query that is in the database leaves ranking and ground truth, unless the benchmark says that it stays."""
+    """A query that is in the database leaves ranking and ground truth, unless the benchmark says
+    that it stays."""
     for stays, wanted in ((False, 1 / 2), (True, (1 + 2 / 3) / 2)):
         definition = BenchmarkDefinition(
             name="own",
             queries=("q",),
             database=("q", "a", "b"),
-            labels=pl.DataFrame({"query_id": ["q", "q"], "reference_id": ["q", "b"], "label": ["yes", "yes"]}),
-            tasks=(Task(name="mAP", metric="mAP", positives=frozenset({"yes"}), query_stays=stays),),
+            labels=pl.DataFrame(
+                {"query_id": ["q", "q"], "reference_id": ["q", "b"], "label": ["yes", "yes"]}
+            ),
+            tasks=(
+                Task(name="mAP", metric="mAP", positives=frozenset({"yes"}), query_stays=stays),
+            ),
         )
-        scores = pl.DataFrame({"query_id": ["q"] * 3, "reference_id": ["q", "a", "b"], "similarity": [1.0, 0.5, 0.2]})
+        scores = pl.DataFrame(
+            {"query_id": ["q"] * 3, "reference_id": ["q", "a", "b"], "similarity": [1.0, 0.5, 0.2]}
+        )
         assert evaluate(definition, scores).metrics["mAP"] == pytest.approx(wanted)
 
 
 def test_labelled_pools():
-    """ "labelled" ranks a query's own candidates; "labelled_and_unlabelled" also those that no query labels."""
-    columns = {"query_id": ["q0", "q0", "q1"], "reference_id": ["r0", "r1", "r2"], "label": ["yes", "no", "yes"]}
+    """`labelled` ranks a query's own candidates; `labelled_and_unlabelled` also the unlabelled."""
+    columns = {
+        "query_id": ["q0", "q0", "q1"],
+        "reference_id": ["r0", "r1", "r2"],
+        "label": ["yes", "no", "yes"],
+    }
     labels = pl.DataFrame(columns)
-    for pool, ranked in (("labelled", [2, 1]), ("labelled_and_unlabelled", [4, 3]), ("database", [5, 5])):
+    for pool, ranked in (
+        ("labelled", [2, 1]),
+        ("labelled_and_unlabelled", [4, 3]),
+        ("database", [5, 5]),
+    ):
         definition = BenchmarkDefinition(
             name="pools",
             queries=("q0", "q1"),
@@ -164,19 +195,25 @@ def test_dropping_a_positive_never_raises_a_strict_score(rows, data, kind):
 @given(score_tables, st.randoms(use_true_random=False))
 def test_row_order_never_moves_the_value_of_grouped_ties(rows, random):
     """Shuffled rows give the same values, to the last bit."""
-    definition = make_definition(RELEVANT, num_queries=3, num_references=6, average_precision="tie_grouped")
+    definition = make_definition(
+        RELEVANT, num_queries=3, num_references=6, average_precision="tie_grouped"
+    )
     shuffled = random.sample(rows, len(rows))
     values = [evaluate(definition, table(order)).metrics for order in (rows, shuffled)]
     assert values[0] == values[1]
 
 
 def test_a_score_that_is_not_finite_never_helps():
-    """NaN is refused by the official policy; under strict a relevant one is a miss, another is ranked first."""
+    """NaN is refused by the official policy; under strict a relevant one is a miss, another is
+    ranked first."""
     definition = make_definition([(0, 0)], num_queries=1)
     scores = full_table([[0.9, 0.1, 0.1, 0.1, 0.1]])
     for reference, wanted in (("r0", 0.0), ("r1", 0.5)):
         broken = scores.with_columns(
-            pl.when(pl.col("reference_id") == reference).then(float("nan")).otherwise("similarity").alias("similarity")
+            pl.when(pl.col("reference_id") == reference)
+            .then(float("nan"))
+            .otherwise("similarity")
+            .alias("similarity")
         )
         result = evaluate(definition, broken)
         assert result.metrics == {"mAP": wanted, "uAP": wanted}

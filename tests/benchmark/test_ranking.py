@@ -17,12 +17,17 @@ DEFINITION = BenchmarkDefinition(
 
 
 def table(query=("a", "b"), reference=("x", "y"), similarity=(0.1, 0.2)):
-    return pl.DataFrame({"query_id": list(query), "reference_id": list(reference), "similarity": list(similarity)})
+    return pl.DataFrame(
+        {"query_id": list(query), "reference_id": list(reference), "similarity": list(similarity)}
+    )
 
 
 def test_read_pairs_of_a_file_equals_the_table(tmp_path):
-    """A Parquet file of several row groups with dictionary-encoded ids gives the pairs of the table it was written from."""
-    scores = table(similarity=(0.25, 0.5)).with_columns(pl.col("query_id", "reference_id").cast(pl.Categorical))
+    """A Parquet file of several row groups with dictionary-encoded ids gives the pairs of the table
+    it was written from."""
+    scores = table(similarity=(0.25, 0.5)).with_columns(
+        pl.col("query_id", "reference_id").cast(pl.Categorical)
+    )
     scores.write_parquet(tmp_path / "s [1].parquet", row_group_size=1)
     for source in (scores, tmp_path / "s [1].parquet", str(tmp_path / "s [1].parquet")):
         pairs = read_pairs(DEFINITION, source)
@@ -31,12 +36,16 @@ def test_read_pairs_of_a_file_equals_the_table(tmp_path):
 
 
 def test_read_pairs_drops_unknown_ids_and_marks_scores_that_are_not_finite():
-    """Rows of videos that the benchmark does not have, or without an id, are left out; bad scores are marked, not dropped."""
+    """Rows of videos that the benchmark does not have, or without an id, are left out; bad scores
+    are marked, not dropped."""
     for other in ("z", None):
         pairs = read_pairs(DEFINITION, table(query=("b", other), reference=("x", "x")))
         assert pairs["query"].to_list() == [1]
     for bad in (float("nan"), float("inf"), float("-inf"), None):
-        assert read_pairs(DEFINITION, table(similarity=(bad, 0.2)))["invalid"].to_list() == [True, False]
+        assert read_pairs(DEFINITION, table(similarity=(bad, 0.2)))["invalid"].to_list() == [
+            True,
+            False,
+        ]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +56,10 @@ def test_read_pairs_drops_unknown_ids_and_marks_scores_that_are_not_finite():
         (table().drop("similarity"), "no column 'similarity'"),
         (table().clear(), "none of 0 rows"),
         (table(query=("z", "z"), reference=("x", "y")), "none of 2 rows"),
-        (table(query=("a", "a"), reference=("x", "x")), "1 pairs are repeated, e.g. query 'a' with reference 'x'"),
+        (
+            table(query=("a", "a"), reference=("x", "x")),
+            "1 pairs are repeated, e.g. query 'a' with reference 'x'",
+        ),
     ],
 )
 def test_read_pairs_refuses(scores, message, tmp_path):

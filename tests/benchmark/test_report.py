@@ -17,12 +17,17 @@ def test_metrics_markdown_by_hand():
     ]
 
 
-@pytest.mark.parametrize(("benchmark", "row"), [("fivr-5k", "TCA_f"), ("evve", "HAP-VR"), ("cc_web_video", "ViSiL_v")])
+@pytest.mark.parametrize(
+    ("benchmark", "row"), [("fivr-5k", "TCA_f"), ("evve", "HAP-VR"), ("cc_web_video", "ViSiL_v")]
+)
 def test_published_rows_stand_beside_ours_with_their_sources(benchmark: str, row: str) -> None:
-    """Their columns are tasks that we measure; ours that they lack follow in a table of their own."""
+    """Their columns are tasks that we measure; ours that they lack follow in a table of their
+    own."""
     known = published_metrics(benchmark)
     assert set(known["task"]) <= {task.name for task in TASKS[benchmark.split("-")[0]]}
-    table, other = published_markdown(benchmark, {"ours": {known["task"][0]: 0.5, "other": 0.25}}).split("\n\n")
+    table, other = published_markdown(
+        benchmark, {"ours": {known["task"][0]: 0.5, "other": 0.25}}
+    ).split("\n\n")
     assert "| ours | 50.00 |" in table
     assert f"\n{row}: {known.filter(row=row)['source'][0]}" in table
     assert other == "|  | other |\n| --- | --- |\n| ours | 25.00 |\n"

@@ -25,7 +25,11 @@ class Features:
         return set(self.features)
 
     def read(self, video_ids, *, extras=False):
-        yield from ((video, features) for video, features in self.features.items() if video in set(video_ids))
+        yield from (
+            (video, features)
+            for video, features in self.features.items()
+            if video in set(video_ids)
+        )
 
 
 def random_features(names, *, dims=DIMS, lengths=(5, 9, 4, 30, 1, 12)):
@@ -38,7 +42,9 @@ def random_features(names, *, dims=DIMS, lengths=(5, 9, 4, 30, 1, 12)):
 
 
 def make_network(**options):
-    return SimilarityNetwork(NetworkSettings(**options), dims=DIMS, generator=torch_rng(1, "network")).eval()
+    return SimilarityNetwork(
+        NetworkSettings(**options), dims=DIMS, generator=torch_rng(1, "network")
+    ).eval()
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +57,9 @@ def make_definition(num_queries=3, num_references=11):
     database = tuple(f"r{i}" for i in range(num_references))
     labels = pl.DataFrame({"query_id": ["q0"], "reference_id": ["r0"], "label": ["ND"]})
     tasks = (Task(name="mAP", metric="mAP", positives=frozenset({"ND"})),)
-    return BenchmarkDefinition(name="small", queries=queries, database=database, labels=labels, tasks=tasks)
+    return BenchmarkDefinition(
+        name="small", queries=queries, database=database, labels=labels, tasks=tasks
+    )
 
 
 def pairwise_scores(network, definition, features):
@@ -59,7 +67,10 @@ def pairwise_scores(network, definition, features):
     with torch.inference_mode():
         for query in definition.queries:
             for reference in definition.database:
-                q, r = network.embed(features[query])[None], network.embed(features[reference])[None]
+                q, r = (
+                    network.embed(features[query])[None],
+                    network.embed(features[reference])[None],
+                )
                 rows.append(float(network.compare(q, r).video))
     return np.array(rows).reshape(len(definition.queries), -1)
 
@@ -68,15 +79,20 @@ def as_matrix(path, definition):
     table = pl.read_parquet(path).with_columns(pl.col("query_id", "reference_id").cast(pl.String))
     return np.array(
         [
-            [table.filter((pl.col("query_id") == q) & (pl.col("reference_id") == r))["similarity"].item()
-             for r in definition.database]
+            [
+                table.filter((pl.col("query_id") == q) & (pl.col("reference_id") == r))[
+                    "similarity"
+                ].item()
+                for r in definition.database
+            ]
             for q in definition.queries
         ]
-    )  # fmt: skip
+    )
 
 
 def test_score_benchmark_equals_one_pair_at_a_time(tmp_path):
-    """Every score is what the network says of that pair alone; the caller's network is not changed."""
+    """Every score is what the network says of that pair alone; the caller's network is not
+    changed."""
     definition, network = make_definition(), make_network().train()
     features = random_features(definition.video_ids)
     path = score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")
@@ -88,14 +104,24 @@ def test_score_benchmark_equals_one_pair_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda features: random_features(features, dims=DIMS * 2), r"features of q0, .*32.*wanted.*16"),
-        (lambda features: features | {"r3": features["r3"] * float("nan")}, "features of r3, .*wanted finite"),
-        (lambda features: features | {"q1": 3 * features["q1"]}, "features of q1 are no unit vectors"),
+        (
+            lambda features: random_features(features, dims=DIMS * 2),
+            r"features of q0, .*32.*wanted.*16",
+        ),
+        (
+            lambda features: features | {"r3": features["r3"] * float("nan")},
+            "features of r3, .*wanted finite",
+        ),
+        (
+            lambda features: features | {"q1": 3 * features["q1"]},
+            "features of q1 are no unit vectors",
+        ),
         (lambda features: {"r0": features["r0"]}, "0 of 3 queries and 1 of 11 references"),
     ],
 )
 def test_score_benchmark_refuses_features_that_cannot_be_scored(tmp_path, change, message):
-    """Features of another model, damaged ones, and a store without any query are errors and never rows."""
+    """Features of another model, damaged ones, and a store without any query are errors and never
+    rows."""
     definition = make_definition()
     features = change(random_features(definition.video_ids))
     with pytest.raises(DataError, match=message):
@@ -105,8 +131,12 @@ def test_score_benchmark_refuses_features_that_cannot_be_scored(tmp_path, change
 def test_score_benchmark_leaves_out_videos_without_features(tmp_path):
     """Videos without features have no rows; the evaluation counts them."""
     definition, network = make_definition(), make_network()
-    features = random_features([video for video in definition.video_ids if video not in ("q1", "r4")])
-    table = pl.read_parquet(score_benchmark(network, definition, Features(features), tmp_path / "s.parquet"))
+    features = random_features(
+        [video for video in definition.video_ids if video not in ("q1", "r4")]
+    )
+    table = pl.read_parquet(
+        score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")
+    )
     assert sorted(table["query_id"].unique()) == ["q0", "q2"]
     assert table.height == 2 * 10
     assert "r4" not in table["reference_id"]

@@ -1,4 +1,5 @@
-"""The search page in a real browser: search, two videos in step, marks, watch lists, a foreign page."""
+"""The search page in a real browser: search, two videos in step, marks, watch lists, a foreign
+page."""
 
 import csv
 import re
@@ -29,7 +30,10 @@ TIMES = "() => [...document.querySelectorAll('video')].map((video) => video.curr
 
 @pytest.fixture(scope="session")
 def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    collection, folder = make_once("served collection", fill_collection), tmp_path_factory.mktemp("page")
+    collection, folder = (
+        make_once("served collection", fill_collection),
+        tmp_path_factory.mktemp("page"),
+    )
     write_scenes(folder / "watched" / "leak.mp4", [500, *LONG[22:30], 501])
     lists = [{"name": "leaked", "path": str(folder / "watched")}]
     project = copied(collection, folder, **{"watch.lists": lists})
@@ -42,12 +46,16 @@ def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def strict(page: Page, client: Client) -> Iterator[Page]:
-    """A page that asks nobody but the service, and reports no error but that of the file that is gone."""
+    """A page that asks nobody but the service, and reports no error but that of the file that is
+    gone."""
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("console", lambda message: problems.append(message.text) if is_error(message) else None)
     foreign = re.compile(rf"^(?!{re.escape(client.address)}|blob:{re.escape(client.address)})")
-    page.on("request", lambda request: problems.append(request.url) if foreign.match(request.url) else None)
+    page.on(
+        "request",
+        lambda request: problems.append(request.url) if foreign.match(request.url) else None,
+    )
     yield page
     assert problems == []
 
@@ -66,12 +74,14 @@ def search_for(page: Page, client: Client, text: str) -> None:
 def times_are(page: Page, query: float, reference: float) -> None:
     """Both videos show these seconds."""
     page.wait_for_function(
-        f"() => {{ const [a, b] = ({TIMES})(); return Math.abs(a - {query}) < 0.3 && Math.abs(b - {reference}) < 0.3 }}"
+        f"() => {{ const [a, b] = ({TIMES})(); return Math.abs(a - {query}) < 0.3 && "
+        f"Math.abs(b - {reference}) < 0.3 }}"
     )
 
 
 def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
-    """By id; the best match opens at its part; both play in step, a click in the heat map and the keys move both."""
+    """By id; the best match opens at its part; both play in step, a click in the heat map and the
+    keys move both."""
     page = strict
     search_for(page, client, "in/long.mp4")
     expect(page.get_by_text("random weights").first).to_be_visible()
@@ -85,7 +95,8 @@ def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
     expect(tail.locator("> summary")).to_have_text("9 more that do not match")
     assert tail.locator(".result").first.is_hidden()
     page.wait_for_function(
-        "() => [...document.querySelectorAll('.result img')].slice(0, 2).every((one) => one.naturalWidth)"
+        "() => [...document.querySelectorAll('.result img')].slice(0, 2).every((one) => "
+        "one.naturalWidth)"
     )
     assert page.evaluate(NAMELESS) == []
     screenshot(page, "search-1-matches")
@@ -117,7 +128,9 @@ def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
     assert "false" not in page.locator(".view").inner_text()
 
 
-def test_a_file_is_dropped_and_its_name_stays_text(strict: Page, client: Client, tmp_path: Path) -> None:
+def test_a_file_is_dropped_and_its_name_stays_text(
+    strict: Page, client: Client, tmp_path: Path
+) -> None:
     """The query plays from the browser's own copy; markup in its name is shown as it is."""
     page = strict
     clip = write_scenes(tmp_path / "<img src=x onerror=alert(1)>.mp4", [500, 501, *LONG[25:31]])
@@ -137,7 +150,8 @@ def test_a_file_is_dropped_and_its_name_stays_text(strict: Page, client: Client,
 
 
 def test_why_a_video_is_found_or_not(strict: Page, client: Client) -> None:
-    """Below each result, and for a video that is not in the list: what `hapvr search --explain` prints."""
+    """Below each result, and for a video that is not in the list: what `hapvr search --explain`
+    prints."""
     page = strict
     page.goto(f"{client.address}/#/?id=in/long.mp4&top=1")
     page.get_by_role("button", name="Search", exact=True).click()
@@ -161,7 +175,9 @@ def test_a_query_becomes_a_watch_list(page: Page, client: Client, tmp_path: Path
         page.goto(service.address)
         page.locator("#file").set_input_files(clip)
         page.get_by_role("button", name="Watch for this clip").click()
-        expect(page.locator(".watch p")).to_contain_text(re.compile("is the watch list my-leak-[0-9a-f]{8} now"))
+        expect(page.locator(".watch p")).to_contain_text(
+            re.compile("is the watch list my-leak-[0-9a-f]{8} now")
+        )
         screenshot(page, "search-11-watch-for")
         searcher = Searcher.open(project)
         for key in searcher.collection.shards():
@@ -198,7 +214,8 @@ def test_marks_are_made_and_taken_back(strict: Page, client: Client) -> None:
 
 
 def test_watch_lists_show_what_they_found(strict: Page, client: Client) -> None:
-    """With time and part; a match is marked and the mark taken back; the pair view opens for a query that is a file."""
+    """With time and part; a match is marked and the mark taken back; the pair view opens for a
+    query that is a file."""
     page = strict
     page.goto(f"{client.address}/#/watch")
     row = page.locator("tbody tr")
@@ -225,8 +242,11 @@ def test_watch_lists_show_what_they_found(strict: Page, client: Client) -> None:
     expect(page.get_by_role("button", name="0:01\u20130:09 = 0:22\u20130:30")).to_be_visible()
 
 
-def test_with_a_token_a_case_is_worked_on_and_kept(page: Page, client: Client, tmp_path: Path) -> None:
-    """The token is asked for once, again where it is wrong; duplicates are looked for; a mark has a name; the answer is kept."""
+def test_with_a_token_a_case_is_worked_on_and_kept(
+    page: Page, client: Client, tmp_path: Path
+) -> None:
+    """The token is asked for once, again where it is wrong; duplicates are looked for; a mark has a
+    name; the answer is kept."""
     file = tmp_path / "tokens"
     file.write_text(f"anna mark {sha256(b'secret').hexdigest()}")
     file.chmod(0o600)
@@ -243,10 +263,14 @@ def test_with_a_token_a_case_is_worked_on_and_kept(page: Page, client: Client, t
         assert page.locator(".notice.warning", has_text="looked through").count() == 0
         search_for(page, service, "in/short.mp4")
         page.locator(".result").first.click()
-        page.wait_for_function("() => [...document.querySelectorAll('video')].every((one) => one.readyState >= 2)")
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('video')].every((one) => one.readyState >= 2)"
+        )
         page.locator("canvas.matrix").wait_for()
         page.keyboard.press("m")
-        expect(page.get_by_role("button", name="Match", exact=True)).to_have_attribute("aria-pressed", "true")
+        expect(page.get_by_role("button", name="Match", exact=True)).to_have_attribute(
+            "aria-pressed", "true"
+        )
         page.get_by_role("link", name="Marks").click()
         expect(page.locator("tbody tr")).to_contain_text("anna")
         search_for(page, service, "in/short.mp4")
@@ -269,9 +293,16 @@ def test_with_a_token_a_case_is_worked_on_and_kept(page: Page, client: Client, t
 
 
 def test_a_phone_shows_cards(browser: Browser, client: Client) -> None:
-    """At 390 px nothing lies beyond the right edge; rows of tables are cards whose values say what they are."""
-    client.ask("PATCH", "/pairs", body={"query": "in/short.mp4", "reference": "in/long.mp4", "mark": "not_a_match"})
-    with browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark") as context:
+    """At 390 px nothing lies beyond the right edge; rows of tables are cards whose values say what
+    they are."""
+    client.ask(
+        "PATCH",
+        "/pairs",
+        body={"query": "in/short.mp4", "reference": "in/long.mp4", "mark": "not_a_match"},
+    )
+    with browser.new_context(
+        viewport={"width": 390, "height": 844}, color_scheme="dark"
+    ) as context:
         page = context.new_page()
         search_for(page, client, "in/long.mp4")
         for view in ("results", "duplicates", "marks", "watch"):
@@ -279,12 +310,13 @@ def test_a_phone_shows_cards(browser: Browser, client: Client) -> None:
                 page.goto(f"{client.address}/#/{view}")
                 page.locator("tbody tr").first.wait_for()
                 assert page.locator("thead").first.is_hidden()
-            assert (
-                page.evaluate(
-                    """() => [...document.querySelectorAll("main *")].filter((one) => one.getBoundingClientRect().right > 390.5)
-                .map((one) => one.outerHTML)"""
-                )
-                == []
+            too_wide = page.evaluate(
+                """() => [...document.querySelectorAll("main *")]
+                    .filter((one) => one.getBoundingClientRect().right > 390.5)
+                    .map((one) => one.outerHTML)"""
             )
+            assert too_wide == []
             screenshot(page, f"search-7-phone-{view}")
-    client.ask("PATCH", "/pairs", body={"query": "in/short.mp4", "reference": "in/long.mp4", "mark": None})
+    client.ask(
+        "PATCH", "/pairs", body={"query": "in/short.mp4", "reference": "in/long.mp4", "mark": None}
+    )

@@ -1,5 +1,5 @@
-"""Calls of `hapvr` in one process: `python -m tests.commands.calls` reads a list of calls as JSON from standard input and
-prints a list of [exit code, standard output, standard error]."""
+"""Calls of `hapvr` in one process: `python -m tests.commands.calls` reads a list of calls as JSON
+from standard input and prints a list of [exit code, standard output, standard error]."""
 
 import json
 import sys
@@ -24,7 +24,8 @@ def run_until_it_answers(server: Server) -> None:
 
 
 def main() -> None:
-    """`hapvr serve` ends as soon as it answers. An error that no verb expects is printed as if Python had ended by it."""
+    """`hapvr serve` ends as soon as it answers. An error that no verb expects is printed as if
+    Python had ended by it."""
     Server.run = run_until_it_answers  # type: ignore[method-assign]
     answers = []
     for call in json.load(sys.stdin):

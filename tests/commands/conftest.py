@@ -32,7 +32,8 @@ Call = Callable[..., Outcome]
 
 
 def invoke(*arguments: str) -> Result:
-    """Call `hapvr` in this process. The command is built once: that takes 25 ms, and a call less than one."""
+    """Call `hapvr` in this process. The command is built once: that takes 25 ms, and a call less
+    than one."""
     return CliRunner().invoke(COMMAND, arguments)
 
 

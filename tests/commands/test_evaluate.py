@@ -1,4 +1,5 @@
-"""`hapvr evaluate`: published numbers from similarities, and scores from stored features and a model."""
+"""`hapvr evaluate`: published numbers from similarities, and scores from stored features and a
+model."""
 
 import json
 from pathlib import Path
@@ -23,42 +24,89 @@ from tests.conftest import GOLDEN, golden_similarities
 
 def test_evaluate_gives_the_reference_metrics(call: Call, tmp_path: Path) -> None:
     """Every metric of the research release, to 1e-6, under the official policy."""
-    wanted = json.loads((GOLDEN / "expected_metrics.json").read_text(encoding="utf-8"))["fivr5k_dev_missing"]
+    wanted = json.loads((GOLDEN / "expected_metrics.json").read_text(encoding="utf-8"))[
+        "fivr5k_dev_missing"
+    ]
     path = tmp_path / "similarities.parquet"
     golden_similarities("fivr5k_similarities_dev_missing").write_parquet(path)
-    done = call("evaluate", "--benchmark", "fivr-5k", "--similarities", path, "--policy", "official", "--json")
+    done = call(
+        "evaluate",
+        "--benchmark",
+        "fivr-5k",
+        "--similarities",
+        path,
+        "--policy",
+        "official",
+        "--json",
+    )
     assert done.code == 0, done.error
     assert {name: done.json["metrics"][name] for name in wanted} == pytest.approx(wanted, abs=1e-6)
     write_manifest_shard(DataRoot(tmp_path / "data"), "a", [])
-    given = ("--features", tmp_path / "data", "--model", "x", "--out", tmp_path / "data/manifest/a/rows.parquet")
-    assert "rows.parquet lies in the data root" in call("evaluate", "--benchmark", "fivr-5k", *given).error
+    given = (
+        "--features",
+        tmp_path / "data",
+        "--model",
+        "x",
+        "--out",
+        tmp_path / "data/manifest/a/rows.parquet",
+    )
+    assert (
+        "rows.parquet lies in the data root"
+        in call("evaluate", "--benchmark", "fivr-5k", *given).error
+    )
 
 
-def test_evaluate_normalizes_against_a_source(call: Call, small_project: Project, tmp_path: Path) -> None:
-    """Normalised metrics stand beside the raw ones: each query's scores less its similarity to the nearest other video."""
-    own_test, out = small_project.root.local_path("corpus/own-test"), tmp_path / "similarities.parquet"
+def test_evaluate_normalizes_against_a_source(
+    call: Call, small_project: Project, tmp_path: Path
+) -> None:
+    """Normalised metrics stand beside the raw ones: each query's scores less its similarity to the
+    nearest other video."""
+    own_test, out = (
+        small_project.root.local_path("corpus/own-test"),
+        tmp_path / "similarities.parquet",
+    )
     network = SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("evaluate"))
     model = save_network(network, tmp_path / "network", metadata={})
     benchmark = ("evaluate", "--benchmark", own_test)
-    scored = (*benchmark, "--features", small_project.root.url, "--model", model, "--normalize", "own-train")
+    scored = (
+        *benchmark,
+        "--features",
+        small_project.root.url,
+        "--model",
+        model,
+        "--normalize",
+        "own-train",
+    )
     assert call(*scored, "--out", tmp_path / "clip.mp4").code == 2
     done = call(*scored, "--out", out, "--json")
     assert done.code == 0, done.error
     normalized = done.json["normalized"]
     assert normalized["availability"] == done.json["availability"]
     definition = load_definition(own_test)
-    shards = [key for key in small_project.root.list_folders("features") if key.startswith("own-train-")]
+    shards = [
+        key for key in small_project.root.list_folders("features") if key.startswith("own-train-")
+    ]
     store = FeatureStore(small_project.root, shards)
     keys = shards_with_features(small_project.root, definition)
     network.eval()
     with torch.inference_mode():
-        others = [network.embed(features.float())[None] for _, features in store.read(sorted(store.available()))]
+        others = [
+            network.embed(features.float())[None]
+            for _, features in store.read(sorted(store.available()))
+        ]
         levels = {
-            query: max(float(network.compare(network.embed(features.float())[None], other).video) for other in others)
-            for query, features in BenchmarkFeatures(small_project.root, keys, definition).read(definition.queries)
+            query: max(
+                float(network.compare(network.embed(features.float())[None], other).video)
+                for other in others
+            )
+            for query, features in BenchmarkFeatures(small_project.root, keys, definition).read(
+                definition.queries
+            )
         }
     level = pl.col("query_id").replace_strict(levels, return_dtype=pl.Float64)
-    pl.read_parquet(out).with_columns(pl.col("similarity") - level).write_parquet(tmp_path / "normalized.parquet")
+    pl.read_parquet(out).with_columns(pl.col("similarity") - level).write_parquet(
+        tmp_path / "normalized.parquet"
+    )
     text = call(*scored, "--bootstrap", 20).out
     assert "| own-test (strict), normalised scores |" in text
     assert "95 % interval over queries" in text

@@ -17,17 +17,25 @@ def hdf5_file(tmp_path: Path) -> Path:
     """Features [5, 9, 32] of the first query of FIVR-5K and of its positives but one."""
     definition = load_definition("fivr-5k")
     query = definition.queries[0]
-    positives = definition.labels.filter(definition.labels["query_id"] == query)["reference_id"].unique().sort()
+    positives = (
+        definition.labels.filter(definition.labels["query_id"] == query)["reference_id"]
+        .unique()
+        .sort()
+    )
     rng = numpy_rng("features of the command line")
     path = tmp_path / "fivr.hdf5"
     with h5py.File(path, "w") as file:
         for video in dict.fromkeys([query, *positives.to_list()[1:]]):
             regions = rng.standard_normal((5, 9, 32))
-            file[video] = (regions / np.linalg.norm(regions, axis=-1, keepdims=True)).astype("float32")
+            file[video] = (regions / np.linalg.norm(regions, axis=-1, keepdims=True)).astype(
+                "float32"
+            )
     return path
 
 
-def test_import_then_evaluate_with_a_published_checkpoint(call: Call, hdf5_file: Path, tmp_path: Path) -> None:
+def test_import_then_evaluate_with_a_published_checkpoint(
+    call: Call, hdf5_file: Path, tmp_path: Path
+) -> None:
     """HDF5 and .pth in, metrics out; what the file lacks is counted as missing."""
     arguments = ("--out", tmp_path / "data", "--name", "fivr-5k", "--json")
     done = call("features", "import", hdf5_file, *arguments)
@@ -44,7 +52,14 @@ def test_import_then_evaluate_with_a_published_checkpoint(call: Call, hdf5_file:
     found = [
         call(
             "evaluate",
-            *("--benchmark", "fivr-5k", "--features", tmp_path / "data", "--model", tmp_path / model),
+            *(
+                "--benchmark",
+                "fivr-5k",
+                "--features",
+                tmp_path / "data",
+                "--model",
+                tmp_path / model,
+            ),
             *("--policy", "official", "--json"),
         ).json
         for model in ("model.pth", "network")

@@ -1,6 +1,8 @@
-"""Every verb of the command line with values that people and attackers give: one sentence, exit code 0, 1 or 2.
+"""Every verb of the command line with values that people and attackers give: one sentence, exit
+code 0, 1 or 2.
 
-The verbs and their options are read from the command itself, so a new verb is covered without a line here."""
+The verbs and their options are read from the command itself, so a new verb is covered without a
+line here."""
 
 import json
 import os
@@ -22,22 +24,86 @@ from tests.commands.conftest import COMMAND, invoke
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.scorer.bundles import make_bundle
 
-HOSTILE = ("", " ", "\n", "a\x01b", "a\0b", "'", '"; --', "²", "-1", "999999999999999999999", "NaN", "../../x", "foo://x",
-           "http://127.0.0.1:9/x", "models:/a'b@c", "models:/hapvr/²", "x" * 5000, "[", "{}", "2024-02-31", "None",
-           "\udcff.mp4")  # fmt: skip
+HOSTILE = (
+    "",
+    " ",
+    "\n",
+    "a\x01b",
+    "a\0b",
+    "'",
+    '"; --',
+    "²",
+    "-1",
+    "999999999999999999999",
+    "NaN",
+    "../../x",
+    "foo://x",
+    "http://127.0.0.1:9/x",
+    "models:/a'b@c",
+    "models:/hapvr/²",
+    "x" * 5000,
+    "[",
+    "{}",
+    "2024-02-31",
+    "None",
+    "\udcff.mp4",
+)
 BOMB = ", ".join(f"&a{number} [*a{number - 1}, *a{number - 1}]" for number in range(1, 60))
 BOMB = f"[&a0 [x, x], {BOMB}]"
 DEVICES = ("/dev/zero", "/dev/null")
-SETTINGS = ("k=[", "k=: :", "k=!!tag", "k=!!python/object:os.system", "k=\x01", "k=2024-01-01", "k=2024-99-99", "=", "k",
-            "sources.².path=x", "sources.99999999999999999999.path=x", "sources.0.path.x=1", "a..b=1", "k=" + "[" * 3000,
-            "data_root=foo://x", "data_root=http://127.0.0.1/x", 'data_root="a\\0b"', "data_root=[1]", "shard_videos=NaN",
-            "backbone.crop_px=64", f"k={BOMB}", "k=&a [*a]", "k=!!set {a}",
-            "k=!!binary aGFsbG8=", "sampling.fps=.nan", "device=cuda")  # fmt: skip
+SETTINGS = (
+    "k=[",
+    "k=: :",
+    "k=!!tag",
+    "k=!!python/object:os.system",
+    "k=\x01",
+    "k=2024-01-01",
+    "k=2024-99-99",
+    "=",
+    "k",
+    "sources.².path=x",
+    "sources.99999999999999999999.path=x",
+    "sources.0.path.x=1",
+    "a..b=1",
+    "k=" + "[" * 3000,
+    "data_root=foo://x",
+    "data_root=http://127.0.0.1/x",
+    'data_root="a\\0b"',
+    "data_root=[1]",
+    "shard_videos=NaN",
+    "backbone.crop_px=64",
+    f"k={BOMB}",
+    "k=&a [*a]",
+    "k=!!set {a}",
+    "k=!!binary aGFsbG8=",
+    "sampling.fps=.nan",
+    "device=cuda",
+)
 # Files of `damaged_files`, for the parameters of these names.
 FILES = {
-    "config": ("deep.yaml", "null.yaml", "bytes.yaml", "list.yaml", "videos", "bomb.yaml", "circle.yaml", *DEVICES),
-    "tracking_uri": ("sqlite:///empty.db", "sqlite:///cut.db", "sqlite:///absent/mlflow.db", "http://127.0.0.1:9"),
-    "model": ("bundles/empty", "bundles/list", "bundles/no-weights", "bundles/cut-weights", *DEVICES),
+    "config": (
+        "deep.yaml",
+        "null.yaml",
+        "bytes.yaml",
+        "list.yaml",
+        "videos",
+        "bomb.yaml",
+        "circle.yaml",
+        *DEVICES,
+    ),
+    "tracking_uri": (
+        "sqlite:///empty.db",
+        "sqlite:///cut.db",
+        "sqlite:///absent/mlflow.db",
+        "http://127.0.0.1:9",
+    ),
+    "model": (
+        "bundles/empty",
+        "bundles/list",
+        "bundles/no-weights",
+        "bundles/cut-weights",
+        *DEVICES,
+    ),
     "features": ("foo://x", "http://127.0.0.1/x", "cut.db", *DEVICES),
     "similarities": ("cut.db", "bundles", "cut.parquet", *DEVICES),
     "file": ("cut.parquet", *DEVICES),
@@ -63,14 +129,21 @@ def verbs() -> dict[tuple[str, ...], Any]:
 
 def benign(param: Any, folder: Path) -> str:
     """A value that is well formed and names nothing that is there."""
-    return {"config": str(folder / "config.yaml"), "benchmark": "svd", "version": "1", "copies": "1"}.get(
-        param.name, str(folder / "absent" / param.name)
-    )
+    return {
+        "config": str(folder / "config.yaml"),
+        "benchmark": "svd",
+        "version": "1",
+        "copies": "1",
+    }.get(param.name, str(folder / "absent" / param.name))
 
 
 def calls(words: tuple[str, ...], command: Any, folder: Path) -> Iterator[list[str]]:
     """Calls of one verb in which one value is hostile and the other wanted ones are benign."""
-    params = [param for param in command.params if not getattr(param, "is_flag", False) and param.name != "help"]
+    params = [
+        param
+        for param in command.params
+        if not getattr(param, "is_flag", False) and param.name != "help"
+    ]
     wanted = [param for param in params if param.required]
     for hostile in params:
         option = "" if isinstance(hostile, TyperArgument) else hostile.opts[0]
@@ -89,7 +162,11 @@ def calls(words: tuple[str, ...], command: Any, folder: Path) -> Iterator[list[s
 
 def write_damaged_similarities(path: Path) -> None:
     """Similarities whose footer is whole and whose values are not."""
-    rows = {"query_id": ["q"] * 9, "reference_id": [f"{n}" for n in range(9)], "similarity": [n / 9 for n in range(9)]}
+    rows = {
+        "query_id": ["q"] * 9,
+        "reference_id": [f"{n}" for n in range(9)],
+        "similarity": [n / 9 for n in range(9)],
+    }
     pl.DataFrame(rows).write_parquet(path)
     data = bytearray(path.read_bytes())
     data[4:60] = bytes(56)
@@ -125,7 +202,9 @@ def damaged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(damaged_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a configuration of no videos and damaged files, and an empty cache."""
-    shutil.copytree(damaged_files, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("bundles"))
+    shutil.copytree(
+        damaged_files, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("bundles")
+    )
     (tmp_path / "bundles").symlink_to(damaged_files / "bundles")
     (tmp_path / "videos").mkdir()
     (tmp_path / "zero.txt").symlink_to("/dev/zero")
@@ -146,7 +225,8 @@ def served_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("served_once")
 @pytest.mark.parametrize("words", sorted(verbs()), ids=" ".join)
 def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path) -> None:
-    """Exit code 0, 1 or 2, an explanation, no traceback, no error that nobody foresaw; JSON where it was asked for."""
+    """Exit code 0, 1 or 2, an explanation, no traceback, no error that nobody foresaw; JSON where
+    it was asked for."""
     command = verbs()[words]
     as_json = any("--json" in param.opts for param in command.params)
     problems = []
@@ -169,30 +249,57 @@ def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path
 
 
 def test_names_steer_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Control characters, directions and what is not UTF-8 are printed escaped, which JSON reads back; other text is kept."""
+    """Control characters, directions and what is not UTF-8 are printed escaped, which JSON reads
+    back; other text is kept."""
     name = "\x1b]0;x\a\x9b2J\u202efdp.exe\r\udcff é\u3000日本.mp4"
     say(name + "\tb\nc")
-    assert capsys.readouterr().out == r"\u001b]0;x\u0007\u009b2J\u202efdp.exe\r\udcff é" + "\u3000日本.mp4\tb\nc\n"
+    assert (
+        capsys.readouterr().out
+        == r"\u001b]0;x\u0007\u009b2J\u202efdp.exe\r\udcff é" + "\u3000日本.mp4\tb\nc\n"
+    )
     as_command(lambda: show({"name": name}))(as_json=True)
     assert json.loads(capsys.readouterr().out) == {"name": name}
 
 
 def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
-    """The console script prints an object to standard output where --json stands in the call, also where its caller closed
-    standard error."""
-    command = [sys.executable, "-c", "from hapvr.cli import main; main()", "models", "list", "--nmae", "x", "--json"]
+    """The console script prints an object to standard output where --json stands in the call, also
+    where its caller closed standard error."""
+    command = [
+        sys.executable,
+        "-c",
+        "from hapvr.cli import main; main()",
+        "models",
+        "list",
+        "--nmae",
+        "x",
+        "--json",
+    ]
     environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
+    )
     assert done.returncode == 2
-    assert json.loads(done.stdout) == {"error": "this call is not understood; standard error says why", "exit_code": 2}
+    assert json.loads(done.stdout) == {
+        "error": "this call is not understood; standard error says why",
+        "exit_code": 2,
+    }
     assert "--nmae" in done.stderr
-    again = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *command], capture_output=True, env=environment, check=False)
+    again = subprocess.run(
+        ["sh", "-c", '"$@" 2>&-', "sh", *command], capture_output=True, env=environment, check=False
+    )
     assert (again.returncode, json.loads(again.stdout)) == (2, json.loads(done.stdout))
     full = ["sh", "-c", '"$@" --help > /dev/full', "sh", *command[:3]]
     again = subprocess.run(full, capture_output=True, text=True, env=environment, check=False)
-    assert (again.returncode, again.stderr.partition(" (")[0]) == (1, "error: standard output cannot be written")
+    assert (again.returncode, again.stderr.partition(" (")[0]) == (
+        1,
+        "error: standard output cannot be written",
+    )
 
 
 def test_an_error_that_nobody_foresaw_has_no_logins() -> None:
-    said = _unforeseen(RuntimeError("API request to https://alice:hunter2@host/api failed, and //bob@other/x; me@home"))
+    said = _unforeseen(
+        RuntimeError(
+            "API request to https://alice:hunter2@host/api failed, and //bob@other/x; me@home"
+        )
+    )
     assert "API request to https://host/api failed, and //other/x; me@home" in said

@@ -31,7 +31,10 @@ def test_an_index_is_made_and_shown(
     }
     assert (shown["missing"], shown["awaited"]) == ([], [])
     text = call("index", "status", *options).out
-    assert f"holds    {shown['videos']} videos with {shown['frames']} frames, compared one by one" in text
+    assert (
+        f"holds    {shown['videos']} videos with {shown['frames']} frames, compared one by one"
+        in text
+    )
     again = call("index", "update", *options, "--model", "network-0", "--json").json
     assert (again["added"], again["replaced"], again["removed"]) == ([], [], [])
     anew = call("index", "build", *options, "--model", "network-0", "--json").json

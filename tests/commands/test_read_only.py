@@ -1,4 +1,5 @@
-"""Every verb on a project that may only be read: what reads answers, what writes says in one sentence where it cannot."""
+"""Every verb on a project that may only be read: what reads answers, what writes says in one
+sentence where it cannot."""
 
 import json
 import os
@@ -79,8 +80,8 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 """Arguments that would have to write, and what the sentence names."""
 
 LEFT_OUT = {("sample",), ("train",), ("models", "register"), ("models", "push"), ("index", "add")}
-"""Stages whose data is finished, or missing, here; `download` and `extract` show what a stage says. `index add` wants a data root of
-its own, `models push` a hub."""
+"""Stages whose data is finished, or missing, here; `download` and `extract` show what a stage says.
+`index add` wants a data root of its own, `models push` a hub."""
 
 
 @dataclass(frozen=True)
@@ -91,25 +92,38 @@ class ReadOnly:
 
     def call(self, calls: list[list[str]]) -> list[Outcome]:
         """Call `hapvr` in a process whose home may only be read, too."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HAPVR_", "XDG_", "MLFLOW_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("HAPVR_", "XDG_", "MLFLOW_"))
+        }
         environment = kept | {"HOME": str(self.folder)}
-        said = run_python("-c", HEED_PERMISSIONS, input=json.dumps(calls), cwd=self.folder, env=environment)
+        said = run_python(
+            "-c", HEED_PERMISSIONS, input=json.dumps(calls), cwd=self.folder, env=environment
+        )
         return [Outcome(*answer) for answer in json.loads(said)]
 
 
 @pytest.fixture(scope="module")
 def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReadOnly]:
     """A copy of the served collection with a registry, marks and groups."""
-    made, folder = make_once("served collection", fill_collection), tmp_path_factory.mktemp("read-only")
+    made, folder = (
+        make_once("served collection", fill_collection),
+        tmp_path_factory.mktemp("read-only"),
+    )
     shutil.copytree(made, folder, dirs_exist_ok=True)
     config = folder / "config.yaml"
-    config.write_text(config.read_text(encoding="utf-8").replace(str(made), str(folder)), encoding="utf-8")
+    config.write_text(
+        config.read_text(encoding="utf-8").replace(str(made), str(folder)), encoding="utf-8"
+    )
     project = Project.open(config, folder=folder)
     for _ in range(3):  # the first is the champion before, the last a challenger
         register_bundle(project, folder / "bundle-0")
     promote(tracker_of(project).client, "hapvr", 2, reason="as before")
     searcher = Searcher.open(project)
-    long, short, copy = (searcher.collection.metadata.of(name).sha256 for name in ("in/long.mp4", SHORT, COPY))
+    long, short, copy = (
+        searcher.collection.metadata.of(name).sha256 for name in ("in/long.mp4", SHORT, COPY)
+    )
     mark(project.root, long, short, "not_a_match", names=("in/long.mp4", SHORT))
     mark(project.root, copy, short, "match", names=(COPY, SHORT))
     for key in searcher.collection.shards():
@@ -122,7 +136,9 @@ def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> 
     write_published(folder / "published.pth")
     with h5py.File(folder / "features.hdf5", "w") as file:
         file["one"] = np.ones((3, 9, 32), np.float32)
-    golden_similarities("svd_labeled_similarities_dev").write_parquet(folder / "similarities.parquet")
+    golden_similarities("svd_labeled_similarities_dev").write_parquet(
+        folder / "similarities.parquet"
+    )
     places = [folder, *folder.rglob("*")]
     for place in places:
         place.chmod(0o555 if place.is_dir() else 0o444)

@@ -57,9 +57,13 @@ def test_why_a_video_is_found(project: Project, clip: Path) -> None:
     assert "view     in the whole picture: a candidate, similarity +" in text
     assert "query 0:02-0:08 = 0:25-0:31" in text
     assert "log odds" in text
-    (found,) = json.loads(call(project, "search", clip, "--explain", "in/long.mp4", "--json"))["explanations"]
+    (found,) = json.loads(call(project, "search", clip, "--explain", "in/long.mp4", "--json"))[
+        "explanations"
+    ]
     assert found == text.splitlines()
-    assert "no video 'in/absent.mp4'" in call(project, "search", clip, "--explain", "in/absent.mp4", exit_code=1)
+    assert "no video 'in/absent.mp4'" in call(
+        project, "search", clip, "--explain", "in/absent.mp4", exit_code=1
+    )
 
 
 def test_programs_get_json(project: Project, clip: Path) -> None:
@@ -69,11 +73,20 @@ def test_programs_get_json(project: Project, clip: Path) -> None:
     assert first["matches"][0]["reference"] == "in/long.mp4"
     assert first["matches"][0]["segments"][0]["reference_start_s"] == 25
     assert 0 < first["prior"] < 1
-    assert (first["headline"][:15], first["precision"], first["untrained"]) == ("1 video matches", 0.95, True)
+    assert (first["headline"][:15], first["precision"], first["untrained"]) == (
+        "1 video matches",
+        0.95,
+        True,
+    )
     assert Path(first["model"]).is_dir()
-    assert (first["matches"][0]["verdict"], first["matches"][-1]["verdict"]) == ("match", "no match")
+    assert (first["matches"][0]["verdict"], first["matches"][-1]["verdict"]) == (
+        "match",
+        "no match",
+    )
     assert second["matches"][0]["reference"] == "in/trips/copy of short.mp4"
-    output = call(project, "search", "--id", "in/absent.mp4", "--id", "in/short.mp4", "--json", exit_code=1)
+    output = call(
+        project, "search", "--id", "in/absent.mp4", "--id", "in/short.mp4", "--json", exit_code=1
+    )
     failed, fine = json.loads(output)["queries"]
     assert "no video 'in/absent.mp4'" in failed["error"]
     assert fine["matches"]
@@ -85,9 +98,17 @@ def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_pa
     call(project, "search", clip, "--out", tmp_path / "m.csv")
     rows = list(csv.DictReader((tmp_path / "m.csv").open()))
     assert list(rows[0])[:7] == VSC_COLUMNS
-    assert (rows[0]["verdict"], rows[0]["same_file"], rows[-1]["verdict"]) == ("match", "false", "no match")
+    assert (rows[0]["verdict"], rows[0]["same_file"], rows[-1]["verdict"]) == (
+        "match",
+        "false",
+        "no match",
+    )
     assert Path(rows[0]["model"]).is_dir()
-    assert (rows[0]["ref_id"], float(rows[0]["ref_start"]), float(rows[0]["ref_end"])) == ("in/long.mp4", 25, 31)
+    assert (rows[0]["ref_id"], float(rows[0]["ref_start"]), float(rows[0]["ref_end"])) == (
+        "in/long.mp4",
+        25,
+        31,
+    )
     call(project, "search", clip, "--out", tmp_path / "m.parquet")
     stored = pl.read_parquet(tmp_path / "m.parquet")
     assert stored.columns[:7] == VSC_COLUMNS
@@ -95,7 +116,8 @@ def test_tables_have_the_columns_of_vsc2022(project: Project, clip: Path, tmp_pa
 
 
 def test_matches_are_tasks_that_people_label(project: Project, clip: Path, tmp_path: Path) -> None:
-    """As Label Studio imports them: both videos, the names that `pairs import` reads, and a verdict where it is not unsure."""
+    """As Label Studio imports them: both videos, the names that `pairs import` reads, and a verdict
+    where it is not unsure."""
     call(project, "search", os.path.relpath(clip), "--out", tmp_path / "m.label-studio.json")
     task, *others = json.loads((tmp_path / "m.label-studio.json").read_text())
     served = "/data/local-files/?d="
@@ -103,10 +125,16 @@ def test_matches_are_tasks_that_people_label(project: Project, clip: Path, tmp_p
         "first": str(clip),
         "second": "in/long.mp4",
         "first_video": served + quote(str(clip)[1:]),
-        "second_video": served + quote(str(project.path(project.config.sources[0].path) / "long.mp4")[1:]),
+        "second_video": served
+        + quote(str(project.path(project.config.sources[0].path) / "long.mp4")[1:]),
     }
     (prediction,) = task["predictions"]
-    choice = {"from_name": "verdict", "to_name": "second", "type": "choices", "value": {"choices": ["match"]}}
+    choice = {
+        "from_name": "verdict",
+        "to_name": "second",
+        "type": "choices",
+        "value": {"choices": ["match"]},
+    }
     assert prediction == {"score": pytest.approx(prediction["score"]), "result": [choice]}
     assert others[-1]["predictions"][0]["result"][0]["value"] == {"choices": ["not a match"]}
 
@@ -117,14 +145,24 @@ def test_pairs_are_marked_listed_and_unmarked(project: Project, tmp_path: Path) 
     copy = tmp_path / "renamed.mp4"
     shutil.copy(project.path(project.config.sources[0].path) / "short.mp4", copy)
     call(project, "pairs", "mark", copy, "in/trips/copy of short.mp4", "not-a-match")
-    found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0]["matches"]
+    found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0][
+        "matches"
+    ]
     assert "in/trips/copy of short.mp4" not in [match["reference"] for match in found]
     (row,) = json.loads(call(project, "pairs", "list", "--json"))["marks"]
     assert row["verdict"] == "not_a_match"
     assert "not-a-match" in call(project, "pairs", "list")
     call(project, "pairs", "unmark", row["second"], row["first"])
-    assert json.loads(call(project, "pairs", "unmark", row["first"], row["second"], "--json")) == {"removed": None}
-    found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0]["matches"]
+    assert json.loads(call(project, "pairs", "unmark", row["first"], row["second"], "--json")) == {
+        "removed": None
+    }
+    found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0][
+        "matches"
+    ]
     assert found[0]["reference"] == "in/trips/copy of short.mp4"
-    assert "is neither a video of the collection" in call(project, "pairs", "mark", "x", copy, "match", exit_code=1)
-    assert "have the same content" in call(project, "pairs", "mark", copy, "in/short.mp4", "match", exit_code=2)
+    assert "is neither a video of the collection" in call(
+        project, "pairs", "mark", "x", copy, "match", exit_code=1
+    )
+    assert "have the same content" in call(
+        project, "pairs", "mark", copy, "in/short.mp4", "match", exit_code=2
+    )

@@ -13,7 +13,9 @@ from tests.conftest import small_settings, write_settings
 def config(tmp_path: Path) -> Path:
     """A project without an index."""
     (tmp_path / "videos").mkdir()
-    return write_settings(tmp_path / "config.yaml", small_settings(tmp_path / "videos", tmp_path / "data"))
+    return write_settings(
+        tmp_path / "config.yaml", small_settings(tmp_path / "videos", tmp_path / "data")
+    )
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])

@@ -1,4 +1,5 @@
-"""`hapvr run | status | download | sample | extract | train`, and what every verb does with a wrong configuration."""
+"""`hapvr run | status | download | sample | extract | train`, and what every verb does with a wrong
+configuration."""
 
 import shutil
 from pathlib import Path
@@ -19,15 +20,22 @@ from tests.steps.search_projects import copied
     ("settings", "options", "message"),
     [
         ({"nonsense": 1}, (), "unknown key 'nonsense'; allowed here: automation, backbone, "),
-        ({}, ("--set", "train.steps"), "--set 'train.steps': wanted KEY=VALUE, e.g. train.steps=50"),
+        (
+            {},
+            ("--set", "train.steps"),
+            "--set 'train.steps': wanted KEY=VALUE, e.g. train.steps=50",
+        ),
         ({}, ("--set", "views.frames=2"), "views: unknown key 'frames'; allowed here: "),
     ],
 )
 def test_wrong_configurations_are_wrong_calls(
     call: Call, tmp_path: Path, settings: dict[str, object], options: tuple[str, ...], message: str
 ) -> None:
-    """Exit 2 before anything is read or written; the text names the key, the value and what is allowed."""
-    config = write_settings(tmp_path / "c.yaml", small_settings(tmp_path, tmp_path / "data") | settings)
+    """Exit 2 before anything is read or written; the text names the key, the value and what is
+    allowed."""
+    config = write_settings(
+        tmp_path / "c.yaml", small_settings(tmp_path, tmp_path / "data") | settings
+    )
     done = call("sample", "--config", config, *options)
     assert done.code == 2
     assert message in done.error
@@ -45,7 +53,10 @@ def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Pr
         rows = done.json["shards"]
         assert all(row["was_finished"] for row in rows)
         assert {row["shard"] for row in rows if row["shard"]} == set(keys)
-        assert sum(row["failed"] for row in rows if row["step"] in ("videos", "frames")) in (0, len(BAD_FILES))
+        assert sum(row["failed"] for row in rows if row["step"] in ("videos", "frames")) in (
+            0,
+            len(BAD_FILES),
+        )
     one = call("run", "features", "--config", config, "--shard", keys[0], "--json")
     assert [row["was_finished"] for row in one.json["shards"]] == [True]
     steps = {row["step"]: row for row in call("status", "--config", config, "--json").json["steps"]}
@@ -58,19 +69,28 @@ def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Pr
     assert text.out.endswith("(was finished)\n")
 
 
-def test_unknown_shards_and_steps_are_refused_with_those_there_are(call: Call, small_project: Project) -> None:
+def test_unknown_shards_and_steps_are_refused_with_those_there_are(
+    call: Call, small_project: Project
+) -> None:
     """Exit 2 with the shard that is not there and the ones that are."""
     done = call("run", "nothing", "--config", small_project.folder / "config.yaml")
-    assert (done.code, "is not a step that runs here; the steps are video_manifest, videos" in done.error) == (2, True)
-    done = call("sample", "--config", small_project.folder / "config.yaml", "--shard", "own-train-99999")
+    assert (
+        done.code,
+        "is not a step that runs here; the steps are video_manifest, videos" in done.error,
+    ) == (2, True)
+    done = call(
+        "sample", "--config", small_project.folder / "config.yaml", "--shard", "own-train-99999"
+    )
     assert done.code == 2
     assert "--shard own-train-99999: there is no such shard; the manifest has own-" in done.error
 
 
 @pytest.mark.slow
-def test_from_clips_to_metrics_without_dagster(call: Call, small_project: Project, tmp_path: Path) -> None:
-    """sample and extract make what is missing; train, evaluate, register: the trained network has scores, and its version is
-    compared with the untrained one."""
+def test_from_clips_to_metrics_without_dagster(
+    call: Call, small_project: Project, tmp_path: Path
+) -> None:
+    """sample and extract make what is missing; train, evaluate, register: the trained network has
+    scores, and its version is compared with the untrained one."""
     project = copied(small_project.folder, tmp_path)
     shutil.rmtree(tmp_path / "data" / "models", ignore_errors=True)  # those of other tests
     new_store(tmp_path / "data" / "mlflow")
@@ -79,24 +99,50 @@ def test_from_clips_to_metrics_without_dagster(call: Call, small_project: Projec
         digest = project.shard(stage, key).digest()
         project.root.delete(project.shard(stage, key).index_name)
         rows = call(verb, "--config", config, "--json").json["shards"]
-        assert [(row["step"], row["shard"]) for row in rows if not row["was_finished"]] == [(stage, key)]
+        assert [(row["step"], row["shard"]) for row in rows if not row["was_finished"]] == [
+            (stage, key)
+        ]
         assert project.shard(stage, key).digest() == digest
-    trained = call("train", "--config", config, "--set", "train.steps=4", "--run", "first", "--json")
+    trained = call(
+        "train", "--config", config, "--set", "train.steps=4", "--run", "first", "--json"
+    )
     assert trained.code == 0, trained.error
     network = Path(trained.json["folder"]) / "network"
     assert load_network(network)[0].dims == 32
     benchmark = tmp_path / "data" / "corpus" / "own-test"
-    arguments = ("--benchmark", benchmark, "--features", tmp_path / "data", "--model", network, "--json")
+    arguments = (
+        "--benchmark",
+        benchmark,
+        "--features",
+        tmp_path / "data",
+        "--model",
+        network,
+        "--json",
+    )
     result = call("evaluate", *arguments).json
     assert result["availability"]["num_queries_scored"] > 0
     assert all(0 <= value <= 1 for value in result["metrics"].values())
-    register = ("models", "register", "--config", config, "--set", "evaluation.gate.enabled=true", "--json")
+    register = (
+        "models",
+        "register",
+        "--config",
+        config,
+        "--set",
+        "evaluation.gate.enabled=true",
+        "--json",
+    )
     refused = call(*register, "another")
     assert (refused.code, "no training of this name has ended" in refused.error) == (2, True)
     registered = call(*register, "first").json
     assert registered["version"] == 2
     assert "against champion version 1" in registered["decision"]
     address = f"sqlite:///{tmp_path}/data/mlflow/mlflow.db"
-    trained_version, untrained = call("models", "list", "--tracking-uri", address, "--json").json["versions"]
-    assert ("champion" in trained_version["aliases"]) == registered["champion"] != ("champion" in untrained["aliases"])
+    trained_version, untrained = call("models", "list", "--tracking-uri", address, "--json").json[
+        "versions"
+    ]
+    assert (
+        ("champion" in trained_version["aliases"])
+        == registered["champion"]
+        != ("champion" in untrained["aliases"])
+    )
     assert untrained["warning"].startswith("this model is untrained")

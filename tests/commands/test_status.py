@@ -15,7 +15,14 @@ from hapvr.errors import ConfigError
 from hapvr.health import health
 from hapvr.registry.versions import rollback
 from hapvr.steps import alerts
-from hapvr.steps.alerts import AlertOutbox, Concern, deliver_alerts, run_failed, tell, training_failed
+from hapvr.steps.alerts import (
+    AlertOutbox,
+    Concern,
+    deliver_alerts,
+    run_failed,
+    tell,
+    training_failed,
+)
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
@@ -41,8 +48,9 @@ def test_what_needs_a_person_is_found_and_told_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stopped automation, a champion that does not answer, a full disk and a drive that is away: one signed message each,
-    however often somebody looks; and another one when a condition comes back."""
+    """A stopped automation, a champion that does not answer, a full disk and a drive that is away:
+    one signed message each, however often somebody looks; and another one when a condition comes
+    back."""
     monkeypatch.setenv("WEBHOOK_KEY", SECRET)
     project = copied(searchable, tmp_path, videos=True)
     for key in shard_keys(project.root):
@@ -71,7 +79,10 @@ def test_what_needs_a_person_is_found_and_told_once(
     wanted = ["automation_stopped", "disk_low", "index_old", "source_lost"]
     assert sorted(told(receiver)) == wanted
     name, body = receiver.got[0]
-    assert receiver.signatures[0] == "sha256=" + hmac.new(SECRET.encode(), body.encode(), hashlib.sha256).hexdigest()
+    assert (
+        receiver.signatures[0]
+        == "sha256=" + hmac.new(SECRET.encode(), body.encode(), hashlib.sha256).hexdigest()
+    )
     assert json.loads(body)["id"] == name
     assert SECRET not in config.read_text() + json.dumps(Project.open(config).config.stored())
 
@@ -84,7 +95,11 @@ def test_what_needs_a_person_is_found_and_told_once(
     monkeypatch.setattr(alerts, "QUIET_S", 0)
     tell(opened, Concern("disk_low", "disk", "again", lasting=True))
     monkeypatch.setattr(alerts, "QUIET_S", 100)
-    for failure in (training_failed("a", "x"), run_failed("retrain", "a", "the same"), run_failed("ingest", "b", "y")):
+    for failure in (
+        training_failed("a", "x"),
+        run_failed("retrain", "a", "the same"),
+        run_failed("ingest", "b", "y"),
+    ):
         tell(opened, failure)
         tell(opened, run_failed("ingest", "c", "for the same reason"))
     deliver_alerts(opened)
@@ -93,7 +108,10 @@ def test_what_needs_a_person_is_found_and_told_once(
 
 
 def test_a_secret_is_never_written_down(tmp_path: Path) -> None:
-    """Trainings keep a copy of the configuration, so only the name of a variable may stand in it."""
-    settings = small_settings(tmp_path, tmp_path) | {"watch": {"webhook": {"url": "http://a/b", "secret": SECRET}}}
+    """Trainings keep a copy of the configuration, so only the name of a variable may stand in
+    it."""
+    settings = small_settings(tmp_path, tmp_path) | {
+        "watch": {"webhook": {"url": "http://a/b", "secret": SECRET}}
+    }
     with pytest.raises(ConfigError, match=r"watch\.webhook\.secret: wanted \$\{NAME\}"):
         Project.open(write_settings(tmp_path / "config.yaml", settings))

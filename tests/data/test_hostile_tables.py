@@ -30,11 +30,17 @@ def other_columns(table: pa.Table, name: str) -> Iterator[pa.Table]:
             yield table.set_column(place, pa.field(name, values.type), values)
 
 
-def refused(root: DataRoot, name: str, tables: Iterator[pa.Table], read: Callable[[], object]) -> None:
+def refused(
+    root: DataRoot, name: str, tables: Iterator[pa.Table], read: Callable[[], object]
+) -> None:
     path = root.local_path(name)
     whole = path.read_bytes()
     for table in tables:
-        metadata = {key: value for key, value in (table.schema.metadata or {}).items() if key != b"hapvr.checksum"}
+        metadata = {
+            key: value
+            for key, value in (table.schema.metadata or {}).items()
+            if key != b"hapvr.checksum"
+        }
         with path.open("wb") as stream:
             write_table(table.replace_schema_metadata(metadata), stream)
         with pytest.raises(DataError, match=name):
@@ -44,7 +50,9 @@ def refused(root: DataRoot, name: str, tables: Iterator[pa.Table], read: Callabl
 
 def test_the_manifest(tmp_path: Path) -> None:
     root = DataRoot(tmp_path)
-    write_manifest_shard(root, "a-00000", [ManifestRow("a/x.mp4", "a", "train", "a-00000", "/x.mp4")])
+    write_manifest_shard(
+        root, "a-00000", [ManifestRow("a/x.mp4", "a", "train", "a-00000", "/x.mp4")]
+    )
     name = "manifest/a-00000/rows.parquet"
     table = pq.ParquetFile(tmp_path / name).read()
     for column in table.column_names:
@@ -58,12 +66,25 @@ def test_the_index_of_a_shard(tmp_path: Path) -> None:
     shard = write_shard(root, "s", settings={})
     table = pq.ParquetFile(tmp_path / shard.index_name).read()
     for column in ("video_id", "status", "num_rows"):
-        refused(root, shard.index_name, other_columns(table, column), lambda: FeatureStore(root, ["s"]))
+        refused(
+            root, shard.index_name, other_columns(table, column), lambda: FeatureStore(root, ["s"])
+        )
     negative = table.set_column(4, table.schema.field(4), pa.array([-1] * len(table)))
     refused(root, shard.index_name, iter([negative]), lambda: FeatureStore(root, ["s"]))
-    texts = ("", "[]", "{}", '{"stage": 1, "settings": [], "inputs": 5, "environment": null}', "[" * 9000)
+    texts = (
+        "",
+        "[]",
+        "{}",
+        '{"stage": 1, "settings": [], "inputs": 5, "environment": null}',
+        "[" * 9000,
+    )
     metadata = ((table.schema.metadata or {}) | {PROVENANCE_KEY: text.encode()} for text in texts)
-    refused(root, shard.index_name, map(table.replace_schema_metadata, metadata), lambda: shard.require({}))
+    refused(
+        root,
+        shard.index_name,
+        map(table.replace_schema_metadata, metadata),
+        lambda: shard.require({}),
+    )
 
 
 def test_the_data_of_a_shard(tmp_path: Path) -> None:
@@ -73,12 +94,23 @@ def test_the_data_of_a_shard(tmp_path: Path) -> None:
     index = pq.ParquetFile(tmp_path / shard.index_name).read()
     table = pq.ParquetFile(tmp_path / shard.data_name).read()
     place = table.schema.get_field_index("regions")
-    shapes = ("", "{}", "[" * 9000, '{"shape": [9, 8], "dtype": "float16"}', '{"shape": [36], "dtype": "object"}',
-              '{"shape": [-1], "dtype": "float16"}', '{"shape": "x", "dtype": "float16"}')  # fmt: skip
+    shapes = (
+        "",
+        "{}",
+        "[" * 9000,
+        '{"shape": [9, 8], "dtype": "float16"}',
+        '{"shape": [36], "dtype": "object"}',
+        '{"shape": [-1], "dtype": "float16"}',
+        '{"shape": "x", "dtype": "float16"}',
+    )
     regions = table.schema.field("regions")
-    changed = [one for name in ("video_id", "timestamp_s", "regions") for one in other_columns(table, name)]
+    changed = [
+        one for name in ("video_id", "timestamp_s", "regions") for one in other_columns(table, name)
+    ]
     changed += [
-        table.set_column(place, regions.with_metadata({TENSOR_KEY: text.encode()}), table.column(place))
+        table.set_column(
+            place, regions.with_metadata({TENSOR_KEY: text.encode()}), table.column(place)
+        )
         for text in shapes
     ]
     for data in changed:

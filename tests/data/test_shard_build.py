@@ -1,4 +1,5 @@
-"""The skeleton that every stage uses: what is made, what is taken over, and what an interrupted run leaves."""
+"""The skeleton that every stage uses: what is made, what is taken over, and what an interrupted run
+leaves."""
 
 from collections.abc import Generator, Sequence
 from pathlib import Path
@@ -8,14 +9,22 @@ import pytest
 
 from hapvr.data.features import FeatureFile, fields
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shard_build import IndexRow, ShardRecipe, StageResult, VideoEntry, build_shard, build_shards
+from hapvr.data.shard_build import (
+    IndexRow,
+    ShardRecipe,
+    StageResult,
+    VideoEntry,
+    build_shard,
+    build_shards,
+)
 from hapvr.data.shards import Shard, frame_columns, index_row
 from hapvr.files import PART_SUFFIX
 from hapvr.provenance import Provenance
 
 
 class Maker:
-    """Makes two rows of value `value` for each video, and remembers which videos it was asked for."""
+    """Makes two rows of value `value` for each video, and remembers which videos it was asked
+    for."""
 
     def __init__(self, value: float, *, dies_at: str = "") -> None:
         self.value = value
@@ -30,10 +39,14 @@ class Maker:
             yield self.entry(video_id)
 
     def entry(self, video_id: str) -> VideoEntry:
-        return index_row(video_id, 2), frame_columns(video_id, [0.0, 1.0], [0, 0], np.full((2, 3, 4), self.value))
+        return index_row(video_id, 2), frame_columns(
+            video_id, [0.0, 1.0], [0, 0], np.full((2, 3, 4), self.value)
+        )
 
 
-def recipe(root: DataRoot, *, settings: int = 1, inputs: str = "", stage: str = "features") -> ShardRecipe:
+def recipe(
+    root: DataRoot, *, settings: int = 1, inputs: str = "", stage: str = "features"
+) -> ShardRecipe:
     return ShardRecipe(
         shard=Shard(root, stage, "s-00000"),
         settings={"a": settings},
@@ -43,7 +56,12 @@ def recipe(root: DataRoot, *, settings: int = 1, inputs: str = "", stage: str = 
 
 
 def build(
-    of: ShardRecipe, maker: Maker, video_ids: Sequence[str], keep: Sequence[str] = (), *, retry: bool = False
+    of: ShardRecipe,
+    maker: Maker,
+    video_ids: Sequence[str],
+    keep: Sequence[str] = (),
+    *,
+    retry: bool = False,
 ) -> StageResult:
     """Build a shard of these videos; rows of the videos `keep` hold."""
 
@@ -55,13 +73,18 @@ def build(
 
 def values(shard: Shard) -> dict[str, float]:
     file = FeatureFile(shard)
-    return {row["video_id"]: float(file.regions(row["video_id"]).mean()) for row in shard.index().iter_rows(named=True)}
+    return {
+        row["video_id"]: float(file.regions(row["video_id"]).mean())
+        for row in shard.index().iter_rows(named=True)
+    }
 
 
 def test_a_finished_shard_is_left_alone(tmp_path: Path) -> None:
     """Equal settings and inputs make nothing; with `retry` only the refused videos are made."""
     root = DataRoot(tmp_path)
-    assert build(recipe(root), Maker(1), ["a", "b"]) == StageResult(recipe(root).shard, True, 2, 0, 4)
+    assert build(recipe(root), Maker(1), ["a", "b"]) == StageResult(
+        recipe(root).shard, True, 2, 0, 4
+    )
     again = Maker(2)
     assert not build(recipe(root), again, ["a", "b"]).done
     assert not build(recipe(root), again, ["a", "b"], keep=["a", "b"], retry=True).done
@@ -107,13 +130,20 @@ def test_two_shards_are_made_in_one_pass(tmp_path: Path) -> None:
         for video_id in ("a", "b"):
             yield [Maker(len(each.shard.stage)).entry(video_id) for each in recipes]
 
-    results = build_shards([second, first], num_videos=2, make=make, lost=[index_row("c", 0, reason="no_frames")])
-    assert [(result.shard.stage, result.done, result.num_ok, result.num_failed) for result in results] == [
+    results = build_shards(
+        [second, first], num_videos=2, make=make, lost=[index_row("c", 0, reason="no_frames")]
+    )
+    assert [
+        (result.shard.stage, result.done, result.num_ok, result.num_failed) for result in results
+    ] == [
         ("second", True, 2, 1),
         ("first", True, 2, 1),
     ]
     assert FeatureFile(second.shard).regions("b").mean() == 6
     root.delete(first.shard.index_name)
-    assert [result.done for result in build_shards([second, first], num_videos=2, make=make)] == [False, True]
+    assert [result.done for result in build_shards([second, first], num_videos=2, make=make)] == [
+        False,
+        True,
+    ]
     assert asked == [["second", "first"], ["first"]]
     assert not any(result.done for result in build_shards([second, first], num_videos=2, make=make))

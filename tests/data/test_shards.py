@@ -19,14 +19,20 @@ from hapvr.seeding import numpy_rng
 LENGTHS = {"a": 3, "b": 300, "c": 1, "d": 40}
 
 
-def write_shard(root: DataRoot, key: str, *, settings: dict[str, object], lengths: dict[str, int] = LENGTHS) -> Shard:
+def write_shard(
+    root: DataRoot, key: str, *, settings: dict[str, object], lengths: dict[str, int] = LENGTHS
+) -> Shard:
     """Random features of videos of these lengths."""
     shard = Shard(root, STAGE, key)
     rng = numpy_rng(0, key)
     with shard.write_data(fields(num_regions=9, dims=4)) as write:
         for video_id, count in lengths.items():
             regions = rng.standard_normal((count, 9, 4))
-            write(frame_columns(video_id, np.arange(count, dtype=float).tolist(), [0] * count, regions))
+            write(
+                frame_columns(
+                    video_id, np.arange(count, dtype=float).tolist(), [0] * count, regions
+                )
+            )
     rows = [index_row(video_id, count) for video_id, count in lengths.items()]
     rows.append(index_row("lost", 0, reason="no_frames", message="gone"))
     shard.write_index(rows, provenance=Provenance(STAGE, settings))
@@ -62,7 +68,8 @@ def test_reading_notices_data_that_is_not_its_index(tmp_path: Path) -> None:
 def test_any_row_groups_read_as_the_whole_file(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], group_rows: int, order: Any
 ) -> None:
-    """Whatever row groups the writer makes, each video, and each part of one, equals its slice of the column, in any order."""
+    """Whatever row groups the writer makes, each video, and each part of one, equals its slice of
+    the column, in any order."""
     root = DataRoot(tmp_path_factory.mktemp("root"))
     named = {f"v{number}": length for number, length in enumerate(lengths)}
     with pytest.MonkeyPatch.context() as patch:
@@ -89,7 +96,8 @@ def test_any_row_groups_read_as_the_whole_file(
 
 
 def test_a_store_opens_few_files_at_once(tmp_path: Path) -> None:
-    """However many shards it has, so that a process's limit of open files does not bound a collection."""
+    """However many shards it has, so that a process's limit of open files does not bound a
+    collection."""
     root = DataRoot(tmp_path)
     keys = [f"s-{number:05d}" for number in range(20)]
     for key in keys:

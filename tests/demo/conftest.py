@@ -32,7 +32,11 @@ def clips(tmp_path: Path) -> Path:
     folder = tmp_path / "clips"
     folder.mkdir()
     for index in range(6):
-        write_mp4(folder / f"clip {index}.mp4", moving_square(index, num_frames=1 if index == 5 else 20), fps=10)
+        write_mp4(
+            folder / f"clip {index}.mp4",
+            moving_square(index, num_frames=1 if index == 5 else 20),
+            fps=10,
+        )
     return folder
 
 

@@ -1,4 +1,5 @@
-"""The demo corpus: plans with FIVR's labels; on disk readable files, complete definitions, equal bytes, and restarts."""
+"""The demo corpus: plans with FIVR's labels; on disk readable files, complete definitions, equal
+bytes, and restarts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,21 +13,30 @@ from hapvr.demo.edits import EDITS, LIGHT_EDITS
 from hapvr.files import PART_SUFFIX, file_sha256
 
 
-def clip(*, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: str = "none") -> corpus.Clip:
+def clip(
+    *, incident: str = "a", camera: int = 0, start_s: float = 0.0, edit: str = "none"
+) -> corpus.Clip:
     """Ten seconds of a camera."""
-    return corpus.Clip("x.mp4", "database", corpus.Footage(incident, 0, camera, start_s, 10.0), edit=edit)
+    return corpus.Clip(
+        "x.mp4", "database", corpus.Footage(incident, 0, camera, start_s, 10.0), edit=edit
+    )
 
 
 @pytest.mark.parametrize(
     ("reference", "label"),
     [
-        (clip(edit="crop"), "ND"), (clip(edit="flip"), "DS"), (clip(start_s=4.0), "ND"),
-        (clip(camera=1, start_s=9.5), "CS"), (clip(camera=1, start_s=10.0), "IS"),
-        (clip(start_s=20.0, edit="crop"), "IS"), (clip(incident="b"), None),
+        (clip(edit="crop"), "ND"),
+        (clip(edit="flip"), "DS"),
+        (clip(start_s=4.0), "ND"),
+        (clip(camera=1, start_s=9.5), "CS"),
+        (clip(camera=1, start_s=10.0), "IS"),
+        (clip(start_s=20.0, edit="crop"), "IS"),
+        (clip(incident="b"), None),
     ],
-)  # fmt: skip
+)
 def test_pair_label_follows_camera_time_and_edit(reference: corpus.Clip, label: str | None) -> None:
-    """Same footage is ND or DS, the same time from elsewhere CS, another time IS, another incident nothing."""
+    """Same footage is ND or DS, the same time from elsewhere CS, another time IS, another incident
+    nothing."""
     assert corpus.pair_label(clip(), reference) == label
 
 
@@ -34,14 +44,24 @@ def test_pair_label_follows_camera_time_and_edit(reference: corpus.Clip, label: 
 def test_split_incidents_gives_each_incident_to_one_split(num_incidents: int) -> None:
     """No incident is in two splits, none is lost, no split is empty."""
     splits = corpus.split_incidents(num_incidents)
-    assert sorted(number for numbers in splits.values() for number in numbers) == list(range(num_incidents))
+    assert sorted(number for numbers in splits.values() for number in numbers) == list(
+        range(num_incidents)
+    )
     assert all(splits.values())
 
 
 def test_the_demos_plan_holds_every_edit_and_label() -> None:
-    """Test has each kind of edit, two queries per incident, and each label for each query; distractors have none."""
-    plans = {split: corpus.plan_split(split, numbers) for split, numbers in corpus.split_incidents(26).items()}
-    assert {split: len(plan) for split, plan in plans.items()} == {"train": 42, "validation": 46, "test": 100}
+    """Test has each kind of edit, two queries per incident, and each label for each query;
+    distractors have none."""
+    plans = {
+        split: corpus.plan_split(split, numbers)
+        for split, numbers in corpus.split_incidents(26).items()
+    }
+    assert {split: len(plan) for split, plan in plans.items()} == {
+        "train": 42,
+        "validation": 46,
+        "test": 100,
+    }
     assert len({clip.file for plan in plans.values() for clip in plan}) == 188
     plan = plans["test"]
     assert {clip.edit for clip in plan} == {"none", *EDITS}
@@ -70,7 +90,9 @@ def test_make_demo_corpus_finishes_what_was_interrupted(demo: tuple[Path, ...]) 
     victim.unlink()
     victim.with_name(victim.name + PART_SUFFIX).write_bytes(b"half")
     seen: list[tuple[int, int]] = []
-    corpus.make_demo_corpus(demo[2].parent, name="tiny", num_incidents=3, progress=lambda *at: seen.append(at))
+    corpus.make_demo_corpus(
+        demo[2].parent, name="tiny", num_incidents=3, progress=lambda *at: seen.append(at)
+    )
     assert digests(demo) == before
     assert load_definition(demo[2]).queries
     assert seen == [(len(before) - 1, len(before)), (len(before), len(before))]
@@ -81,7 +103,8 @@ def test_make_demo_corpus_finishes_what_was_interrupted(demo: tuple[Path, ...]) 
 
 @pytest.mark.slow
 def test_demo_knows_the_times_of_its_copies(demo: tuple[Path, ...]) -> None:
-    """Copies, and they alone, have true times; a channel's intro of one second comes before the footage."""
+    """Copies, and they alone, have true times; a channel's intro of one second comes before the
+    footage."""
     definition = load_definition(demo[2])
     pair = ["query_id", "reference_id"]
     copies = definition.labels.filter(pl.col("label").is_in(["ND", "DS"])).select(pair)

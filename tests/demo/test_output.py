@@ -29,6 +29,10 @@ def test_prepare_folder_refuses_folders_of_others(tmp_path: Path) -> None:
     (tmp_path / "foreign" / "x").touch()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "corpus.json").write_text("{")
-    for name, message in (("file", "something else"), ("foreign", "something else"), ("damaged", "is damaged")):
+    for name, message in (
+        ("file", "something else"),
+        ("foreign", "something else"),
+        ("damaged", "is damaged"),
+    ):
         with pytest.raises(DataError, match=f"{name}.* {message}"):
             prepare_folder(tmp_path / name, fingerprint="a")

@@ -1,4 +1,5 @@
-"""How much the fuzz tests try: the same few examples each time, or FUZZ times as many others, as `make fuzz` does."""
+"""How much the fuzz tests try: the same few examples each time, or FUZZ times as many others, as
+`make fuzz` does."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 TIMES = int(os.environ.get("FUZZ", 0))
 
 
-def fuzz(examples: int, **values: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def fuzz(
+    examples: int, **values: st.SearchStrategy[Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """As `given`, with so many examples, or FUZZ times as many."""
     chosen = settings(
         max_examples=examples * max(TIMES, 1),
@@ -23,7 +26,8 @@ def fuzz(examples: int, **values: st.SearchStrategy[Any]) -> Callable[[Callable[
 
 @st.composite
 def damage(draw: st.DrawFn, data: bytes) -> bytes:
-    """The bytes with some flipped, set, cut out, repeated or moved; sizes and offsets of boxes are four bytes of them."""
+    """The bytes with some flipped, set, cut out, repeated or moved; sizes and offsets of boxes are
+    four bytes of them."""
     changed = bytearray(data)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(len(changed) - 1, 0)))
@@ -32,7 +36,9 @@ def damage(draw: st.DrawFn, data: bytes) -> bytes:
         if kind == "flip" and changed:
             changed[at] ^= 1 << draw(st.integers(0, 7))
         elif kind == "set":
-            changed[at : at + 4] = draw(st.sampled_from((b"\xff" * 4, b"\x7f\xff\xff\xff", b"\0\0\0\1")))
+            changed[at : at + 4] = draw(
+                st.sampled_from((b"\xff" * 4, b"\x7f\xff\xff\xff", b"\0\0\0\1"))
+            )
         elif kind == "cut":
             del changed[at : at + size]
         elif kind == "again":

@@ -35,14 +35,17 @@ NOT_OURS = ("videos/", "frames/", "duplicate_pairs/")
 
 @pytest.mark.slow
 def test_any_file_of_a_searched_collection(collection: Path, tmp_path: Path) -> None:  # noqa: F811
-    """Parquet shards, Lance tables, JSON records, bundles, tensors: a search raises our error or answers."""
+    """Parquet shards, Lance tables, JSON records, bundles, tensors: a search raises our error or
+    answers."""
     project = copied(collection, tmp_path)
     root = Path(project.root.local or "")
     names = [path for path in sorted(root.rglob("*")) if path.is_file()]
     names = [path for path in names if not str(path.relative_to(root)).startswith(NOT_OURS)]
     bundle = Path(bundle_of(project, tmp_path / "bundle"))
     names += [path for path in sorted(bundle.rglob("*")) if path.is_file()]
-    files = st.sampled_from(names).flatmap(lambda path: st.tuples(st.just(path), damage(path.read_bytes())))
+    files = st.sampled_from(names).flatmap(
+        lambda path: st.tuples(st.just(path), damage(path.read_bytes()))
+    )
 
     @fuzz(20, drawn=files)
     def run(drawn: tuple[Path, bytes]) -> None:
@@ -85,21 +88,32 @@ def write_pca(path: Path) -> None:
 
 
 def write_calibration(path: Path) -> None:
-    fitted = fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7)
+    fitted = fit_calibration(
+        np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7
+    )
     path.write_text(json.dumps(asdict(fitted)))
 
 
 def write_parquet(path: Path) -> None:
-    rows = {"url": [f"http://a/{number}.mp4" for number in range(200)], "start_s": [0.5, None] * 100}
+    rows = {
+        "url": [f"http://a/{number}.mp4" for number in range(200)],
+        "start_s": [0.5, None] * 100,
+    }
     pl.DataFrame(rows).write_parquet(path)
 
 
 FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "config.yaml": (lambda path: path.write_text(CONFIG), load_config),
-    "list.csv": (lambda path: path.write_text("url\nhttps://a/b.mp4\n" * 4), lambda path: read_list(path, source="x")),
+    "list.csv": (
+        lambda path: path.write_text("url\nhttps://a/b.mp4\n" * 4),
+        lambda path: read_list(path, source="x"),
+    ),
     "list.parquet": (write_parquet, lambda path: read_list(path, source="x")),
     CALIBRATION_FILE: (write_calibration, lambda path: read_calibration(path.parent)),
-    "run.json": (lambda path: path.write_text('{"run": "a", "settings": {}}'), lambda path: read_record(path.parent)),
+    "run.json": (
+        lambda path: path.write_text('{"run": "a", "settings": {}}'),
+        lambda path: read_record(path.parent),
+    ),
     "features.hdf5": (write_hdf5, read_hdf5),
     "model.pth": (write_state, import_released),
     "pca.npz": (write_pca, lambda path: read_pca(path, dims=None)),
@@ -114,7 +128,12 @@ def test_files_from_elsewhere(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     write(path)
 
-    @fuzz(60, data=damage(path.read_bytes()) | st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+    @fuzz(
+        60,
+        data=damage(path.read_bytes())
+        | st.binary(max_size=200)
+        | st.text(max_size=100).map(str.encode),
+    )
     def run(data: bytes) -> None:
         path.write_bytes(data)
         with suppress(HapvrError):

@@ -1,4 +1,5 @@
-"""Bytes of videos: whatever is damaged, a file is frames or one reason, in bounded time and memory."""
+"""Bytes of videos: whatever is damaged, a file is frames or one reason, in bounded time and
+memory."""
 
 import time
 from pathlib import Path
@@ -11,7 +12,15 @@ from hapvr.video.settings import SamplingConfig
 from tests.fuzz.budget import damage, fuzz
 from tests.video.conftest import VideoWriter
 
-REASONS = {"", "empty_file", "not_video", "no_video_stream", "unsupported_codec", "no_frames", "decode_error"}
+REASONS = {
+    "",
+    "empty_file",
+    "not_video",
+    "no_video_stream",
+    "unsupported_codec",
+    "no_frames",
+    "decode_error",
+}
 REASONS |= {"too_large", "too_long"}
 CONFIG = SamplingConfig(timeout_s=30, short_side_px=64, workers=1)
 FILES = 24
@@ -29,7 +38,9 @@ def test_damaged_videos_are_rows(tmp_path: Path) -> None:
         made.numbered("e.mp4", codec="mpeg4"),
         made.song(),
     ]
-    files = st.sampled_from(sources).flatmap(lambda path: st.tuples(st.just(path.suffix), damage(path.read_bytes())))
+    files = st.sampled_from(sources).flatmap(
+        lambda path: st.tuples(st.just(path.suffix), damage(path.read_bytes()))
+    )
 
     @fuzz(1, drawn=st.lists(files, min_size=FILES, max_size=FILES))
     def run(drawn: list[tuple[str, bytes]]) -> None:

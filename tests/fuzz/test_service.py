@@ -17,7 +17,8 @@ BUSY = {503, 504}
 
 @pytest.mark.slow
 def test_every_endpoint(client: Client, collection: Path) -> None:  # noqa: F811
-    """No failure of the service, no place of this machine in an answer, a refusal is one sentence, and it goes on."""
+    """No failure of the service, no place of this machine in an answer, a refusal is one sentence,
+    and it goes on."""
     schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json)
     operations = [found.ok() for found in schema.get_all_operations()]
     assert len(operations) > 12
@@ -39,7 +40,9 @@ def test_every_endpoint(client: Client, collection: Path) -> None:  # noqa: F811
         assert answer.status_code < 500 or answer.status_code in BUSY
         assert b"Traceback" not in answer.content
         assert str(collection).encode() not in answer.content
-        no_http = answer.content == b"Invalid HTTP request received."  # says uvicorn, before the service sees it
+        no_http = (
+            answer.content == b"Invalid HTTP request received."
+        )  # says uvicorn, before the service sees it
         if answer.status_code >= 400 and case.method != "HEAD" and not no_http:
             refusal = answer.json()
             assert set(refusal) == {"error", "code"}

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from hapvr.losses.objective import hard_negative, infonce, quadlinear_ap, self_similarity, without_self
+from hapvr.losses.objective import (
+    hard_negative,
+    infonce,
+    quadlinear_ap,
+    self_similarity,
+    without_self,
+)
 
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "qlap_official_selfpositive": lambda s, labels: quadlinear_ap(s, labels, delta=0.05, rho=0.10),

@@ -16,7 +16,8 @@ every_loss = pytest.mark.parametrize("name", RANKING_LOSSES)
 
 
 def batch(seed: int, *, num_rows: int = 4, size: int = 7) -> tuple[Tensor, Tensor]:
-    """Similarities in [0, 1] in float64 and ternary labels with a positive and a negative in each row."""
+    """Similarities in [0, 1] in float64 and ternary labels with a positive and a negative in each
+    row."""
     generator = torch_rng("laws", seed)
     similarity = torch.rand(num_rows, size, generator=generator, dtype=torch.float64)
     labels = torch.randint(-1, 2, (num_rows, size), generator=generator, dtype=torch.int8)
@@ -29,17 +30,25 @@ def batch(seed: int, *, num_rows: int = 4, size: int = 7) -> tuple[Tensor, Tenso
 def test_order_within_and_between_rows_is_irrelevant(name: str, seed: int) -> None:
     """Shuffling queries, or what they are compared with, changes nothing."""
     similarity, labels = batch(seed)
-    rows, columns = torch.randperm(4, generator=torch_rng(seed)), torch.randperm(7, generator=torch_rng(seed, 2))
+    rows, columns = (
+        torch.randperm(4, generator=torch_rng(seed)),
+        torch.randperm(7, generator=torch_rng(seed, 2)),
+    )
     loss = RANKING_LOSSES[name]
-    assert_close(loss(similarity[rows][:, columns], labels[rows][:, columns]), loss(similarity, labels))
+    assert_close(
+        loss(similarity[rows][:, columns], labels[rows][:, columns]), loss(similarity, labels)
+    )
 
 
 @every_loss
 @given(seed=SEEDS)
 def test_ignored_entries_change_nothing(name: str, seed: int) -> None:
-    """Neither the value nor the gradient depends on an entry labelled 0, nor does it get a gradient."""
+    """Neither the value nor the gradient depends on an entry labelled 0, nor does it get a
+    gradient."""
     similarity, labels = batch(seed)
-    other = torch.where(labels == 0, torch.rand(similarity.shape, generator=torch_rng(seed)).double(), similarity)
+    other = torch.where(
+        labels == 0, torch.rand(similarity.shape, generator=torch_rng(seed)).double(), similarity
+    )
     found = []
     for scores in (similarity.clone().requires_grad_(), other.requires_grad_()):
         loss = RANKING_LOSSES[name](scores, labels)

@@ -19,7 +19,8 @@ FRAMES = 6
 
 
 def batch(sources: list[tuple[str, ...]]) -> tuple[Similarities, Tensor, Tensor, Tensor]:
-    """Random similarities, video labels, frame labels of all positive pairs with the self pairs, and their index."""
+    """Random similarities, video labels, frame labels of all positive pairs with the self pairs,
+    and their index."""
     generator = torch_rng("objective", len(sources))
     labels = video_pair_labels(sources)
     pairs = (labels > 0).nonzero()
@@ -29,7 +30,9 @@ def batch(sources: list[tuple[str, ...]]) -> tuple[Similarities, Tensor, Tensor,
     frame = torch.rand(shape, generator=generator) * 2 - 1
     video = (torch.rand(shape[:2], generator=generator) * 2 - 1).requires_grad_()
     frame.requires_grad_()
-    similarities = Similarities(frame=frame, refined=frame, video=video, regularization=torch.tensor(0.25))
+    similarities = Similarities(
+        frame=frame, refined=frame, video=video, regularization=torch.tensor(0.25)
+    )
     return similarities, labels, frame_labels, pairs
 
 
@@ -39,7 +42,9 @@ def views() -> tuple[Similarities, Tensor, Tensor, Tensor]:
     return batch([("a",), ("b",), ("c",), ("a",), ("b", "a"), ("c",)])
 
 
-def test_objective_is_the_weighted_sum_of_eq_15(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
+def test_objective_is_the_weighted_sum_of_eq_15(
+    views: tuple[Similarities, Tensor, Tensor, Tensor],
+) -> None:
     """6 frame + 4 video + InfoNCE + 3 SSHN + regulariser, on video similarities in [0, 1]."""
     similarities, labels, frame_labels, pairs = views
     total, terms = Objective(ObjectiveSettings())(similarities, labels, frame_labels, pairs)
@@ -61,7 +66,9 @@ def test_objective_is_the_weighted_sum_of_eq_15(views: tuple[Similarities, Tenso
     assert_close(total, sum(w * value for w, value in zip(weights, expected.values(), strict=True)))
 
 
-def test_gradient_reaches_positive_frame_pairs_only(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
+def test_gradient_reaches_positive_frame_pairs_only(
+    views: tuple[Similarities, Tensor, Tensor, Tensor],
+) -> None:
     """Frame similarities of negative video pairs, and of a clip with itself, are not ranked."""
     similarities, labels, frame_labels, pairs = views
     Objective(ObjectiveSettings())(similarities, labels, frame_labels, pairs)[0].backward()
@@ -70,7 +77,9 @@ def test_gradient_reaches_positive_frame_pairs_only(views: tuple[Similarities, T
     assert similarities.video.grad.any()
 
 
-def test_objective_leaves_out_terms_of_weight_zero(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
+def test_objective_leaves_out_terms_of_weight_zero(
+    views: tuple[Similarities, Tensor, Tensor, Tensor],
+) -> None:
     """S2VS is the base loss without ranking."""
     _, terms = Objective(ObjectiveSettings(frame_ap_weight=0, video_ap_weight=0))(*views)
     assert list(terms) == ["infonce", "hard_negative", "self_similarity", "regularization"]
@@ -87,7 +96,8 @@ def test_without_positives_the_ranking_terms_are_zero() -> None:
 
 
 def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
-    """With across_queries a query whose scores are all higher costs, though its own list is in order."""
+    """With across_queries a query whose scores are all higher costs, though its own list is in
+    order."""
     similarities, labels, frame_labels, pairs = views
     ordered = torch.where(labels > 0, 0.6, -0.6)
     shifted = ordered.clone()
@@ -96,21 +106,33 @@ def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Ten
     for across in (False, True):
         objective = Objective(ObjectiveSettings(across_queries=across))
         for name, video in (("ordered", ordered), ("shifted", shifted)):
-            changed = Similarities(similarities.frame, similarities.refined, video, similarities.regularization)
+            changed = Similarities(
+                similarities.frame, similarities.refined, video, similarities.regularization
+            )
             found = objective(changed, labels, frame_labels, pairs)[1]
-            terms[across, name] = (float(found["video_ap"].detach()), float(found["infonce"].detach()))
+            terms[across, name] = (
+                float(found["video_ap"].detach()),
+                float(found["infonce"].detach()),
+            )
     assert terms[False, "shifted"] == pytest.approx(terms[False, "ordered"], abs=1e-5)
     assert terms[True, "shifted"][0] > terms[True, "ordered"][0] + 0.1
     assert terms[True, "shifted"][1] > terms[True, "ordered"][1] + 0.1
     video = similarities.video / 2 + 0.5
     others = without_self(labels)
-    found = Objective(ObjectiveSettings(across_queries=True))(similarities, labels, frame_labels, pairs)[1]
+    found = Objective(ObjectiveSettings(across_queries=True))(
+        similarities, labels, frame_labels, pairs
+    )[1]
     assert_close(found["video_ap"], quadlinear_ap(video.flatten()[None], others.flatten()[None]))
-    assert_close(found["infonce"], infonce(video.flatten()[None], others.flatten()[None], temperature=0.03))
+    assert_close(
+        found["infonce"], infonce(video.flatten()[None], others.flatten()[None], temperature=0.03)
+    )
 
 
-def test_options_of_a_configuration_reach_the_loss(views: tuple[Similarities, Tensor, Tensor, Tensor]) -> None:
-    """Whole numbers stay whole; an option that the loss does not have is refused with those that it has."""
+def test_options_of_a_configuration_reach_the_loss(
+    views: tuple[Similarities, Tensor, Tensor, Tensor],
+) -> None:
+    """Whole numbers stay whole; an option that the loss does not have is refused with those that it
+    has."""
     similarities, labels, *_ = views
     chosen = {"video_ap_loss": "fast_ap", "video_ap_options": {"num_bins": 7}, "frame_ap_weight": 0}
     _, terms = Objective(ObjectiveSettings.model_validate(chosen))(*views)

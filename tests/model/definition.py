@@ -1,4 +1,5 @@
-"""The video similarity of HAP-VR, S2VS, DnS and ViSiL in slow loops, from the formulas, on tensors under published names."""
+"""The video similarity of HAP-VR, S2VS, DnS and ViSiL in slow loops, from the formulas, on tensors
+under published names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,19 +22,25 @@ def published_score(
     padding: str = "zeros",
     symmetric: bool = False,
 ) -> float:
-    """One number for one pair. query, reference: region features [T, R, D]; comparator, attention: prefixes of names."""
+    """One number for one pair. query, reference: region features [T, R, D]; comparator, attention:
+    prefixes of names."""
     embedded = []
     for video in (query, reference):
         while len(video) < min_frames:
             video = np.concatenate([video, video])
-        embedded.append(np.stack([[embed(state, region, attention) for region in frame] for frame in video]))
-    frame = np.array([[chamfer(one @ two.T, rates[0], symmetric) for two in embedded[1]] for one in embedded[0]])
+        embedded.append(
+            np.stack([[embed(state, region, attention) for region in frame] for frame in video])
+        )
+    frame = np.array(
+        [[chamfer(one @ two.T, rates[0], symmetric) for two in embedded[1]] for one in embedded[0]]
+    )
     refined = np.clip(compare(state, frame, comparator, padding), -1, 1)
     return chamfer(refined, rates[1], symmetric)
 
 
 def embed(state: Mapping[str, Array], region: Array, prefix: str) -> Array:
-    """Attention in one of three forms, or a binary code, by the tensors that there are. [D] -> [D] or [bits]."""
+    """Attention in one of three forms, or a binary code, by the tensors that there are. [D] -> [D]
+    or [bits]."""
     if "binarization.W" in state:
         code = np.sign(region / np.linalg.norm(region) @ state["binarization.W"])
         return code / np.sqrt(len(code))
@@ -46,7 +53,8 @@ def embed(state: Mapping[str, Array], region: Array, prefix: str) -> Array:
 
 
 def chamfer(similarity: Array, rate: float, symmetric: bool = False) -> float:
-    """The mean over rows of the mean of the K largest entries; with `symmetric` the mean of both directions."""
+    """The mean over rows of the mean of the K largest entries; with `symmetric` the mean of both
+    directions."""
     count = max(round(rate * similarity.shape[1]), 1)
     forth = float(np.mean([np.mean(sorted(row)[-count:]) for row in similarity]))
     return (forth + chamfer(similarity.T, rate)) / 2 if symmetric else forth
@@ -56,11 +64,16 @@ def compare(state: Mapping[str, Array], similarity: Array, prefix: str, padding:
     """The comparator before hard-tanh. [T, T'] -> [T // 4, T' // 4]."""
     maps = similarity[None]
     for layer in ("conv1", "conv2", "conv3"):
-        maps = convolve(maps, state[f"{prefix}{layer}.weight"], state[f"{prefix}{layer}.bias"], padding)
+        maps = convolve(
+            maps, state[f"{prefix}{layer}.weight"], state[f"{prefix}{layer}.bias"], padding
+        )
         maps = np.maximum(maps, 0)
         if layer != "conv3":
             maps = pool(maps)
-    weighed: Array = np.tensordot(state[f"{prefix}fconv.weight"][0, :, 0, 0], maps, 1) + state[f"{prefix}fconv.bias"][0]
+    weighed: Array = (
+        np.tensordot(state[f"{prefix}fconv.weight"][0, :, 0, 0], maps, 1)
+        + state[f"{prefix}fconv.bias"][0]
+    )
     return weighed
 
 
@@ -71,11 +84,16 @@ def convolve(maps: Array, weight: Array, bias: Array, padding: str) -> Array:
     out = np.empty((len(weight), *maps.shape[1:]))
     for row in range(maps.shape[1]):
         for column in range(maps.shape[2]):
-            out[:, row, column] = np.tensordot(weight, padded[:, row : row + 3, column : column + 3], 3) + bias
+            out[:, row, column] = (
+                np.tensordot(weight, padded[:, row : row + 3, column : column + 3], 3) + bias
+            )
     return out
 
 
 def pool(maps: Array) -> Array:
-    """The largest of every 2 x 2 entries; an odd last row or column is dropped. [C, t, t'] -> [C, t // 2, t' // 2]."""
+    """The largest of every 2 x 2 entries; an odd last row or column is dropped. [C, t, t'] -> [C, t
+    // 2, t' // 2]."""
     rows, columns = maps.shape[1] // 2, maps.shape[2] // 2
-    return maps[:, : 2 * rows, : 2 * columns].reshape(len(maps), rows, 2, columns, 2).max(axis=(2, 4))
+    return (
+        maps[:, : 2 * rows, : 2 * columns].reshape(len(maps), rows, 2, columns, 2).max(axis=(2, 4))
+    )

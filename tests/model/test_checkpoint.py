@@ -17,7 +17,9 @@ from hapvr.seeding import torch_rng
 
 def build(*, dims: int = 16, **settings: Any) -> SimilarityNetwork:
     """A small network."""
-    return SimilarityNetwork(NetworkSettings(**settings), dims=dims, generator=torch_rng("checkpoint"))
+    return SimilarityNetwork(
+        NetworkSettings(**settings), dims=dims, generator=torch_rng("checkpoint")
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,9 @@ def test_a_network_comes_back_equal(settings: dict[str, Any], tmp_path: Path) ->
         ({"settings": None}, r"network\.json is damaged"),
     ],
 )
-def test_a_description_that_does_not_fit_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_description_that_does_not_fit_is_refused(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     """The error names the file and what disagrees."""
     save_network(build(), tmp_path, metadata={})
     description = json.loads((tmp_path / DESCRIPTION_FILE).read_text())

@@ -19,10 +19,25 @@ DIMS = 16
 VARIANTS: dict[str, dict[str, Any]] = {
     "hap-vr": {},
     "wide": {"spatial_rate": 0.34, "temporal_rate": 0.5},
-    "visil_sym": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "cosine", "symmetric_chamfer": True},
-    "visil_v": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention_form": "linear", "padding_mode": "replicate"},
+    "visil_sym": {
+        "spatial_rate": 0.0,
+        "temporal_rate": 0.0,
+        "attention_form": "cosine",
+        "symmetric_chamfer": True,
+    },
+    "visil_v": {
+        "spatial_rate": 0.0,
+        "temporal_rate": 0.0,
+        "attention_form": "linear",
+        "padding_mode": "replicate",
+    },
     "release": {"min_frames": 8},
-    "dns_binary": {"spatial_rate": 0.0, "temporal_rate": 0.0, "attention": False, "binary_bits": 24},
+    "dns_binary": {
+        "spatial_rate": 0.0,
+        "temporal_rate": 0.0,
+        "attention": False,
+        "binary_bits": 24,
+    },
 }
 
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
@@ -30,7 +45,9 @@ every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 def build(variant: str = "hap-vr") -> SimilarityNetwork:
     """A small network with weights large enough that the comparator's output matters."""
-    network = SimilarityNetwork(NetworkSettings(**VARIANTS[variant]), dims=DIMS, generator=torch_rng("network"))
+    network = SimilarityNetwork(
+        NetworkSettings(**VARIANTS[variant]), dims=DIMS, generator=torch_rng("network")
+    )
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if name.startswith("comparator"):
@@ -42,7 +59,9 @@ def clips(name: str, *, num_videos: int, num_frames: int) -> Tensor:
     """Unit regions [N, T, 9, DIMS] that look alike within a video."""
     generator = torch_rng("clips", name)
     centre = torch.randn(num_videos, 1, 1, DIMS, generator=generator)
-    return F.normalize(centre + torch.randn(num_videos, num_frames, 9, DIMS, generator=generator), dim=-1)
+    return F.normalize(
+        centre + torch.randn(num_videos, num_frames, 9, DIMS, generator=generator), dim=-1
+    )
 
 
 @every_variant
@@ -68,7 +87,9 @@ def test_padding_changes_no_score(variant: str, length: int, other: int, extra: 
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_recomputing_activations_changes_nothing(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputing_activations_changes_nothing(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Chunks of pairs whose activations are made again give the same scores and gradients."""
     mask = (torch.arange(8) < torch.tensor([[8], [5], [3]])) if masked else None
     found = []
@@ -79,12 +100,15 @@ def test_recomputing_activations_changes_nothing(masked: bool, monkeypatch: pyte
         embedded = network.embed(clips("chunks", num_videos=3, num_frames=8))
         output = network.compare(embedded, embedded, query_mask=mask, reference_mask=mask)
         (output.video.sum() + output.regularization).backward()
-        found.append((output.video.detach(), [parameter.grad for parameter in network.parameters()]))
+        found.append(
+            (output.video.detach(), [parameter.grad for parameter in network.parameters()])
+        )
     assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
 def test_regularization_sums_the_overshoot() -> None:
-    """How far the comparator's raw output leaves [-1, 1], over all pairs and entries, in both directions."""
+    """How far the comparator's raw output leaves [-1, 1], over all pairs and entries, in both
+    directions."""
     network = build()
     with torch.no_grad():
         network.comparator.output.weight.zero_()

@@ -14,12 +14,16 @@ RATES = {"paper": (0.10, 0.03), "wide": (0.34, 0.25)}
 def network_of(golden: dict[str, Tensor], rates: str) -> SimilarityNetwork:
     """A network with the reference weights under the project's names."""
     spatial_rate, temporal_rate = RATES[rates]
-    network = SimilarityNetwork(NetworkSettings(spatial_rate=spatial_rate, temporal_rate=temporal_rate), dims=48)
+    network = SimilarityNetwork(
+        NetworkSettings(spatial_rate=spatial_rate, temporal_rate=temporal_rate), dims=48
+    )
     names = {
         name: name.replace("comparator.", "comparator_module.").replace("output.", "fconv.")
         for name in network.state_dict()
     }
-    network.load_state_dict({own: golden[f"weight/{published}"] for own, published in names.items()})
+    network.load_state_dict(
+        {own: golden[f"weight/{published}"] for own, published in names.items()}
+    )
     return network.eval()
 
 
@@ -40,7 +44,8 @@ def test_compare_matches_the_release(golden: dict[str, Tensor], rates: str) -> N
 
 
 def test_compare_matches_the_release_on_a_batch(golden: dict[str, Tensor]) -> None:
-    """All pairs of a training batch: frame similarities, rescaled video similarities and the regulariser."""
+    """All pairs of a training batch: frame similarities, rescaled video similarities and the
+    regulariser."""
     network = network_of(golden, "paper")
     clips = network.embed(golden["batch"])
     found = network.compare(clips, clips)

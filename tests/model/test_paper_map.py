@@ -22,10 +22,16 @@ def test_functions_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", sorted(set(re.findall(r"`((?:train|pseudo_labels|teacher|views|backbone|whitening)\.[\w.]+)", TEXT)))
+    "key",
+    sorted(
+        set(
+            re.findall(r"`((?:train|pseudo_labels|teacher|views|backbone|whitening)\.[\w.]+)", TEXT)
+        )
+    ),
 )
 def test_configuration_keys_exist(key: str) -> None:
-    """Each key is a field of the settings it belongs to, where a section has several families of one of them."""
+    """Each key is a field of the settings it belongs to, where a section has several families of
+    one of them."""
     models: list[type[BaseModel]] = [Config]
     for part in key.split("."):
         fields = [model.model_fields[part] for model in models if part in model.model_fields]
@@ -42,7 +48,9 @@ def settings_in(annotation: object) -> list[type[BaseModel]]:
 
 def test_the_table_of_losses_is_complete() -> None:
     """Every registered loss has a row with its function and the defaults of its options."""
-    rows = dict(re.findall(r"^\| `(\w+)` \| `hapvr\.losses\.[\w.]+` \|(.*)\|$", TEXT, flags=re.MULTILINE))
+    rows = dict(
+        re.findall(r"^\| `(\w+)` \| `hapvr\.losses\.[\w.]+` \|(.*)\|$", TEXT, flags=re.MULTILINE)
+    )
     assert set(rows) == set(RANKING_LOSSES)
     for name, described in rows.items():
         stated = dict(re.findall(r"`(\w+): ([\w.-]+)`", described))

@@ -29,7 +29,9 @@ HAP_VR, S2VS, VISIL = "comparator_module.", "visil_head.", "video_comperator."
 WHOLE_VISIL, OF_VISIL = S2VS + VISIL, {"comparator": VISIL, "padding": "replicate"}
 
 
-def released(prefix: str, *, form: str = "gated", bits: int = 0, dims: int = DIMS) -> dict[str, Tensor]:
+def released(
+    prefix: str, *, form: str = "gated", bits: int = 0, dims: int = DIMS
+) -> dict[str, Tensor]:
     """A state dict under a release's names, with random weights."""
     network = SimilarityNetwork(
         NetworkSettings(attention=not bits, attention_form=form, binary_bits=bits),
@@ -44,24 +46,46 @@ def released(prefix: str, *, form: str = "gated", bits: int = 0, dims: int = DIM
         .replace("attention.", attention)
         for name in network.state_dict()
     }
-    return OrderedDict((names[name], tensor.clone().contiguous()) for name, tensor in network.state_dict().items())
+    return OrderedDict(
+        (names[name], tensor.clone().contiguous()) for name, tensor in network.state_dict().items()
+    )
 
 
 def clips(num_videos: int, num_frames: int) -> Tensor:
     """Unit regions [N, T, 9, DIMS]."""
-    return F.normalize(torch.randn(num_videos, num_frames, 9, DIMS, generator=torch_rng("clips", num_frames)), dim=-1)
+    return F.normalize(
+        torch.randn(num_videos, num_frames, 9, DIMS, generator=torch_rng("clips", num_frames)),
+        dim=-1,
+    )
 
 
 def test_hap_vr_scores_as_published(golden: dict[str, Tensor], tmp_path: Path) -> None:
     """Weights under the release's names, beside a pickled Namespace, give the reference scores."""
-    state = {name.removeprefix("weight/"): value for name, value in golden.items() if name.startswith("weight/")}
-    arguments = argparse.Namespace(f_topk_rate=0.34, v_topk_rate=0.25, f2f_sim_module="TopKChamfer", workers=[1, 2])
-    torch.save({"model": state, "args": arguments, "optimizer": {"step": 3}}, tmp_path / "model.pth")
+    state = {
+        name.removeprefix("weight/"): value
+        for name, value in golden.items()
+        if name.startswith("weight/")
+    }
+    arguments = argparse.Namespace(
+        f_topk_rate=0.34, v_topk_rate=0.25, f2f_sim_module="TopKChamfer", workers=[1, 2]
+    )
+    torch.save(
+        {"model": state, "args": arguments, "optimizer": {"step": 3}}, tmp_path / "model.pth"
+    )
     network, report = import_released(tmp_path / "model.pth")
     query, target = network.embed(golden["query"][None]), network.embed(golden["target"][None])
-    assert_close(network.compare(query, target).video[0, 0], golden["wide/video_similarity"], rtol=1e-4, atol=1e-5)
+    assert_close(
+        network.compare(query, target).video[0, 0],
+        golden["wide/video_similarity"],
+        rtol=1e-4,
+        atol=1e-5,
+    )
     assert report["release"] == "hap-vr"
-    assert (network.dims, network.settings.spatial_rate, network.settings.temporal_rate) == (48, 0.34, 0.25)
+    assert (network.dims, network.settings.spatial_rate, network.settings.temporal_rate) == (
+        48,
+        0.34,
+        0.25,
+    )
 
 
 FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -80,7 +104,8 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_scores_as_its_definition(family: str, tmp_path: Path) -> None:
-    """Every pair of lengths, short ones included, equals slow loops over the formulas: alone, in one padded batch, packed."""
+    """Every pair of lengths, short ones included, equals slow loops over the formulas: alone, in
+    one padded batch, packed."""
     made, defined = FAMILIES[family]
     state = released(**made)
     for name, tensor in state.items():
@@ -91,14 +116,30 @@ def test_each_family_scores_as_its_definition(family: str, tmp_path: Path) -> No
     arrays = {name: tensor.double().numpy() for name, tensor in state.items()}
     videos = [clips(1, num_frames)[0] for num_frames in (3, 5, 9, 14)]
     wanted = torch.tensor(
-        [[published_score(arrays, q.double().numpy(), r.double().numpy(), **defined) for r in videos] for q in videos]
+        [
+            [
+                published_score(arrays, q.double().numpy(), r.double().numpy(), **defined)
+                for r in videos
+            ]
+            for q in videos
+        ]
     )
     embedded = [network.embed(video) for video in videos]
-    alone = torch.stack([torch.cat([network.compare(q[None], r[None]).video[0] for r in embedded]) for q in embedded])
+    alone = torch.stack(
+        [
+            torch.cat([network.compare(q[None], r[None]).video[0] for r in embedded])
+            for q in embedded
+        ]
+    )
     assert_close(alone, wanted.float(), rtol=0, atol=1e-5)
     padded = torch.nn.utils.rnn.pad_sequence(embedded, batch_first=True)
     mask = torch.arange(14) < torch.tensor([len(video) for video in videos])[:, None]
-    assert_close(network.compare(padded, padded, query_mask=mask, reference_mask=mask).video, alone, rtol=0, atol=1e-5)
+    assert_close(
+        network.compare(padded, padded, query_mask=mask, reference_mask=mask).video,
+        alone,
+        rtol=0,
+        atol=1e-5,
+    )
     assert_close(network.score_videos(embedded, embedded), alone.detach(), rtol=0, atol=1e-5)
     assert alone.std() > 0.01
     assert alone.abs().max() < 0.99
@@ -121,13 +162,21 @@ def test_each_release_is_recognised(prefix: str, form: str, layout: str, tmp_pat
     if layout == "safetensors":
         save_file(state, file)
     elif layout == "data parallel":
-        torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}}, file)
+        torch.save(
+            {"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}}, file
+        )
     else:
-        content = {"model": state, "args": argparse.Namespace(dims=DIMS)} if layout == "model" else state
+        content = (
+            {"model": state, "args": argparse.Namespace(dims=DIMS)} if layout == "model" else state
+        )
         torch.save(content, file, _use_new_zipfile_serialization=layout != "old format")
     network, report = import_released(file)
     release = {HAP_VR: "hap-vr", S2VS: "s2vs"}.get(prefix, "visil")
-    assert (report["release"], network.settings.attention_form, network.dims) == (release, form, DIMS)
+    assert (report["release"], network.settings.attention_form, network.dims) == (
+        release,
+        form,
+        DIMS,
+    )
     expected_rate = (0.10, 0.03) if release == "hap-vr" else (0.0, 0.0)
     assert (network.settings.spatial_rate, network.settings.temporal_rate) == expected_rate
     for published, own in report["tensors"].items():
@@ -137,7 +186,9 @@ def test_each_release_is_recognised(prefix: str, form: str, layout: str, tmp_pat
 
 def test_recorded_rates_and_symmetry_are_taken(tmp_path: Path) -> None:
     """An average is the rate 1; the note says where the release scores otherwise."""
-    arguments = argparse.Namespace(f2f_sim_module="Average", v_topk_rate=0.2, f_topk_rate=0.1, symmetric=True)
+    arguments = argparse.Namespace(
+        f2f_sim_module="Average", v_topk_rate=0.2, f_topk_rate=0.1, symmetric=True
+    )
     torch.save({"model": released(HAP_VR), "args": arguments}, tmp_path / "model.pth")
     network, report = import_released(tmp_path / "model.pth")
     assert (network.settings.spatial_rate, network.settings.temporal_rate) == (1.0, 0.2)
@@ -146,7 +197,8 @@ def test_recorded_rates_and_symmetry_are_taken(tmp_path: Path) -> None:
 
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
-    """A call hidden in the file is left out, and the tensors beside it are read; modules such as os are refused."""
+    """A call hidden in the file is left out, and the tensors beside it are read; modules such as os
+    are refused."""
     trace, file = tmp_path / "ran", tmp_path / "model.pth"
 
     class Harmful:
@@ -156,7 +208,9 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
         def __reduce__(self) -> tuple[object, ...]:
             return self.call[0], self.call[1:]
 
-    torch.save({"model": released(S2VS), "args": Harmful(shutil.copyfile, __file__, str(trace))}, file)
+    torch.save(
+        {"model": released(S2VS), "args": Harmful(shutil.copyfile, __file__, str(trace))}, file
+    )
     import_released(file)
     torch.save({"model": released(S2VS), "args": Harmful(os.system, f"touch {trace}")}, file)
     with pytest.raises(DataError, match=r"model\.pth cannot be read: .*blocked"):
@@ -165,25 +219,48 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
-    """Each tensor that is missing, of another shape, unknown or not finite, under the release's name."""
+    """Each tensor that is missing, of another shape, unknown or not finite, under the release's
+    name."""
     file = tmp_path / "model.pth"
     good, fours = released(HAP_VR), torch.zeros(1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     damaged = {
-        r"has shape \(8, 1, 3, 3\), wanted \(32, ": {**good, "comparator_module.conv1.weight": torch.zeros(8, 1, 3, 3)},
-        "do not fit: netvlad.c, transformer.x": {**good, "netvlad.c": torch.ones(2), "transformer.x": torch.ones(2)},
-        "comparator_module.fconv.bias has NaN": {**good, "comparator_module.fconv.bias": torch.tensor([torch.nan])},
-        "fconv.bias has values of torch.int64": {**good, "comparator_module.fconv.bias": torch.tensor([1])},
+        r"has shape \(8, 1, 3, 3\), wanted \(32, ": {
+            **good,
+            "comparator_module.conv1.weight": torch.zeros(8, 1, 3, 3),
+        },
+        "do not fit: netvlad.c, transformer.x": {
+            **good,
+            "netvlad.c": torch.ones(2),
+            "transformer.x": torch.ones(2),
+        },
+        "comparator_module.fconv.bias has NaN": {
+            **good,
+            "comparator_module.fconv.bias": torch.tensor([torch.nan]),
+        },
+        "fconv.bias has values of torch.int64": {
+            **good,
+            "comparator_module.fconv.bias": torch.tensor([1]),
+        },
         "comparator.output.bias .* is missing": {**good, "comparator_module.fconv.bias": fours},
         "comparator_module.conv1.bias is missing|comparator.conv1.bias": {
             **good,
-            "comparator_module.conv1.bias": torch.zeros(1).expand(32),  # of 2**40 it would take all memory
+            "comparator_module.conv1.bias": torch.zeros(1).expand(
+                32
+            ),  # of 2**40 it would take all memory
         },
-        "do not fit: .*visil_head.conv1.weight": {**good, "visil_head.conv1.weight": torch.ones(32, 1, 3, 3)},
+        "do not fit: .*visil_head.conv1.weight": {
+            **good,
+            "visil_head.conv1.weight": torch.ones(32, 1, 3, 3),
+        },
         "binary_bits: got 8 with attention: true": {**good, "binarization.W": torch.ones(DIMS, 8)},
         "holds no state dict": {"epoch": 3},
         "no tensor tells the dimensions": {"attention.context_vector.weight": torch.ones(1, 0)},
-        r"has shape \(0, 1000000\), wanted \(1, 1000000\)": {  # of the 4 TB that it tells of, nothing is taken
-            **{f"visil_head.attention.{name}.weight": torch.ones(0, 10**6) for name in ("context_vector", "transform")}
+        # of the 4 TB that it tells of, nothing is taken
+        r"has shape \(0, 1000000\), wanted \(1, 1000000\)": {
+            **{
+                f"visil_head.attention.{name}.weight": torch.ones(0, 10**6)
+                for name in ("context_vector", "transform")
+            }
         },
     }
     for message, state in damaged.items():
@@ -192,8 +269,12 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
             import_released(file)
 
 
-@pytest.mark.parametrize("content", [b"a text\n", pickle.dumps({"model": [1, 2]}), b"", "truncated", "flipped", None])
-def test_files_that_are_no_checkpoint_are_refused(content: bytes | str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b"a text\n", pickle.dumps({"model": [1, 2]}), b"", "truncated", "flipped", None]
+)
+def test_files_that_are_no_checkpoint_are_refused(
+    content: bytes | str | None, tmp_path: Path
+) -> None:
     """The error names the file and what is wanted."""
     file = tmp_path / "model.pth"
     torch.save(released(S2VS), file)
@@ -227,12 +308,20 @@ def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
     assert_close(found.mean, arrays["mean"][0].numpy())
     with pytest.raises(ArgumentError, match="dims: got 7, wanted 1 to 6"):
         read_pca(file, dims=7)
-    np.savez(tmp_path / "rank.npz", mean=arrays["mean"], V=arrays["V"], d=[1.0, -1e-5, 2.0, 0.0, 5.0, -4.0])
+    np.savez(
+        tmp_path / "rank.npz",
+        mean=arrays["mean"],
+        V=arrays["V"],
+        d=[1.0, -1e-5, 2.0, 0.0, 5.0, -4.0],
+    )
     with pytest.raises(ArgumentError, match=r"dims: got 5, wanted 1 to 4, .* not negative"):
         read_pca(tmp_path / "rank.npz", dims=5)
     huge = torch.full((6,), 1e300, dtype=torch.float64)
     for wrong in ({"V": torch.zeros(6, 6)}, {"V": 1j * torch.eye(6)}, {"mean": huge}):
-        np.savez(tmp_path / "wrong.npz", **{name: tensor.numpy() for name, tensor in (arrays | wrong).items()})
+        np.savez(
+            tmp_path / "wrong.npz",
+            **{name: tensor.numpy() for name, tensor in (arrays | wrong).items()},
+        )
         with pytest.raises(DataError, match="wanted finite mean"):
             read_pca(tmp_path / "wrong.npz", dims=2)
     np.savez_compressed(tmp_path / "bomb.npz", mean=np.zeros(MAX_UNPACKED_BYTES // 4, np.float32))

@@ -22,16 +22,23 @@ VARIANTS = {
 
 def make_videos(lengths, *, name="videos"):
     rng = torch_rng(0, name)
-    return [torch.nn.functional.normalize(torch.randn(one, REGIONS, DIMS, generator=rng), dim=-1) for one in lengths]
+    return [
+        torch.nn.functional.normalize(torch.randn(one, REGIONS, DIMS, generator=rng), dim=-1)
+        for one in lengths
+    ]
 
 
 def make_network(**options):
-    return SimilarityNetwork(NetworkSettings(**options), dims=DIMS, generator=torch_rng(1, "network")).eval()
+    return SimilarityNetwork(
+        NetworkSettings(**options), dims=DIMS, generator=torch_rng(1, "network")
+    ).eval()
 
 
 def one_by_one(network, queries, references):
     with torch.inference_mode():
-        rows = [[network.compare(q[None], r[None]).video[0, 0] for r in references] for q in queries]
+        rows = [
+            [network.compare(q[None], r[None]).video[0, 0] for r in references] for q in queries
+        ]
         return torch.tensor(rows)
 
 
@@ -40,7 +47,9 @@ def test_scores_of_many_videos_equal_one_pair_at_a_time(variant):
     """Lengths from one frame on, score as each pair does alone, in every variant."""
     network = make_network(**VARIANTS[variant])
     queries = [network.embed(video) for video in make_videos([1, 7, 28, 13], name="queries")]
-    references = [network.embed(video) for video in make_videos([33, 2, 28, 28, 5, 3, 61], name="references")]
+    references = [
+        network.embed(video) for video in make_videos([33, 2, 28, 28, 5, 3, 61], name="references")
+    ]
     got = network.score_videos(queries, references)
     torch.testing.assert_close(got, one_by_one(network, queries, references), rtol=0, atol=1e-5)
 
@@ -53,7 +62,9 @@ def test_scores_of_many_videos_equal_one_pair_at_a_time(variant):
     st.sampled_from([1, 50, 700, 10**6]),
     st.sampled_from([100, 10**6]),
 )
-def test_how_much_is_computed_at_once_changes_no_score(padding_mode, query_lengths, reference_lengths, frames, strip):
+def test_how_much_is_computed_at_once_changes_no_score(
+    padding_mode, query_lengths, reference_lengths, frames, strip
+):
     """However many videos are compared together, and in strips or not, the scores are the same."""
     scorer = make_network(temporal_rate=0.2, padding_mode=padding_mode)
     lengths = (query_lengths, reference_lengths)
@@ -62,13 +73,17 @@ def test_how_much_is_computed_at_once_changes_no_score(padding_mode, query_lengt
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(family.GROUP_FRAMES, "cpu", frames)
         patch.setattr(network, "MAX_STRIP_ELEMENTS", strip)
-        torch.testing.assert_close(scorer.score_videos(queries, references), wanted, rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            scorer.score_videos(queries, references), wanted, rtol=0, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 9), (41, 4), (43, 30), (7, 4), (4, 100)])
 @pytest.mark.parametrize("max_elements", [1, 300, 10**6])
 @pytest.mark.parametrize("padding_mode", ["zeros", "replicate"])
-def test_refine_in_strips_equals_the_comparator(rows, columns, max_elements, padding_mode, monkeypatch):
+def test_refine_in_strips_equals_the_comparator(
+    rows, columns, max_elements, padding_mode, monkeypatch
+):
     """Strips of any height give the comparator's output, rows that pooling drops included."""
     monkeypatch.setattr(network, "MAX_STRIP_ELEMENTS", max_elements)
     comparator = make_network(padding_mode=padding_mode).comparator

@@ -38,7 +38,9 @@ def test_chamfer_by_hand() -> None:
 
 
 @given(rate=RATES, rows=SIZES, columns=SIZES, symmetric=st.booleans(), seed=st.integers(0, 999))
-def test_chamfer_equals_the_loop(rate: float, rows: int, columns: int, symmetric: bool, seed: int) -> None:
+def test_chamfer_equals_the_loop(
+    rate: float, rows: int, columns: int, symmetric: bool, seed: int
+) -> None:
     """In both directions when symmetric, each with the same rate."""
     similarity = draw(seed, shape=(rows, columns))
     expected = loop_chamfer(similarity.tolist(), rate)
@@ -61,7 +63,9 @@ def test_frame_similarity_equals_the_loop(rate: float, symmetric: bool) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.10, 0.34])
-def test_frame_similarity_in_blocks_equals_the_whole(rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_similarity_in_blocks_equals_the_whole(
+    rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Value and gradients do not depend on how much is held at once."""
     found = []
     for limit in (112, 4):
@@ -75,7 +79,9 @@ def test_frame_similarity_in_blocks_equals_the_whole(rate: float, monkeypatch: p
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("options", [{"rate": 0.0}, {"rate": 1.0}, {"rate": 0.34}, {"rate": 0.0, "symmetric": True}])
+@pytest.mark.parametrize(
+    "options", [{"rate": 0.0}, {"rate": 1.0}, {"rate": 0.34}, {"rate": 0.0, "symmetric": True}]
+)
 def test_a_batch_with_itself_equals_two_batches(
     options: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,4 +105,6 @@ def test_frame_similarity_passes_the_gradient_check(rate: float) -> None:
     """The gradients are those of finite differences."""
     query = draw("query", shape=(1, 2, 3, 4)).requires_grad_()
     reference = draw("reference", shape=(2, 2, 3, 4)).requires_grad_()
-    assert torch.autograd.gradcheck(lambda q, r: frame_similarity(q, r, rate=rate), (query, reference))
+    assert torch.autograd.gradcheck(
+        lambda q, r: frame_similarity(q, r, rate=rate), (query, reference)
+    )

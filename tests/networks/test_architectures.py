@@ -22,7 +22,9 @@ RANDOM = Weights(source="random", seed=3)
 @pytest.fixture(scope="module")
 def frames() -> Tensor:
     """[2, 3, 224, 224] uint8: coarse random patterns."""
-    coarse = torch.randint(0, 256, (2, 3, 14, 14), generator=torch_rng("architectures"), dtype=torch.uint8)
+    coarse = torch.randint(
+        0, 256, (2, 3, 14, 14), generator=torch_rng("architectures"), dtype=torch.uint8
+    )
     return coarse.repeat_interleave(16, 2).repeat_interleave(16, 3)
 
 
@@ -42,7 +44,8 @@ def backbone_config(architecture: str, **more: Any) -> BackboneConfig:
 def test_any_architecture_gives_nine_unit_regions(
     architecture: str, more: dict[str, Any], channels: int, frames: Tensor
 ) -> None:
-    """[B, 9, C] unit vectors that differ between frames; C is what the network's scales or tokens have."""
+    """[B, 9, C] unit vectors that differ between frames; C is what the network's scales or tokens
+    have."""
     backbone = load_backbone(backbone_config(architecture, **more))
     with torch.inference_mode():
         regions = backbone.regions(frames)
@@ -62,7 +65,9 @@ def test_a_transformer_pools_its_patch_tokens_into_overlapping_windows(frames: T
     for row in range(3):
         for column in range(3):
             window = patches[:, 3 * row : 3 * row + 6, 3 * column : 3 * column + 6].mean((1, 2))
-            torch.testing.assert_close(found[:, row, column], F.normalize(window, dim=-1), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                found[:, row, column], F.normalize(window, dim=-1), rtol=1e-4, atol=1e-5
+            )
 
 
 def test_transformer_weights_of_another_side_are_loaded(tmp_path: Path) -> None:
@@ -71,9 +76,13 @@ def test_transformer_weights_of_another_side_are_loaded(tmp_path: Path) -> None:
     source = timm.create_model("vit_tiny_patch16_224", img_size=96).eval()
     save_file(source.state_dict(), path)
     weights = Weights(source="file", path=path)
-    teacher = load_teacher(TeacherConfig(architecture="vit_tiny_patch16_224", weights=weights), crop_px=224)
+    teacher = load_teacher(
+        TeacherConfig(architecture="vit_tiny_patch16_224", weights=weights), crop_px=224
+    )
     assert teacher.identity.source == "file"
-    torch.testing.assert_close(teacher.network.blocks[0].attn.qkv.weight, source.blocks[0].attn.qkv.weight.detach())
+    torch.testing.assert_close(
+        teacher.network.blocks[0].attn.qkv.weight, source.blocks[0].attn.qkv.weight.detach()
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,6 +96,7 @@ def test_transformer_weights_of_another_side_are_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_backbones_that_cannot_serve_are_refused(section: dict[str, Any], message: str) -> None:
-    """Before any frame is read: unknown names and options, crops and networks without 3 x 3 regions, no class token."""
+    """Before any frame is read: unknown names and options, crops and networks without 3 x 3
+    regions, no class token."""
     with pytest.raises(ConfigError, match=message):
         load_backbone(backbone_config(**section))

@@ -10,7 +10,12 @@ RANDOM = Weights(source="random", seed=1)
 
 
 def config_of(descriptor: str, crop_px: int) -> BackboneConfig:
-    values = {"architecture": "resnet18.tv_in1k", "weights": RANDOM, "crop_px": crop_px, "descriptor": descriptor}
+    values = {
+        "architecture": "resnet18.tv_in1k",
+        "weights": RANDOM,
+        "crop_px": crop_px,
+        "descriptor": descriptor,
+    }
     return BackboneConfig.model_validate(values)
 
 
@@ -19,7 +24,9 @@ def test_backbone_gives_one_vector_of_a_frame(descriptor: str, crop_px: int) -> 
     """A unit vector for each of four maps; the settings name it."""
     config = config_of(descriptor, crop_px)
     backbone = load_backbone(config)
-    pixels = torch.randint(0, 255, (2, 3, crop_px, crop_px), dtype=torch.uint8, generator=torch.Generator())
+    pixels = torch.randint(
+        0, 255, (2, 3, crop_px, crop_px), dtype=torch.uint8, generator=torch.Generator()
+    )
     with torch.inference_mode():
         vectors = backbone.regions(pixels)
     assert vectors.shape == (2, 1, 64 + 128 + 256 + 512)

@@ -1,5 +1,5 @@
-"""Clips made ahead of the network; OpenVINO against torch: the same vectors for any batch, and what happens where it cannot run
-a network."""
+"""Clips made ahead of the network; OpenVINO against torch: the same vectors for any batch, and what
+happens where it cannot run a network."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,13 @@ from torch.nn import functional as F
 
 from hapvr.errors import DataError
 from hapvr.networks.backbone import Backbone, load_backbone
-from hapvr.networks.extract import READ_AHEAD, CompiledNetwork, embed_by_networks, read_ahead, region_embedder
+from hapvr.networks.extract import (
+    READ_AHEAD,
+    CompiledNetwork,
+    embed_by_networks,
+    read_ahead,
+    region_embedder,
+)
 from hapvr.networks.packaged import WeightsIdentity
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
@@ -59,7 +65,9 @@ SMALL = BackboneConfig(architecture="mobilenetv2_100", weights=WEIGHTS, crop_px=
 def frames(count: int, side: int = 128) -> Tensor:
     """[count, 3, side, side] uint8: coarse random patterns."""
     cells = side // 16
-    coarse = torch.randint(0, 256, (count, 3, cells, cells), generator=torch_rng("engine"), dtype=torch.uint8)
+    coarse = torch.randint(
+        0, 256, (count, 3, cells, cells), generator=torch_rng("engine"), dtype=torch.uint8
+    )
     return coarse.repeat_interleave(16, 2).repeat_interleave(16, 3)
 
 
@@ -68,8 +76,11 @@ def frames(count: int, side: int = 128) -> Tensor:
     [("mobilenetv2_100", 128), pytest.param("vit_tiny_patch16_224", 112, marks=pytest.mark.slow)],
 )
 def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
-    """Batches of any length, with pooled vectors too. At 112 px the transformer's position embeddings are resized."""
-    backbone = load_backbone(BackboneConfig(architecture=architecture, weights=WEIGHTS, crop_px=crop_px))
+    """Batches of any length, with pooled vectors too. At 112 px the transformer's position
+    embeddings are resized."""
+    backbone = load_backbone(
+        BackboneConfig(architecture=architecture, weights=WEIGHTS, crop_px=crop_px)
+    )
     pictures = frames(5, crop_px)
     embed = region_embedder(backbone, None, "cpu")
     with torch.inference_mode():
@@ -84,7 +95,8 @@ def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
 
 
 def test_only_the_network_runs_in_bfloat16() -> None:
-    """Close to float32, and recorded; norms and whitening are float32, whatever the caller's autocast."""
+    """Close to float32, and recorded; norms and whitening are float32, whatever the caller's
+    autocast."""
     exact = load_backbone(SMALL)
     half = load_backbone(SMALL.model_copy(update={"precision": "bfloat16"}))
     assert half.settings == exact.settings | {"precision": "bfloat16"}
@@ -101,29 +113,36 @@ def test_only_the_network_runs_in_bfloat16() -> None:
 
 
 REFUSED = {
-    "Loop": "y = Loop (most, yes, x) <body = step (int64 n, bool a, float[1] b) => (bool c, float[1] d) "
+    "Loop": "y = Loop (most, yes, x) <body = step (int64 n, bool a, float[1] b) => (bool c, "
+    "float[1] d) "
     "{c = Identity(a) d = Add(b, b)}>",
     "If": "y = If (yes) <then_branch = one () => (float[1] b) {b = Identity(x)}, "
     "else_branch = two () => (float[1] b) {b = Add(x, x)}>",
-    "Scan": "z, y = Scan (x, x) <num_scan_inputs = 1, body = step (float[1] a, float b) => (float[1] c, float d) "
+    "Scan": "z, y = Scan (x, x) <num_scan_inputs = 1, body = step (float[1] a, float b) => "
+    "(float[1] c, float d) "
     "{c = Add(a, a) d = Identity(b)}>",
     "GatherND": "n = Constant <value = int64[1] {1099511627776}> () y = GatherND (x, n)",
     "Range": "n = Range (most, most, most) y = Reshape (x, n)",
 }
 
 
-FUNCTION = '<ir_version: 8, opset_import: ["" : 16, "own" : 1]> g (int64[1] x) => (int64[1] y) { y = own.Relu (x) } '
+FUNCTION = (
+    '<ir_version: 8, opset_import: ["" : 16, "own" : 1]> g (int64[1] x) => (int64[1] '
+    "y) { y = own.Relu (x) } "
+)
 FUNCTION += '<opset_import: ["" : 16], domain: "own"> Relu (x) => (y) { y = Abs (x) }'
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "XML", "function"])
 def test_onnx_files_with_other_operations_than_ours_are_refused(name: str, tmp_path: Path) -> None:
-    """Loops that may never end, indexes that nobody compares with the length, and the XML that OpenVINO reads as well. The file is
-    read, not run."""
+    """Loops that may never end, indexes that nobody compares with the length, and the XML that
+    OpenVINO reads as well. The file is read, not run."""
     content = b'<?xml version="1.0"?><net name="a" version="11"><layers/></net>'
     if name in REFUSED:
         graph = f"g (float[1] x, int64 most, bool yes) => (float[1] y) {{{REFUSED[name]}}}"
-        content = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 16]> {graph}').SerializeToString()
+        content = onnx.parser.parse_model(
+            f'<ir_version: 8, opset_import: ["" : 16]> {graph}'
+        ).SerializeToString()
     elif name == "function":
         content = onnx.parser.parse_model(FUNCTION).SerializeToString()
     said = name if name in REFUSED else "unreadable parts or functions"
@@ -144,6 +163,8 @@ def test_a_network_that_cannot_be_converted_runs_in_torch() -> None:
     identity = WeightsIdentity("unconvertible", "random", "0" * 64)
     backbone = Backbone(Unconvertible(), identity, asdict(identity), 128, (0.5,) * 3, (0.5,) * 3)
     embed = region_embedder(backbone, None, "cpu")
-    with pytest.warns(UserWarning, match="backbone: it runs in torch, since OpenVINO cannot convert it"):
+    with pytest.warns(
+        UserWarning, match="backbone: it runs in torch, since OpenVINO cannot convert it"
+    ):
         found = embed(frames(2).numpy())
     torch.testing.assert_close(torch.from_numpy(found), backbone.regions(frames(2)))

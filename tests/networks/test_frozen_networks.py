@@ -17,7 +17,12 @@ from hapvr.networks.extract import region_embedder
 from hapvr.networks.packaged import PACKAGES, packaged_backbone, packaged_tensors
 from hapvr.networks.settings import BackboneConfig, TeacherConfig, Weights
 from hapvr.networks.weights import IMAGENET_MEAN, IMAGENET_STD, create_network, normalize_pixels
-from hapvr.networks.whitening import Whitening, fit_whitening, whitening_from_bytes, whitening_to_bytes
+from hapvr.networks.whitening import (
+    Whitening,
+    fit_whitening,
+    whitening_from_bytes,
+    whitening_to_bytes,
+)
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.video.frames import center_crop
 from tests.conftest import GOLDEN
@@ -30,7 +35,9 @@ def test_region_vectors_and_whitening_equal_the_release() -> None:
     torch.testing.assert_close(regions, torch.from_numpy(golden["regions"]), rtol=1e-4, atol=1e-5)
     # The reference stores eigenvalues rising; ours fall.
     eigenvectors = golden["whitening/eigenvectors"][:, ::-1][:, :10]
-    whitening = Whitening(golden["whitening/mean"], eigenvectors, golden["whitening/eigenvalues"][::-1][:10])
+    whitening = Whitening(
+        golden["whitening/mean"], eigenvectors, golden["whitening/eigenvalues"][::-1][:10]
+    )
     whitened = whitening.apply(regions.flatten(0, 1))
     np.testing.assert_allclose(whitened, golden["whitened_10d"], rtol=1e-4, atol=1e-5)
 
@@ -43,7 +50,9 @@ def test_weights_from_a_file_equal_the_network_they_came_from(tmp_path: Path, su
     path = tmp_path / f"weights{suffix}"
     state = source.state_dict()
     save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
-    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path), crop_px=128)
+    config = BackboneConfig(
+        architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path), crop_px=128
+    )
     backbone = load_backbone(config)
     assert backbone.identity.source == "file"
     frames = torch.randint(0, 256, (1, 3, 128, 128), generator=torch_rng(1), dtype=torch.uint8)
@@ -63,7 +72,11 @@ def without(state: dict[str, Tensor], *parts: str) -> dict[str, Tensor]:
 SMALL, LARGE, TRANSFORMER = "resnet18.tv_in1k", "resnet34.tv_in1k", "vit_tiny_patch16_224"
 WRONG_STATES: dict[str, tuple[str, Callable[[], dict[str, Tensor]], str]] = {
     "another network, smaller": (LARGE, lambda: state_of(SMALL), r"layer1\.2\S* is missing"),
-    "another shape": (SMALL, lambda: state_of(SMALL) | {"conv1.weight": torch.rand(1)}, r"conv1\.weight has shape"),
+    "another shape": (
+        SMALL,
+        lambda: state_of(SMALL) | {"conv1.weight": torch.rand(1)},
+        r"conv1\.weight has shape",
+    ),
     "whole numbers": (
         SMALL,
         lambda: {name: values.to(torch.int8) for name, values in state_of(SMALL).items()},
@@ -84,7 +97,8 @@ WRONG_STATES: dict[str, tuple[str, Callable[[], dict[str, Tensor]], str]] = {
 
 @pytest.mark.parametrize("case", WRONG_STATES)
 def test_weights_that_do_not_fill_the_network_are_refused(case: str, tmp_path: Path) -> None:
-    """Every tensor of a backbone and of a teacher comes from the file; nothing stays random without a word."""
+    """Every tensor of a backbone and of a teacher comes from the file; nothing stays random without
+    a word."""
     architecture, make, message = WRONG_STATES[case]
     path = tmp_path / "weights.pth"
     torch.save(make(), path)
@@ -101,7 +115,9 @@ def test_prefixes_of_training_code_are_taken_off(prefix: str, tmp_path: Path) ->
     """Beside other parts such as a projection head, with or without a classifier."""
     state = state_of("resnet18.tv_in1k")
     path = tmp_path / "weights.pth"
-    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path))
+    config = BackboneConfig(
+        architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path)
+    )
     torch.save(state, path)
     wanted = load_backbone(config).identity
     inner = {f"{prefix}{name}": values for name, values in without(state, "fc").items()}
@@ -112,7 +128,9 @@ def test_prefixes_of_training_code_are_taken_off(prefix: str, tmp_path: Path) ->
 def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     """Missing files and pickled objects are refused by name; nothing is unpickled."""
     path = tmp_path / "weights.pth"
-    config = BackboneConfig(architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path))
+    config = BackboneConfig(
+        architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path)
+    )
     with pytest.raises(DataError, match=r"cannot be read.*No such file"):
         load_backbone(config)
     torch.save({"state_dict": {}, "args": Path("an object")}, path)
@@ -131,7 +149,8 @@ def empty_hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("empty_hub_cache")
 def test_pretrained_weights_out_of_reach_name_the_ways_out() -> None:
-    """Without cache and hub, the message names the weights and what to do; nothing falls back by itself."""
+    """Without cache and hub, the message names the weights and what to do; nothing falls back by
+    itself."""
     with pytest.raises(DataError, match=r"resnet18\.tv_in1k .* HF_HOME, .*source: file"):
         create_network(BackboneConfig(architecture="resnet18.tv_in1k"))
     with pytest.raises(DataError, match="published ones of resnet51 are not in"):
@@ -140,7 +159,8 @@ def test_pretrained_weights_out_of_reach_name_the_ways_out() -> None:
 
 @pytest.mark.parametrize("crop_px", [128, 224])
 def test_packaged_weights_are_those_of_the_package(crop_px: int) -> None:
-    """A trained network: its classifier reaches one mind on a picture and its flipped copy; regions follow the picture."""
+    """A trained network: its classifier reaches one mind on a picture and its flipped copy; regions
+    follow the picture."""
     weights = Weights(source="packaged")
     config = BackboneConfig(architecture="tf_efficientnet_lite0", weights=weights, crop_px=crop_px)
     classifier = timm.create_model(config.architecture).eval()
@@ -159,18 +179,28 @@ def test_packaged_weights_are_those_of_the_package(crop_px: int) -> None:
     assert found.max() > 0.2
     assert found.argmax() == flipped.argmax()
     assert regions.shape == (2, 9, 24 + 40 + 112 + 320)
-    torch.testing.assert_close(regions[0].view(3, 3, -1).flip(1), regions[1].view(3, 3, -1), atol=0.2, rtol=0)
+    torch.testing.assert_close(
+        regions[0].view(3, 3, -1).flip(1), regions[1].view(3, 3, -1), atol=0.2, rtol=0
+    )
 
 
-@pytest.mark.parametrize(("architecture", "crop_px"), [("tf_efficientnet_lite0", 224), ("tf_efficientnet_lite2", 256)])
+@pytest.mark.parametrize(
+    ("architecture", "crop_px"), [("tf_efficientnet_lite0", 224), ("tf_efficientnet_lite2", 256)]
+)
 def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, crop_px: int) -> None:
-    """Read and written without torch: the same weights by name, and the same regions of a picture, noise and black."""
-    config = BackboneConfig(architecture=architecture, weights=Weights(source="packaged"), crop_px=crop_px)
+    """Read and written without torch: the same weights by name, and the same regions of a picture,
+    noise and black."""
+    config = BackboneConfig(
+        architecture=architecture, weights=Weights(source="packaged"), crop_px=crop_px
+    )
     wanted, found = load_backbone(config), packaged_backbone(config)
     assert found.settings == wanted.settings
     rng = numpy_rng("packaged")
     noise = rng.integers(0, 256, (2, 3, crop_px, crop_px), dtype=np.uint8)
-    squares, one = rng.integers(0, 256, (1, 3, 8, 8), dtype=np.uint8), np.ones((crop_px // 8,) * 2, np.uint8)
+    squares, one = (
+        rng.integers(0, 256, (1, 3, 8, 8), dtype=np.uint8),
+        np.ones((crop_px // 8,) * 2, np.uint8),
+    )
     picture = np.kron(squares, one)
     frames = np.concatenate([noise, picture, np.zeros_like(picture)])
     with torch.inference_mode():
@@ -181,40 +211,62 @@ def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, cro
     whitened = region_embedder(found, whitening, "cpu")(frames)
     np.testing.assert_allclose(whitened, whitening.apply(regions), rtol=0, atol=1e-3)
     with pytest.raises(ArgumentError, match=r"is of 7 channels, .*remove the folder whitening/"):
-        region_embedder(found, fit_whitening(regions.reshape(-1, regions.shape[-1])[:, :7], dims=4), "cpu")
+        region_embedder(
+            found, fit_whitening(regions.reshape(-1, regions.shape[-1])[:, :7], dims=4), "cpu"
+        )
     with pytest.raises(ConfigError, match="to 224 or 256"):
         packaged_backbone(config.model_copy(update={"crop_px": 192}))
 
 
 def test_packages_that_are_missing_or_changed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that brings them back; an architecture without a package is told which have one."""
+    """With the command that brings them back; an architecture without a package is told which have
+    one."""
     weights = Weights(source="packaged")
-    with pytest.raises(DataError, match=r"name one of tf_efficientnet_lite0, tf_efficientnet_lite2"):
+    with pytest.raises(
+        DataError, match=r"name one of tf_efficientnet_lite0, tf_efficientnet_lite2"
+    ):
         create_network(BackboneConfig(architecture="resnet18.tv_in1k", weights=weights))
     package, name, digest = PACKAGES["tf_efficientnet_lite0"]
     config = BackboneConfig(architecture="tf_efficientnet_lite0.in1k", weights=weights)
-    for changed in ((package, name, "0" * 64), (package, "absent.pth", digest), ("no-such-package", name, digest)):
+    for changed in (
+        (package, name, "0" * 64),
+        (package, "absent.pth", digest),
+        ("no-such-package", name, digest),
+    ):
         monkeypatch.setitem(PACKAGES, "tf_efficientnet_lite0", changed)
-        with pytest.raises(DataError, match=rf"{changed[0]} is not installed.*pip install .*{changed[0]}==0\.1\.0"):
+        with pytest.raises(
+            DataError, match=rf"{changed[0]} is not installed.*pip install .*{changed[0]}==0\.1\.0"
+        ):
             create_network(config)
 
 
-@pytest.mark.parametrize("count", [40, 400], ids=["fewer samples than channels", "more samples than channels"])
+@pytest.mark.parametrize(
+    "count", [40, 400], ids=["fewer samples than channels", "more samples than channels"]
+)
 def test_fit_whitening_decorrelates_its_sample(count: int) -> None:
-    """Before the last L2, whitened samples have zero mean and unit covariance, by either way of computing it."""
-    sample = torch.randn(count, 60, generator=torch_rng(4)) @ torch.randn(60, 60, generator=torch_rng(5))
+    """Before the last L2, whitened samples have zero mean and unit covariance, by either way of
+    computing it."""
+    sample = torch.randn(count, 60, generator=torch_rng(4)) @ torch.randn(
+        60, 60, generator=torch_rng(5)
+    )
     whitening = fit_whitening(sample, dims=8)
-    projected = (sample.numpy() - whitening.mean) @ whitening.eigenvectors / np.sqrt(whitening.eigenvalues)
+    projected = (
+        (sample.numpy() - whitening.mean) @ whitening.eigenvectors / np.sqrt(whitening.eigenvalues)
+    )
     np.testing.assert_allclose(np.cov(projected.T), np.eye(8), rtol=1e-3, atol=1e-3)
     assert (np.diff(whitening.eigenvalues) <= 0).all()
-    np.testing.assert_allclose(np.linalg.norm(whitening.apply(sample), axis=-1), np.ones(count), rtol=1e-5)
+    np.testing.assert_allclose(
+        np.linalg.norm(whitening.apply(sample), axis=-1), np.ones(count), rtol=1e-5
+    )
 
 
 def test_whitening_round_trips() -> None:
     """Bytes give back equal tensors."""
     sample = torch.randn(50, 20, generator=torch_rng(6))
     whitening = fit_whitening(sample, dims=5, eps=1e-6)
-    whitening = replace(whitening, eigenvectors=np.asfortranarray(whitening.eigenvectors))  # as an import may have them
+    whitening = replace(
+        whitening, eigenvectors=np.asfortranarray(whitening.eigenvectors)
+    )  # as an import may have them
     again = whitening_from_bytes(whitening_to_bytes(whitening))
     assert again.sha256 == whitening.sha256
     assert again.eps == whitening.eps

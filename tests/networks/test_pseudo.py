@@ -51,12 +51,15 @@ def test_pseudo_labels_equal_the_loop(seed: int, top_rate: float, part: float) -
     limits = [rate * 7 - 1e-9 for rate in (top_rate, bottom_rate)]
     expected = [
         [
-            (sum(other > value for other in row) < limits[0]) - (sum(other < value for other in row) < limits[1])
+            (sum(other > value for other in row) < limits[0])
+            - (sum(other < value for other in row) < limits[1])
             for value in row
         ]
         for row in cosine
     ]
-    found = pseudo_labels(teacher[0], teacher[1], PseudoLabelSettings(top_rate=top_rate, bottom_rate=bottom_rate))
+    found = pseudo_labels(
+        teacher[0], teacher[1], PseudoLabelSettings(top_rate=top_rate, bottom_rate=bottom_rate)
+    )
     assert found.tolist() == expected
 
 

@@ -1,4 +1,5 @@
-"""Both storages of Dagster's and MLflow's records, SQLite files and a PostgreSQL server; and the jobs without a daemon."""
+"""Both storages of Dagster's and MLflow's records, SQLite files and a PostgreSQL server; and the
+jobs without a daemon."""
 
 import os
 import shutil
@@ -24,15 +25,27 @@ from tests.orchestration.servers import wait_for
 NewDatabase = Callable[[str], str]
 QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
 ASSETS = (
-    "video_manifest", "videos", "frames", "whitening", "features",
-    "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "registered_model",
-    "frame_descriptors", "search_index",
-)  # fmt: skip
+    "video_manifest",
+    "videos",
+    "frames",
+    "whitening",
+    "features",
+    "training_views",
+    "pseudo_labels",
+    "similarity_model",
+    "benchmark_scores",
+    "registered_model",
+    "frame_descriptors",
+    "search_index",
+)
 """What the jobs make, in the order of the demo."""
 
 
-def execute(instance: dg.DagsterInstance, job: str, shard: str | None = None, **more: Any) -> dg.ExecuteInProcessResult:
-    """Run a job in this process, as the daemon would elsewhere; the result says whether it failed."""
+def execute(
+    instance: dg.DagsterInstance, job: str, shard: str | None = None, **more: Any
+) -> dg.ExecuteInProcessResult:
+    """Run a job in this process, as the daemon would elsewhere; the result says whether it
+    failed."""
     from pipelines.definitions import defs
 
     return defs.resolve_job_def(job).execute_in_process(
@@ -41,9 +54,13 @@ def execute(instance: dg.DagsterInstance, job: str, shard: str | None = None, **
 
 
 def materialize(
-    instance: dg.DagsterInstance, *assets: str, shard: str | None = None, config: Mapping[str, Any] | None = None
+    instance: dg.DagsterInstance,
+    *assets: str,
+    shard: str | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> dg.ExecuteInProcessResult:
-    """Make these assets in this process, as the button in the UI does elsewhere. config: of the assets' functions."""
+    """Make these assets in this process, as the button in the UI does elsewhere. config: of the
+    assets' functions."""
     from pipelines.definitions import defs
 
     return defs.resolve_implicit_global_asset_job_def().execute_in_process(
@@ -55,22 +72,33 @@ def materialize(
     )
 
 
-def requested(instance: dg.DagsterInstance, cursor: Any = None) -> dg.EvaluateAutomationConditionsResult:
-    """What the automation asks for now; in a thread, as a browser test may have left an event loop in this one."""
+def requested(
+    instance: dg.DagsterInstance, cursor: Any = None
+) -> dg.EvaluateAutomationConditionsResult:
+    """What the automation asks for now; in a thread, as a browser test may have left an event loop
+    in this one."""
     from pipelines import automation
     from pipelines.definitions import defs
 
     selection = automation.missing_and_outdated.asset_selection
     with ThreadPoolExecutor(1) as pool, pytest.MonkeyPatch.context() as once:
-        # The daemon asks for them once an evaluation, Dagster's function for tests hundreds of times.
+        # The daemon asks for them once an evaluation, Dagster's function for tests hundreds of
+        # times.
         once.setattr(instance, "get_dynamic_partitions", cache(instance.get_dynamic_partitions))
-        asked = pool.submit(dg.evaluate_automation_conditions, defs, instance, asset_selection=selection, cursor=cursor)
+        asked = pool.submit(
+            dg.evaluate_automation_conditions,
+            defs,
+            instance,
+            asset_selection=selection,
+            cursor=cursor,
+        )
         return asked.result()
 
 
 @dataclass(frozen=True)
 class Storage:
-    """An instance file of the checkout, by its folder below dagster_home, and the variables it wants."""
+    """An instance file of the checkout, by its folder below dagster_home, and the variables it
+    wants."""
 
     folder: str = "."
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +118,9 @@ class Storage:
                 patch.setenv(name, value)
             patch.setenv("HAPVR_CONFIG", str(config))
             patch.delenv("HAPVR_VIDEOS", raising=False)
-            for name in [name for name in sys.modules if name.split(".")[0] in ("pipelines", "assets")]:
+            for name in [
+                name for name in sys.modules if name.split(".")[0] in ("pipelines", "assets")
+            ]:
                 patch.delitem(sys.modules, name)
             with dg.DagsterInstance.get() as instance:
                 yield instance
@@ -98,7 +128,9 @@ class Storage:
 
 def program(name: str) -> str:
     """Path of one of PostgreSQL's programs; Debian keeps them out of PATH."""
-    found = shutil.which(name) or next(map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), None)
+    found = shutil.which(name) or next(
+        map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), None
+    )
     if found is None:
         pytest.skip(f"wants PostgreSQL's {name}: apt-get install postgresql")
     return found
@@ -123,8 +155,19 @@ def new_database() -> Iterator[NewDatabase]:
             run(createdb, "--host=127.0.0.1", f"--port={port}", "--username=hapvr", name)
             return f"postgresql+psycopg2://hapvr@127.0.0.1:{port}/{name}"
 
-        run(initdb, "--pgdata=data", "--username=hapvr", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C")
-        options = f"-c listen_addresses=127.0.0.1 -c port={port} -c unix_socket_directories='' -c fsync=off"
+        run(
+            initdb,
+            "--pgdata=data",
+            "--username=hapvr",
+            "--auth=trust",
+            "--no-sync",
+            "--encoding=UTF8",
+            "--locale=C",
+        )
+        options = (
+            f"-c listen_addresses=127.0.0.1 -c port={port} -c "
+            "unix_socket_directories='' -c fsync=off"
+        )
         run(pg_ctl, "start", "--pgdata=data", "--wait", "--log=log", f"--options={options}")
         try:
             yield make
@@ -141,9 +184,12 @@ def postgresql(request: pytest.FixtureRequest, new_database: NewDatabase) -> Sto
 
 @pytest.fixture(scope="module")
 def mlflow_server(
-    request: pytest.FixtureRequest, new_database: NewDatabase, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    new_database: NewDatabase,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[str]:
-    """The address of an MLflow server with a PostgreSQL database: the command of compose.yaml, at other addresses."""
+    """The address of an MLflow server with a PostgreSQL database: the command of compose.yaml, at
+    other addresses."""
     port = free_port()
     module = request.module.__name__.rpartition(".")[2]
     here = {
@@ -156,7 +202,14 @@ def mlflow_server(
     compose = yaml.safe_load((CHECKOUT / "compose.yaml").read_text(encoding="utf-8"))
     program, verb, *options = compose["services"]["mlflow"]["command"]
     assert {option.partition("=")[0] for option in options} == here.keys()
-    command = [sys.executable, "-m", program, verb, *(f"{name}={value}" for name, value in here.items()), "--workers=1"]
+    command = [
+        sys.executable,
+        "-m",
+        program,
+        verb,
+        *(f"{name}={value}" for name, value in here.items()),
+        "--workers=1",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         wait_for(f"http://127.0.0.1:{port}/health")

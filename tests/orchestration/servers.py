@@ -26,7 +26,9 @@ def wait_for(url: str, *, body: bytes | None = None, timeout_s: float = 300) -> 
     """The answer of a server that is starting."""
     end = time.monotonic() + timeout_s
     while True:
-        request = urllib.request.Request(url, data=body, headers={"content-type": "application/json"})
+        request = urllib.request.Request(
+            url, data=body, headers={"content-type": "application/json"}
+        )
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return bytes(answer.read())
@@ -50,8 +52,8 @@ def wait_until(condition: Any, what: str, *, timeout_s: float = 900) -> Any:
 
 @dataclass(frozen=True)
 class Servers:
-    """Addresses of Dagster, MLflow and the search service, the project that they show, the folder of its configuration and
-    instance, and the process that started them."""
+    """Addresses of Dagster, MLflow and the search service, the project that they show, the folder
+    of its configuration and instance, and the process that started them."""
 
     dagster: str
     mlflow: str
@@ -77,8 +79,8 @@ def environment_in(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
-    """`make ui` with these settings and an instance in `folder`: all servers and the daemon, once they answer. Ctrl-C ends them
-    all."""
+    """`make ui` with these settings and an instance in `folder`: all servers and the daemon, once
+    they answer. Ctrl-C ends them all."""
     environment = environment_in(folder, settings)
     config = Path(environment["HAPVR_CONFIG"])
     dagster_port, mlflow_port, search_port = free_port(), free_port(), free_port()
@@ -86,18 +88,32 @@ def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
     arguments += ["--search-port", str(search_port)]
     with (folder / "ui.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.ui", *arguments], cwd=CHECKOUT, env=environment, stdout=log, stderr=log
+            [sys.executable, "-m", "pipelines.ui", *arguments],
+            cwd=CHECKOUT,
+            env=environment,
+            stdout=log,
+            stderr=log,
         )
         try:
-            addresses = (f"http://127.0.0.1:{port}" for port in (dagster_port, mlflow_port, search_port))
+            addresses = (
+                f"http://127.0.0.1:{port}" for port in (dagster_port, mlflow_port, search_port)
+            )
             found = Servers(*addresses, Project.open(config), folder, psutil.Process(process.pid))
             wait_for(f"{found.mlflow}/health", timeout_s=300)
             wait_for(f"{found.dagster}/server_info", timeout_s=300)
             wait_for(f"{found.search}/health", timeout_s=300)
-            wait_until(lambda: found.graphql("{ assetNodes { id } }")["assetNodes"], "the code location", timeout_s=300)
+            wait_until(
+                lambda: found.graphql("{ assetNodes { id } }")["assetNodes"],
+                "the code location",
+                timeout_s=300,
+            )
             yield found
         finally:
-            family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+            family = (
+                psutil.Process(process.pid).children(recursive=True)
+                if process.poll() is None
+                else []
+            )
             process.send_signal(signal.SIGINT)
             process.wait(timeout=120)
             assert psutil.wait_procs(family, timeout=60)[1] == []

@@ -1,4 +1,5 @@
-"""`make demo` over real files, good and bad, in a temporary Dagster instance with a real MLflow store."""
+"""`make demo` over real files, good and bad, in a temporary Dagster instance with a real MLflow
+store."""
 
 import hashlib
 import json
@@ -30,7 +31,14 @@ from tests.orchestration.servers import environment_in, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # all want the whole chain
 
-PARTITIONED = ("videos", "frames", "features", "training_views", "pseudo_labels", "frame_descriptors")
+PARTITIONED = (
+    "videos",
+    "frames",
+    "features",
+    "training_views",
+    "pseudo_labels",
+    "frame_descriptors",
+)
 MLFLOW_PAGE = "http://127.0.0.1:5001"
 
 
@@ -45,8 +53,11 @@ class Chain:
 
 
 @pytest.fixture(scope="module")
-def interrupted(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[psutil.Process]]:
-    """The folder of a project whose `make demo` was interrupted at its first job, what it said, and processes that are left."""
+def interrupted(
+    clips_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str, list[psutil.Process]]:
+    """The folder of a project whose `make demo` was interrupted at its first job, what it said, and
+    processes that are left."""
     folder = tmp_path_factory.mktemp("chain")
     settings = small_settings(clips_folder, folder / "data") | {"shard_videos": 50}
     environment, venv = environment_in(folder, settings), Path(sys.executable).parent.parent
@@ -65,7 +76,9 @@ def interrupted(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder, says.read_text(encoding="utf-8"), running
 
 
-def test_ctrl_c_ends_make_demo_and_all_that_it_started(interrupted: tuple[Path, str, list[psutil.Process]]) -> None:
+def test_ctrl_c_ends_make_demo_and_all_that_it_started(
+    interrupted: tuple[Path, str, list[psutil.Process]],
+) -> None:
     """While runs are under way: make ends, says nothing of an error, and leaves no process."""
     _, said, running = interrupted
     assert "***" not in said
@@ -74,35 +87,50 @@ def test_ctrl_c_ends_make_demo_and_all_that_it_started(interrupted: tuple[Path, 
 
 @pytest.fixture(scope="module")
 def chain(interrupted: tuple[Path, str, list[psutil.Process]]) -> Iterator[Chain]:
-    """What `make demo` runs to its end, once for this module; test_week.py runs the jobs over PostgreSQL."""
+    """What `make demo` runs to its end, once for this module; test_week.py runs the jobs over
+    PostgreSQL."""
     folder = interrupted[0]
     config = folder / "config.yaml"
     with Storage().instance(folder, config) as instance:
-        said = run_python("-m", "pipelines.demo", env=os.environ | {"HAPVR_MLFLOW_PAGE": MLFLOW_PAGE})
+        said = run_python(
+            "-m", "pipelines.demo", env=os.environ | {"HAPVR_MLFLOW_PAGE": MLFLOW_PAGE}
+        )
         (retrained,) = instance.get_runs(dg.RunsFilter(job_name="retrain"))
         yield Chain(Project.open(config), instance, retrained, said)
 
 
 def test_the_demo_says_what_it_made(chain: Chain) -> None:
-    """A line for each job in order, lines of the training between them, the table of scores, failed videos, the champion,
-    and the answer of a search at the end."""
+    """A line for each job in order, lines of the training between them, the table of scores, failed
+    videos, the champion, and the answer of a search at the end."""
     lines = chain.said.splitlines()
-    counted = [found for line in lines if (found := re.match(r"\[(\d)/7\] \w+ +(.*?)(?:, (\d) shards)?: ", line))]
+    counted = [
+        found
+        for line in lines
+        if (found := re.match(r"\[(\d)/7\] \w+ +(.*?)(?:, (\d) shards)?: ", line))
+    ]
     assert [int(found[1]) for found in counted] == list(range(1, 8))
     assert [asset for found in counted for asset in found[2].split(", ")] == list(ASSETS)
-    assert {asset for found in counted if found[3] for asset in found[2].split(", ")} == set(PARTITIONED)
+    assert {asset for found in counted if found[3] for asset in found[2].split(", ")} == set(
+        PARTITIONED
+    )
     assert any("step 8/8" in line for line in lines)
     for expected in (
-        "own-test (policy", "untrained baseline", "trained model", f"{len(BAD_FILES)} cannot be used",
+        "own-test (policy",
+        "untrained baseline",
+        "trained model",
+        f"{len(BAD_FILES)} cannot be used",
         "champion    models:/hapvr/1 since",
-    ):  # fmt: skip
+    ):
         assert expected in chain.said
-    assert re.search(r"an edited part of own-train/.*\n\$ .venv/bin/hapvr search .*\nquery ", chain.said)
+    assert re.search(
+        r"an edited part of own-train/.*\n\$ .venv/bin/hapvr search .*\nquery ", chain.said
+    )
     assert "http://" not in chain.said  # nothing answers there before `make ui`
 
 
 def test_the_jobs_materialise_every_asset_and_partition(chain: Chain) -> None:
-    """All assets of the jobs are there, partitioned ones for each shard, or each of the collection."""
+    """All assets of the jobs are there, partitioned ones for each shard, or each of the
+    collection."""
     keys = chain.instance.get_asset_keys()
     assert {key.to_user_string() for key in keys} == set(ASSETS)
     shards = set(chain.instance.get_dynamic_partitions("shards"))
@@ -118,13 +146,19 @@ SHOWN = {
     "frames": {"dagster/column_schema", "contact_sheet"},
     "video_manifest": {"rows", "videos_by_source"},
     "similarity_model": {"loss_curves", "validation_curve", "mlflow_run"},
-    "benchmark_scores": {"metrics", "own-test: mAP DSVR", "own-test: precision-recall-DSVR", "mlflow_run"},
+    "benchmark_scores": {
+        "metrics",
+        "own-test: mAP DSVR",
+        "own-test: precision-recall-DSVR",
+        "mlflow_run",
+    },
     "registered_model": {"version", "decision", "mlflow_run", "model_card"},
 }
 
 
 def test_each_asset_shows_what_it_is_and_what_it_was_made_from(chain: Chain) -> None:
-    """Path, digest, pictures, tables and the link to MLflow; the digest of its content as data version, and its inputs'."""
+    """Path, digest, pictures, tables and the link to MLflow; the digest of its content as data
+    version, and its inputs'."""
     made = {asset: latest(chain, asset) for asset in ASSETS}
     versions = {asset: (one.tags or {})["dagster/data_version"] for asset, one in made.items()}
     for asset, one in made.items():
@@ -147,7 +181,8 @@ def latest(chain: Chain, asset: str, shard: str = "own-train-00000") -> dg.Asset
 
 
 def test_a_shard_of_another_split_gets_an_empty_record_in_training(chain: Chain) -> None:
-    """Views and labels of a test shard are materialised with a reason, and no folder is made for them."""
+    """Views and labels of a test shard are materialised with a reason, and no folder is made for
+    them."""
     for asset in ("training_views", "pseudo_labels"):
         metadata = latest(chain, asset, "own-test-00000").metadata
         assert metadata["dagster/row_count"].value == 0
@@ -160,20 +195,27 @@ def test_an_asset_can_be_made_alone(chain: Chain) -> None:
     """Also one of the two that one function makes; what is there is left alone."""
     result = materialize(chain.instance, "pseudo_labels", shard="own-train-00000")
     assert result.success
-    made = [event.asset_key.to_user_string() for event in result.get_asset_materialization_events() if event.asset_key]
+    made = [
+        event.asset_key.to_user_string()
+        for event in result.get_asset_materialization_events()
+        if event.asset_key
+    ]
     assert made == ["pseudo_labels"]
     assert latest(chain, "pseudo_labels").metadata["was_finished"].value is True
 
 
 def test_training_is_tracked(chain: Chain) -> None:
-    """One MLflow run holds parameters, config, lineage, losses and rate per step, validation, every task's metrics, plots;
-    the trainer's lines, sent through Pipes, are in the log of the asset's run."""
+    """One MLflow run holds parameters, config, lineage, losses and rate per step, validation, every
+    task's metrics, plots; the trainer's lines, sent through Pipes, are in the log of the asset's
+    run."""
     run = trained_run(chain.project)
     tracker = tracker_of(chain.project)
     found = tracker.client.get_run(run.mlflow_run_id)
     assert found.info.status == "FINISHED"
     assert found.data.params["train.steps"] == "8"
-    assert {"git.revision", "backbone.weights", "teacher.weights", "dagster.run_id"} <= set(found.data.tags)
+    assert {"git.revision", "backbone.weights", "teacher.weights", "dagster.run_id"} <= set(
+        found.data.tags
+    )
     assert found.data.tags["backbone.weights"] == "random"
     losses = tracker.client.get_metric_history(run.mlflow_run_id, "loss/total")
     assert [metric.step for metric in losses] == list(range(8))
@@ -189,8 +231,8 @@ def test_training_is_tracked(chain: Chain) -> None:
 
 
 def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> None:
-    """Newest version -> MLflow run -> Dagster run -> digests of the shards; from the Dagster run to the MLflow run; from the digest to
-    the version."""
+    """Newest version -> MLflow run -> Dagster run -> digests of the shards; from the Dagster run to
+    the MLflow run; from the digest to the version."""
     tracker = tracker_of(chain.project)
     version = tracker.client.get_model_version_by_alias("hapvr", "challenger")
     tracked = tracker.client.get_run(version.run_id)
@@ -198,24 +240,39 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
     assert dagster_run == version.tags["dagster.run_id"] == chain.retrained.run_id
     assert f"/runs/{dagster_run}" in tracked.data.tags["mlflow.note.content"]
     assert tracked.data.tags[MLFLOW_SOURCE_NAME] == "dagster"
-    lineage = Path(tracker.client.download_artifacts(version.run_id, LINEAGE_FILE)).read_text(encoding="utf-8")
+    lineage = Path(tracker.client.download_artifacts(version.run_id, LINEAGE_FILE)).read_text(
+        encoding="utf-8"
+    )
     data = json.loads(lineage)["data_digests"]
-    assert hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest() == version.tags["data.digest"]
+    assert (
+        hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+        == version.tags["data.digest"]
+    )
     shown = {}
     for asset in ("training_views", "pseudo_labels"):
         for record in chain.instance.fetch_materializations(dg.AssetKey(asset), limit=100).records:
-            if "data_digest" in record.asset_materialization.metadata:  # else the shard is not of the training split
-                shown[f"{asset}/{record.partition_key}"] = record.asset_materialization.metadata["data_digest"].value
+            if (
+                "data_digest" in record.asset_materialization.metadata
+            ):  # else the shard is not of the training split
+                shown[f"{asset}/{record.partition_key}"] = record.asset_materialization.metadata[
+                    "data_digest"
+                ].value
     assert {part: digest for part, digest in data.items() if part != "whitening"} == shown
     assert tracked.data.tags["data.digest"] == version.tags["data.digest"]
     assert chain.instance.get_run_by_id(dagster_run).tags["mlflow/run_id"] == version.run_id
-    found = tracker.client.search_model_versions(f"tags.`data.digest` = '{version.tags['data.digest']}'")
+    found = tracker.client.search_model_versions(
+        f"tags.`data.digest` = '{version.tags['data.digest']}'"
+    )
     assert [row.version for row in found] == [version.version]
 
 
 def test_data_checks_ran_for_every_shard(chain: Chain) -> None:
     """Each shard's findings are on the assets, and the gate's verdict on the model."""
-    for asset, check in (("videos", "failed_videos"), ("frames", "frame_rate"), ("features", "feature_norms")):
+    for asset, check in (
+        ("videos", "failed_videos"),
+        ("frames", "frame_rate"),
+        ("features", "feature_norms"),
+    ):
         key = dg.AssetCheckKey(dg.AssetKey(asset), check)
         history = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
         assert len(history) >= len(chain.instance.get_dynamic_partitions("shards")), asset
@@ -223,11 +280,14 @@ def test_data_checks_ran_for_every_shard(chain: Chain) -> None:
     key = dg.AssetCheckKey(dg.AssetKey("registered_model"), "better_on_the_target")
     (record,) = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=10)
     assert record.status.value == "FAILED"
-    assert "evaluation.gate.enabled is false" in (record.event.asset_check_evaluation.description or "")
+    assert "evaluation.gate.enabled is false" in (
+        record.event.asset_check_evaluation.description or ""
+    )
 
 
 def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_path: Path) -> None:
-    """The downloaded model scores in a process that sees neither the checkout, nor the data root, nor a weights cache."""
+    """The downloaded model scores in a process that sees neither the checkout, nor the data root,
+    nor a weights cache."""
     tracker = tracker_of(chain.project)
     mlflow.set_tracking_uri(tracker.uri)
     mlflow.set_registry_uri(tracker.uri)
@@ -251,7 +311,8 @@ def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_pat
 
 
 def test_a_run_works_on_what_it_has_trained(chain: Chain) -> None:
-    """Another training that ends meanwhile does not change which model a retry evaluates; a run of its own takes the last."""
+    """Another training that ends meanwhile does not change which model a retry evaluates; a run of
+    its own takes the last."""
     from assets.training import training_key
     from pipelines.definitions import defs
 
@@ -265,19 +326,25 @@ def test_a_run_works_on_what_it_has_trained(chain: Chain) -> None:
         job = defs.resolve_job_def("retrain")
         retry = chain.instance.create_run_for_job(job, root_run_id=own.key, parent_run_id=own.key)
         alone = chain.instance.create_run_for_job(job)
-        assert [trained_run(chain.project, training_key(run)).key for run in (retry, alone)] == [own.key, "another"]
+        assert [trained_run(chain.project, training_key(run)).key for run in (retry, alone)] == [
+            own.key,
+            "another",
+        ]
     finally:
         chain.project.root.write_json("models/current.json", {"key": own.key})
         shutil.rmtree(models / "another")
 
 
 def test_an_unchanged_training_says_so_and_can_be_skipped(chain: Chain) -> None:
-    """Nothing is new since the last training: with `keep_if_unchanged` its model is shown again, and none is trained."""
+    """Nothing is new since the last training: with `keep_if_unchanged` its model is shown again,
+    and none is trained."""
     from assets.training import KEEP_IF_UNCHANGED
 
     own = trained_run(chain.project)
     before = latest(chain, "similarity_model")
-    result = materialize(chain.instance, "similarity_model", config=yaml.safe_load(KEEP_IF_UNCHANGED))
+    result = materialize(
+        chain.instance, "similarity_model", config=yaml.safe_load(KEEP_IF_UNCHANGED)
+    )
     assert result.success
     again = latest(chain, "similarity_model")
     assert (again.tags or {})["dagster/data_version"] == (before.tags or {})["dagster/data_version"]
@@ -289,7 +356,8 @@ def test_an_unchanged_training_says_so_and_can_be_skipped(chain: Chain) -> None:
 def test_failed_stage_stops_the_job_with_the_librarys_message(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A source that is not there ends the job at its first stage, and the reason names the folder."""
+    """A source that is not there ends the job at its first stage, and the reason names the
+    folder."""
     from pipelines.monitoring import failure_reason
     from pipelines.resources import project_resource
 
@@ -297,4 +365,6 @@ def test_failed_stage_stops_the_job_with_the_librarys_message(
     monkeypatch.setenv("HAPVR_CONFIG", str(write_settings(tmp_path / "c.yaml", settings)))
     result = execute(chain.instance, "find_videos", resources={"project": project_resource()})
     assert not result.success
-    assert "missing folder cannot be listed (No such" in failure_reason(chain.instance, result.run_id)
+    assert "missing folder cannot be listed (No such" in failure_reason(
+        chain.instance, result.run_id
+    )

@@ -17,12 +17,15 @@ def instance_file(folder: str) -> dict[str, Any]:
 
 
 def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
-    """A team's instance is the default one but for its storage; a cluster's also launches elsewhere and has other limits."""
+    """A team's instance is the default one but for its storage; a cluster's also launches elsewhere
+    and has other limits."""
     default, team, cluster = instance_file("."), instance_file("team"), instance_file("cluster")
     for storage in ("run_storage", "schedule_storage", "event_log_storage"):
         assert cluster.pop(storage) == team.pop(storage)
     assert team == default
-    limits = [one.pop("concurrency")["runs"]["tag_concurrency_limits"] for one in (cluster, default)]
+    limits = [
+        one.pop("concurrency")["runs"]["tag_concurrency_limits"] for one in (cluster, default)
+    ]
     assert limits[0] == limits[1]
     assert cluster["run_monitoring"].pop("start_timeout_seconds") > 0
     assert cluster == cluster | default

@@ -1,5 +1,5 @@
-"""`make ui` over an empty project, which the daemon takes to a champion and a trained version, through a training that is
-killed and retried."""
+"""`make ui` over an empty project, which the daemon takes to a champion and a trained version,
+through a training that is killed and retried."""
 
 import itertools
 import os
@@ -34,14 +34,21 @@ TERMINATE = """mutation Terminate($run: String!) { terminateRun(runId: $run) { _
 
 
 ON_A_GPU = {
-    "whitening", "features", "training_views", "pseudo_labels", "similarity_model", "benchmark_scores", "frame_descriptors",
-}  # fmt: skip
+    "whitening",
+    "features",
+    "training_views",
+    "pseudo_labels",
+    "similarity_model",
+    "benchmark_scores",
+    "frame_descriptors",
+}
 FINISHED = {"SUCCESS", "FAILURE", "CANCELED"}
 
 
 @pytest.fixture(scope="module")
 def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """All servers and the daemon over a new project, with automation switched on before there is anything."""
+    """All servers and the daemon over a new project, with automation switched on before there is
+    anything."""
     folder = tmp_path_factory.mktemp("ui")
     (folder / "clips").mkdir()
     for name in (*(f"clip {number:02d}.mp4" for number in range(8)), "text.mp4"):
@@ -66,24 +73,38 @@ def ended_runs(servers: Servers) -> list[dict[str, Any]]:
 
 def made_by(run: dict[str, Any]) -> list[tuple[str, str | None]]:
     """Assets and partitions that a run has made."""
-    return [(event["assetKey"]["path"][0], event["partition"]) for event in run["assetMaterializations"]]
+    return [
+        (event["assetKey"]["path"][0], event["partition"]) for event in run["assetMaterializations"]
+    ]
 
 
 def test_the_servers_listen_on_loopback_only(servers: Servers) -> None:
     """Each of them; what a foreign page could send to Dagster is refused."""
     ours = {process.pid for process in servers.process.children(recursive=True)}
-    listening = [one for one in psutil.net_connections("inet") if one.status == psutil.CONN_LISTEN and one.pid in ours]
+    listening = [
+        one
+        for one in psutil.net_connections("inet")
+        if one.status == psutil.CONN_LISTEN and one.pid in ours
+    ]
     assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
     assert len(listening) >= 3
     with pytest.raises(urllib.error.HTTPError, match="403"):  # a mutation by GET
         urllib.request.urlopen(f"{servers.dagster}/graphql?query=mutation{{x}}", timeout=60)
     said = f"Dagster: {servers.dagster}  MLflow: {servers.mlflow}  Search: {servers.search}\n"
-    wait_until(lambda: said in (servers.folder / "ui.log").read_text(encoding="utf-8"), "the addresses", timeout_s=60)
+    wait_until(
+        lambda: said in (servers.folder / "ui.log").read_text(encoding="utf-8"),
+        "the addresses",
+        timeout_s=60,
+    )
 
 
 def test_mlflow_refuses_foreign_pages(servers: Servers) -> None:
-    """Its own guard does not know GraphQL, for which a browser asks first; what needs no question is not understood."""
-    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    """Its own guard does not know GraphQL, for which a browser asks first; what needs no question
+    is not understood."""
+    asks = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type",
+    }
     for method, headers in (("OPTIONS", asks), ("POST", {"Content-Type": "text/plain"})):
         foreign = headers | {"Origin": "http://evil.example"}
         request = urllib.request.Request(f"{servers.mlflow}/graphql", b"{}", foreign, method=method)
@@ -91,13 +112,19 @@ def test_mlflow_refuses_foreign_pages(servers: Servers) -> None:
             urllib.request.urlopen(request, timeout=60)
 
 
-def test_files_that_arrive_become_a_champion_though_the_training_is_killed(servers: Servers) -> None:
-    """The daemon lists the files, takes each shard to features and training data once, makes the untrained baseline champion,
-    trains and registers a model when it is time, and indexes the collection by the champion. The training's process is
-    killed: the run fails, and a retry finishes the same training as one version, while another re-training waits in the
-    queue. No other run fails, no two runs share the GPU, views and labels come from one run, and afterwards it is quiet."""
+def test_files_that_arrive_become_a_champion_though_the_training_is_killed(
+    servers: Servers,
+) -> None:
+    """The daemon lists the files, takes each shard to features and training data once, makes the
+    untrained baseline champion, trains and registers a model when it is time, and indexes the
+    collection by the champion. The training's process is killed: the run fails, and a retry
+    finishes the same training as one version, while another re-training waits in the queue. No
+    other run fails, no two runs share the GPU, views and labels come from one run, and afterwards
+    it is quiet."""
     project = servers.project
-    (first,) = wait_until(lambda: runs_of(servers, pipelineName="retrain"), "the training", timeout_s=900)
+    (first,) = wait_until(
+        lambda: runs_of(servers, pipelineName="retrain"), "the training", timeout_s=900
+    )
     run_id = first["runId"]
 
     def trainer() -> psutil.Process | None:
@@ -108,8 +135,14 @@ def test_files_that_arrive_become_a_champion_though_the_training_is_killed(serve
         return None
 
     wait_until(trainer, "the trainer", timeout_s=300)
-    selector = {"repositoryLocationName": "hapvr", "repositoryName": "__repository__", "pipelineName": "retrain"}
-    asked = servers.graphql(LAUNCH, params={"selector": selector, "runConfigData": {}, "mode": "default"})["launchRun"]
+    selector = {
+        "repositoryLocationName": "hapvr",
+        "repositoryName": "__repository__",
+        "pipelineName": "retrain",
+    }
+    asked = servers.graphql(
+        LAUNCH, params={"selector": selector, "runConfigData": {}, "mode": "default"}
+    )["launchRun"]
     assert asked["__typename"] == "LaunchRunSuccess", asked
     (first,) = runs_of(servers, runIds=[run_id])
     tags = {str(tag["key"]): str(tag["value"]) for tag in first["tags"]}
@@ -119,18 +152,27 @@ def test_files_that_arrive_become_a_champion_though_the_training_is_killed(serve
     servers.graphql(TERMINATE, run=waiting["runId"])
 
     tracker = tracker_of(project)
-    wait_until(lambda: len(tracker.client.search_model_versions("name = 'hapvr'")) == 2, "a trained version")
+    wait_until(
+        lambda: len(tracker.client.search_model_versions("name = 'hapvr'")) == 2,
+        "a trained version",
+    )
     wait_until(lambda: project.root.exists(CURRENT), "an index by the champion", timeout_s=300)
     runs = wait_until(lambda: ended_runs(servers), "the end of all runs", timeout_s=300)
     time.sleep(7)  # one more tick of every sensor at least
     assert len(ended_runs(servers)) == len(runs)
-    named = Counter((run["pipelineName"], run["status"]) for run in runs if run["pipelineName"] != "__ASSET_JOB")
+    named = Counter(
+        (run["pipelineName"], run["status"]) for run in runs if run["pipelineName"] != "__ASSET_JOB"
+    )
     assert named == {
         ("find_videos", "SUCCESS"): 1,
         **{("retrain", status): 1 for status in ("FAILURE", "CANCELED", "SUCCESS")},
     }
-    assert {run["status"] for run in runs if run["pipelineName"] == "__ASSET_JOB"} == {"SUCCESS"}, runs
-    (retry,) = (run for run in runs if (run["pipelineName"], run["status"]) == ("retrain", "SUCCESS"))
+    assert {run["status"] for run in runs if run["pipelineName"] == "__ASSET_JOB"} == {"SUCCESS"}, (
+        runs
+    )
+    (retry,) = (
+        run for run in runs if (run["pipelineName"], run["status"]) == ("retrain", "SUCCESS")
+    )
     assert retry["rootRunId"] == run_id
     made = Counter(one for run in runs for one in made_by(run))
     assert set(made.values()) == {1}, made
@@ -138,9 +180,15 @@ def test_files_that_arrive_become_a_champion_though_the_training_is_killed(serve
     for run in runs:
         assets = {asset for asset, _ in made_by(run)}
         assert ("training_views" in assets) == ("pseudo_labels" in assets), assets
-    times = sorted((run["startTime"], run["endTime"]) for run in runs if ON_A_GPU & {one for one, _ in made_by(run)})
+    times = sorted(
+        (run["startTime"], run["endTime"])
+        for run in runs
+        if ON_A_GPU & {one for one, _ in made_by(run)}
+    )
     assert len(times) > 4
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(times)), times
-    tracked = tracker.client.search_runs([tracker.experiment_id], filter_string=f"tags.`hapvr.run_key` = '{run_id}'")
+    tracked = tracker.client.search_runs(
+        [tracker.experiment_id], filter_string=f"tags.`hapvr.run_key` = '{run_id}'"
+    )
     assert [run.info.status for run in tracked] == ["FINISHED"]
     assert champion_of(tracker.client, "hapvr").version == 1

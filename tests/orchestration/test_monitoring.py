@@ -28,9 +28,12 @@ def ended() -> str:
     return tag
 
 
-def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process lives; an ended one is lost; so is one with our number but another start; other hosts are not judged. When
-    the clock is set, back or on, Linux gives another time for the start of the machine and of every process."""
+def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(
+    ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process lives; an ended one is lost; so is one with our number but another start; other
+    hosts are not judged. When the clock is set, back or on, Linux gives another time for the start
+    of the machine and of every process."""
     mine, process = process_tag(psutil.Process()), psutil.Process
     assert not is_lost(mine)
     assert is_lost(ended)
@@ -57,23 +60,34 @@ def breaking() -> None:
 def test_lost_runs_are_failed_and_living_ones_left_alone(tmp_path: Path, ended: str) -> None:
     """Three started runs: of an ended process, of this one, and one that noted nothing."""
     with Storage().instance(tmp_path, tmp_path / "no config.yaml") as instance:
-        tags = {"lost": {PROCESS_TAG: ended}, "alive": {PROCESS_TAG: process_tag(psutil.Process())}, "silent": {}}
+        tags = {
+            "lost": {PROCESS_TAG: ended},
+            "alive": {PROCESS_TAG: process_tag(psutil.Process())},
+            "silent": {},
+        }
         runs = {
-            name: instance.create_run_for_job(breaking, status=dg.DagsterRunStatus.STARTED, tags=given)
+            name: instance.create_run_for_job(
+                breaking, status=dg.DagsterRunStatus.STARTED, tags=given
+            )
             for name, given in tags.items()
         }
         answer = fail_lost_runs(dg.build_sensor_context(instance=instance))
-        status = {name: instance.get_run_by_id(run.run_id).status.value for name, run in runs.items()}
+        status = {
+            name: instance.get_run_by_id(run.run_id).status.value for name, run in runs.items()
+        }
     assert status == {"lost": "FAILURE", "alive": "STARTED", "silent": "STARTED"}
     assert isinstance(answer, dg.SkipReason)
     assert runs["lost"].run_id in (answer.skip_message or "")
 
 
 def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
-    """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a finished one stays finished, and
-    so does one RUNNING in which a retry goes on. Of what is not retried the webhook gets one message a day."""
+    """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a
+    finished one stays finished, and so does one RUNNING in which a retry goes on. Of what is not
+    retried the webhook gets one message a day."""
     watch = {"watch": {"webhook": {"url": "http://127.0.0.1:9/nobody"}}}
-    config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data") | watch)
+    config = write_settings(
+        tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data") | watch
+    )
     new_store(tmp_path / "data" / "mlflow")
     tracker = tracker_of(Project.open(config))
     names = ("killed", "finished", "retried")
@@ -84,11 +98,18 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     with Storage().instance(tmp_path, config) as instance:
         from pipelines.resources import project_resource
 
-        instance.create_run_for_job(breaking, status=dg.DagsterRunStatus.STARTED, tags={"mlflow/run_id": retried})
+        instance.create_run_for_job(
+            breaking, status=dg.DagsterRunStatus.STARTED, tags={"mlflow/run_id": retried}
+        )
         for mlflow_run in (killed, finished, retried):
-            tags = {"mlflow/run_id": mlflow_run, "dagster/will_retry": str(mlflow_run == killed).lower()}
+            tags = {
+                "mlflow/run_id": mlflow_run,
+                "dagster/will_retry": str(mlflow_run == killed).lower(),
+            }
             result = breaking.execute_in_process(instance=instance, raise_on_error=False, tags=tags)
-            (failure,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_FAILURE"]
+            (failure,) = [
+                event for event in result.all_events if event.event_type_value == "PIPELINE_FAILURE"
+            ]
             context = dg.build_run_status_sensor_context(
                 sensor_name=sensor.name,
                 dagster_instance=instance,
@@ -97,19 +118,28 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
                 resources={"project": project_resource()},
             ).for_run_failure()
             sensor(context)
-            found.append(AlertOutbox(Project.open(config).root).counts() if mlflow_run != killed else (0, 0))
-        Project.open(config).root.write_json("watch/tick.json", [])  # damaged: the state cannot be told
-        context = dg.build_sensor_context(instance=instance, resources={"project": project_resource()})
+            found.append(
+                AlertOutbox(Project.open(config).root).counts() if mlflow_run != killed else (0, 0)
+            )
+        Project.open(config).root.write_json(
+            "watch/tick.json", []
+        )  # damaged: the state cannot be told
+        context = dg.build_sensor_context(
+            instance=instance, resources={"project": project_resource()}
+        )
         waiting = next(one for one in sensors if one.name == "waiting_alerts")(context)
         assert "0 messages were posted, 1 wait. " in waiting.skip_message
-        assert any('"status_unknown"' in body for _, body in AlertOutbox(Project.open(config).root).due())
+        assert any(
+            '"status_unknown"' in body for _, body in AlertOutbox(Project.open(config).root).due()
+        )
     assert found == [(0, 0), (0, 1), (0, 1)]
     states = [tracker.client.get_run(run).info.status for run in (killed, finished, retried)]
     assert states == ["FAILED", "FINISHED", "RUNNING"]
 
 
 def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Path) -> None:
-    """Of two runs of a shard the first goes, with events and logs; partitions stay materialised, and what is recent stays."""
+    """Of two runs of a shard the first goes, with events and logs; partitions stay materialised,
+    and what is recent stays."""
     shards = dg.DynamicPartitionsDefinition(name="shards")
 
     @dg.asset(partitions_def=shards)
@@ -118,7 +148,10 @@ def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Pa
 
     with Storage().instance(tmp_path, tmp_path / "no config.yaml") as instance:
         instance.add_dynamic_partitions("shards", ["a", "b"])
-        made = [dg.materialize([frames], instance=instance, partition_key=key).run_id for key in ("a", "a", "b")]
+        made = [
+            dg.materialize([frames], instance=instance, partition_key=key).run_id
+            for key in ("a", "a", "b")
+        ]
         failed = breaking.execute_in_process(instance=instance, raise_on_error=False).run_id
         assert failure_reason(instance, failed) == "as asked for by https://host"
         assert remove_old_runs(instance, datetime.now(UTC) - timedelta(days=1)) == 0
@@ -126,5 +159,9 @@ def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Pa
         assert {run.run_id for run in instance.get_runs()} == set(made[1:])
         assert instance.get_materialized_partitions(dg.AssetKey("frames")) == {"a", "b"}
         assert instance.get_latest_materialization_event(dg.AssetKey("frames")) is not None
-        left = [one for one in Path(instance.root_directory).rglob("*") if made[0] in one.name or failed in one.name]
+        left = [
+            one
+            for one in Path(instance.root_directory).rglob("*")
+            if made[0] in one.name or failed in one.name
+        ]
     assert left == []

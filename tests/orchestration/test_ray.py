@@ -35,7 +35,8 @@ KEYS = ("own-train-00000", "own-test-00000")
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a Dagster daemon needs to know of a Ray cluster, what its nodes were told, and the second one's process."""
+    """What a Dagster daemon needs to know of a Ray cluster, what its nodes were told, and the
+    second one's process."""
 
     address: str
     environment: Mapping[str, str]
@@ -64,7 +65,8 @@ def end_family(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def data(small_project: Project) -> Iterator[str]:
-    """The URL of a data root with a manifest and whitening, in a bucket whose server the environment names."""
+    """The URL of a data root with a manifest and whitening, in a bucket whose server the
+    environment names."""
     made = small_project.root.local
     with empty_bucket() as url:
         root = DataRoot(url)
@@ -78,7 +80,8 @@ def data(small_project: Project) -> Iterator[str]:
 
 @pytest.fixture
 def cluster(data: str, new_database: NewDatabase) -> Iterator[Cluster]:
-    """Two nodes, each of two CPUs and a GPU that is not there, that reach the data; only who knows the token may use them."""
+    """Two nodes, each of two CPUs and a GPU that is not there, that reach the data; only who knows
+    the token may use them."""
     port, dashboard_port = free_port(), free_port()
     environment = {
         "HAPVR_DAGSTER_DATABASE": new_database("ray"),
@@ -90,15 +93,32 @@ def cluster(data: str, new_database: NewDatabase) -> Iterator[Cluster]:
     nodes: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: str) -> None:
-        command = [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", "--include-log-monitor=false"]
+        command = [
+            str(BIN / "ray"),
+            "start",
+            "--block",
+            "--disable-usage-stats",
+            "--include-log-monitor=false",
+        ]
         command += ["--num-cpus=2", "--num-gpus=1", "--object-store-memory=100000000"]
-        command += ["--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={free_port()}"]
-        nodes.append(subprocess.Popen([*command, *arguments], cwd=CHECKOUT, env=os.environ | environment))
+        command += [
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+            f"--dashboard-agent-listen-port={free_port()}",
+        ]
+        nodes.append(
+            subprocess.Popen([*command, *arguments], cwd=CHECKOUT, env=os.environ | environment)
+        )
 
     # A short path: Unix sockets below it may have 107 characters.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         try:
-            head = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}", f"--temp-dir={folder}"]
+            head = [
+                "--head",
+                f"--port={port}",
+                f"--ray-client-server-port={free_port()}",
+                f"--temp-dir={folder}",
+            ]
             start(*head, "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}")
             found = Cluster(f"http://127.0.0.1:{dashboard_port}", environment, nodes)
             wait_until(lambda: alive_nodes(found) == 1, timeout_s=180, what="the head node")
@@ -133,7 +153,11 @@ def project(
     home = tmp_path / "dagster_home"
     home.mkdir()
     shutil.copy(CHECKOUT / "dagster_home" / "cluster" / "dagster.yaml", home)
-    choice = {"DAGSTER_HOME": str(home), "HAPVR_CONFIG": str(config), "HAPVR_RAY_ADDRESS": cluster.address}
+    choice = {
+        "DAGSTER_HOME": str(home),
+        "HAPVR_CONFIG": str(config),
+        "HAPVR_RAY_ADDRESS": cluster.address,
+    }
     for name, value in {**cluster.environment, **choice}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("HAPVR_VIDEOS", raising=False)
@@ -142,7 +166,9 @@ def project(
     # It sees that a process of this machine is gone; Ray has to tell of those on others.
     sensor = [str(BIN / "dagster"), "sensor", "stop", "fail_lost_runs", "-w", "workspace.yaml"]
     subprocess.run(sensor, cwd=CHECKOUT, capture_output=True, check=True)
-    daemon = subprocess.Popen([sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"], cwd=CHECKOUT)
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"], cwd=CHECKOUT
+    )
     try:
         yield Project.open(config)
     finally:
@@ -153,9 +179,20 @@ def launch_backfill(job: str) -> None:
     """As the button in the UI does; the runs of `dagster job backfill` would not be retried."""
     repository = {"repositoryLocationName": "hapvr", "repositoryName": "__repository__"}
     selector = {"partitionSetName": f"{job}_partition_set", "repositorySelector": repository}
-    mutation = "mutation($p: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $p) { __typename } }"
+    mutation = (
+        "mutation($p: LaunchBackfillParams!) { "
+        "launchPartitionBackfill(backfillParams: $p) { __typename } }"
+    )
     variables = json.dumps({"p": {"selector": selector, "partitionNames": KEYS}})
-    command = [str(BIN / "dagster-graphql"), "-w", "workspace.yaml", "--text", mutation, "--variables", variables]
+    command = [
+        str(BIN / "dagster-graphql"),
+        "-w",
+        "workspace.yaml",
+        "--text",
+        mutation,
+        "--variables",
+        variables,
+    ]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     assert "LaunchBackfillSuccess" in done.stdout
 
@@ -165,10 +202,13 @@ def process_of(run: dg.DagsterRun) -> int:
     return int(run.tags[PROCESS_TAG].rpartition("@")[2].partition(":")[0])
 
 
-def test_shards_survive_a_node_and_equal_local_ones(project: Project, small_project: Project, cluster: Cluster) -> None:
-    """Two shards from files to features, one of them to training data; all of a node is killed while it ingests. Its runs
-    are retried on the other; every data file has the bytes of the one made without Dagster, Ray and object store; both
-    nodes worked; each run asked for what the configuration gives its job."""
+def test_shards_survive_a_node_and_equal_local_ones(
+    project: Project, small_project: Project, cluster: Cluster
+) -> None:
+    """Two shards from files to features, one of them to training data; all of a node is killed
+    while it ingests. Its runs are retried on the other; every data file has the bytes of the one
+    made without Dagster, Ray and object store; both nodes worked; each run asked for what the
+    configuration gives its job."""
     from ray.job_submission import JobSubmissionClient
 
     with dg.DagsterInstance.get() as instance:
@@ -185,14 +225,20 @@ def test_shards_survive_a_node_and_equal_local_ones(project: Project, small_proj
         def wait_for_all(job: str) -> None:
             wait_until(
                 lambda: (
-                    {run.tags["dagster/partition"] for run in runs(dg.DagsterRunStatus.SUCCESS, job=job)} == set(KEYS)
+                    {
+                        run.tags["dagster/partition"]
+                        for run in runs(dg.DagsterRunStatus.SUCCESS, job=job)
+                    }
+                    == set(KEYS)
                 ),
                 timeout_s=600,
                 what=f"all shards of {job}",
             )
 
         launch_backfill("ingest")
-        killed = wait_until(started_on_the_second_node, timeout_s=300, what="a run on the second node")
+        killed = wait_until(
+            started_on_the_second_node, timeout_s=300, what="a run on the second node"
+        )
         lost = family_of(cluster.nodes[1])
         for process in lost:  # all end at once, as if the machine had lost power
             process.kill()
@@ -215,4 +261,6 @@ def test_shards_survive_a_node_and_equal_local_ones(project: Project, small_proj
             made, local = project.shard(stage, key), small_project.shard(stage, key)
             assert made.index().equals(local.index()), f"{stage} of {key}"
             if stage != "videos":  # an index alone
-                assert made.root.sha256(made.data_name) == local.read().data_sha256, f"{stage} of {key}"
+                assert made.root.sha256(made.data_name) == local.read().data_sha256, (
+                    f"{stage} of {key}"
+                )

@@ -1,4 +1,5 @@
-"""The assets of search over stored features, and the sensor that keeps them up to date, with a champion in a registry."""
+"""The assets of search over stored features, and the sensor that keeps them up to date, with a
+champion in a registry."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,13 +21,23 @@ from hapvr.steps.training import tracker_of
 from tests.conftest import write_settings
 from tests.orchestration.conftest import Storage, execute, materialize, requested
 from tests.registry.empty_store import new_store
-from tests.steps.search_projects import bundle_of, copied_project, register_bundle, with_real_weights
+from tests.steps.search_projects import (
+    bundle_of,
+    copied_project,
+    register_bundle,
+    with_real_weights,
+)
 
 pytestmark = pytest.mark.slow
 
 
-ZEROS, TENS = dict.fromkeys(FEATURES, 0.0), dict.fromkeys(("num_matches", "num_others", "num_groups"), 10)
-SURE = EvidenceModel(weights=ZEROS, intercept=9.0, usual=(0,) * 3, most=(0,) * 3, prior=0.5, brier=0.0, **TENS)
+ZEROS, TENS = (
+    dict.fromkeys(FEATURES, 0.0),
+    dict.fromkeys(("num_matches", "num_others", "num_groups"), 10),
+)
+SURE = EvidenceModel(
+    weights=ZEROS, intercept=9.0, usual=(0,) * 3, most=(0,) * 3, prior=0.5, brier=0.0, **TENS
+)
 
 
 def champion(project: Project, *, seed: int, fitted: Calibration | None = None) -> None:
@@ -36,7 +47,9 @@ def champion(project: Project, *, seed: int, fitted: Calibration | None = None) 
 
 
 @pytest.fixture
-def searched(small_project: Project, tmp_path: Path) -> Iterator[tuple[Project, dg.DagsterInstance]]:
+def searched(
+    small_project: Project, tmp_path: Path
+) -> Iterator[tuple[Project, dg.DagsterInstance]]:
     """A project with features, and an instance that knows its shards."""
     project = copied_project(small_project, tmp_path)
     new_store(tmp_path / "data" / "mlflow")
@@ -45,7 +58,13 @@ def searched(small_project: Project, tmp_path: Path) -> Iterator[tuple[Project, 
         yield project, instance
 
 
-SEARCH_STEPS = ("frame_descriptors", "search_index", "duplicate_pairs", "duplicate_groups", "watch_matches")
+SEARCH_STEPS = (
+    "frame_descriptors",
+    "search_index",
+    "duplicate_pairs",
+    "duplicate_groups",
+    "watch_matches",
+)
 
 
 def tick(instance: dg.DagsterInstance) -> dict[str, list[str]]:
@@ -69,11 +88,17 @@ def shown(instance: dg.DagsterInstance, asset: str) -> dict[str, object]:
 def passed(instance: dg.DagsterInstance, asset: str, name: str) -> bool:
     """The last result of a check."""
     key = dg.AssetCheckKey(dg.AssetKey(asset), name)
-    return instance.event_log_storage.get_asset_check_execution_history(key, limit=1)[0].status.value == "SUCCEEDED"
+    return (
+        instance.event_log_storage.get_asset_check_execution_history(key, limit=1)[0].status.value
+        == "SUCCEEDED"
+    )
 
 
-def test_without_a_benchmark_the_untrained_baseline_stays(searched: tuple[Project, dg.DagsterInstance]) -> None:
-    """As in a collection of `hapvr index add`: `retrain` ends well and trains nothing, and the index is the baseline's."""
+def test_without_a_benchmark_the_untrained_baseline_stays(
+    searched: tuple[Project, dg.DagsterInstance],
+) -> None:
+    """As in a collection of `hapvr index add`: `retrain` ends well and trains nothing, and the
+    index is the baseline's."""
     project, instance = searched
     settings = project.config.model_dump(mode="json")
     settings["evaluation"] |= {"benchmarks": [], "validation": None}
@@ -85,8 +110,11 @@ def test_without_a_benchmark_the_untrained_baseline_stays(searched: tuple[Projec
     assert current_index(project.root).model == "models:/hapvr/1"
 
 
-def test_descriptors_and_index_follow_features_and_champions(searched: tuple[Project, dg.DagsterInstance]) -> None:
-    """No champion; a champion; its descriptors; its index; nothing to do; another champion; a rollback."""
+def test_descriptors_and_index_follow_features_and_champions(
+    searched: tuple[Project, dg.DagsterInstance],
+) -> None:
+    """No champion; a champion; its descriptors; its index; nothing to do; another champion; a
+    rollback."""
     project, instance = searched
     keys = list(collection_shards(project.root)[0])
     assert tick(instance) == {}
@@ -105,7 +133,9 @@ def test_descriptors_and_index_follow_features_and_champions(searched: tuple[Pro
     champion(project, seed=1)
     assert current_index(project.root) == first
     assert tick(instance) == {"frame_descriptors": keys}
-    assert materialize(instance, "search_index").success  # it makes the descriptors that are missing
+    assert materialize(
+        instance, "search_index"
+    ).success  # it makes the descriptors that are missing
     assert current_index(project.root).model == "models:/hapvr/2"
     rollback(tracker_of(project).client, "hapvr", reason="back")
     assert search_model(project).digest == first.digest
@@ -115,9 +145,12 @@ def test_descriptors_and_index_follow_features_and_champions(searched: tuple[Pro
     assert tick(instance) == {}
 
 
-def test_pairs_and_lists_follow_the_index(searched: tuple[Project, dg.DagsterInstance], clips_folder: Path) -> None:
-    """No index; an index of a model without calibration; one of a calibrated model: pairs by shard, groups; marks; a list of
-    one clip of the collection and a file that is no video, with a webhook that is away."""
+def test_pairs_and_lists_follow_the_index(
+    searched: tuple[Project, dg.DagsterInstance], clips_folder: Path
+) -> None:
+    """No index; an index of a model without calibration; one of a calibrated model: pairs by shard,
+    groups; marks; a list of one clip of the collection and a file that is no video, with a webhook
+    that is away."""
     project, instance = searched
     settings = project.config.model_dump(mode="json")
     settings["automation"]["duplicates"] = True
@@ -129,7 +162,9 @@ def test_pairs_and_lists_follow_the_index(searched: tuple[Project, dg.DagsterIns
     assert tick(instance) == {"duplicate_pairs": keys}
     for asset in ("frame_descriptors", "duplicate_pairs"):
         assert materialize(instance, asset, shard="own-test-00000").success
-        assert "a benchmark made of the collection's videos" in str(shown(instance, asset)["reason"])
+        assert "a benchmark made of the collection's videos" in str(
+            shown(instance, asset)["reason"]
+        )
     assert materialize(instance, "duplicate_pairs", shard=keys[0]).success
     assert "fitted on no searches" in str(shown(instance, "duplicate_pairs")["reason"])
     assert not passed(instance, "duplicate_pairs", "calibrated")
@@ -148,7 +183,8 @@ def test_pairs_and_lists_follow_the_index(searched: tuple[Project, dg.DagsterIns
     assert shown(instance, "duplicate_pairs")["model"] == "models:/hapvr/2"
     assert passed(instance, "duplicate_pairs", "calibrated")
     stored_pairs = project.root.local_path(f"duplicate_pairs/{keys[-1]}/rows.parquet")
-    # strangers look alike to it, and have not the same course; only people can say that two are copies
+    # strangers look alike to it, and have not the same course; only people can say that two are
+    # copies
     mark(project.root, *pl.read_parquet(stored_pairs).select("first", "second").row(0), "match")
     assert tick(instance) == {"duplicate_groups": [""]}
     assert materialize(instance, "duplicate_groups").success
@@ -162,7 +198,9 @@ def test_pairs_and_lists_follow_the_index(searched: tuple[Project, dg.DagsterIns
     for name in ("clip 01.mp4", "text.mp4"):
         shutil.copy(clips_folder / name, project.folder / "watched" / name)
     settings["watch"] = {
-        "lists": [{"name": "leaked", "path": str(project.folder / "watched"), "min_probability": 0.5}],
+        "lists": [
+            {"name": "leaked", "path": str(project.folder / "watched"), "min_probability": 0.5}
+        ],
         "webhook": {"url": "http://127.0.0.1:9/nobody"},
     }
     write_settings(project.folder / "config.yaml", settings)
@@ -182,7 +220,8 @@ def test_pairs_and_lists_follow_the_index(searched: tuple[Project, dg.DagsterIns
 
 
 def sure_of_all() -> Calibration:
-    """As if all other pairs had similarities about -0.9, so that a network of random weights finds pairs and copies."""
+    """As if all other pairs had similarities about -0.9, so that a network of random weights finds
+    pairs and copies."""
     steps = [step / 100 for step in range(20)]
     matches, others = [-0.7 + step for step in steps], [-0.99 + step for step in steps]
     return fit_calibration(matches, others, source={}, frame_threshold=-0.9)

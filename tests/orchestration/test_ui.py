@@ -27,9 +27,13 @@ def test_addresses_that_others_reach_are_refused(
 
 @pytest.mark.parametrize("program", [main, demo])
 def test_an_instance_has_one_server(
-    program: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    program: Callable[[], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """While one serves an instance, a second one ends with exit code 2 and says what to do: two daemons start runs twice."""
+    """While one serves an instance, a second one ends with exit code 2 and says what to do: two
+    daemons start runs twice."""
     config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path / "data"))
     for name in ("HAPVR_MLFLOW_PAGE", "HAPVR_DAGSTER_PAGE", "MLFLOW_LOGGING_LEVEL"):
         monkeypatch.setenv(name, "")  # they would stay set

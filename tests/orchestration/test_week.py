@@ -1,4 +1,5 @@
-"""A week of a team's project in fast-forward: what arrives, what runs by itself, what is promoted and what is not."""
+"""A week of a team's project in fast-forward: what arrives, what runs by itself, what is promoted
+and what is not."""
 
 import importlib
 import os
@@ -30,7 +31,8 @@ FLOWING = ("videos", "frames", "features", "training_views", "pseudo_labels")
 
 @dataclass
 class Week:
-    """A project whose sources, configuration and clock the test moves; what is asked for is run at once."""
+    """A project whose sources, configuration and clock the test moves; what is asked for is run at
+    once."""
 
     folder: Path
     settings: dict[str, Any]
@@ -86,7 +88,8 @@ class Week:
         return request
 
     def flow(self) -> Counter[str]:
-        """Tick the automation of shards until it asks for nothing; returns how often each asset was asked for."""
+        """Tick the automation of shards until it asks for nothing; returns how often each asset was
+        asked for."""
         asked: Counter[str] = Counter()
         while wanted := self._requested():  # the test's time limit ends what does not come to rest
             for partition, assets in wanted.items():
@@ -118,7 +121,9 @@ def age(folder: Path) -> None:
 
 
 @pytest.fixture
-def week(postgresql: Storage, mlflow_server: str, tmp_path: Path, clips_folder: Path) -> Iterator[Week]:
+def week(
+    postgresql: Storage, mlflow_server: str, tmp_path: Path, clips_folder: Path
+) -> Iterator[Week]:
     """A team's project with a benchmark of own clips and an inbox, before anything ran."""
     shutil.copytree(clips_folder, tmp_path / "clips")
     age(tmp_path / "clips")
@@ -139,8 +144,9 @@ def materializations(week: Week, asset: str) -> Counter[str]:
 
 
 def test_a_week(week: Week) -> None:
-    """Videos arrive in batches, shards flow to features by themselves, the untrained baseline comes first, good models are
-    promoted, bad ones are not, rollback works, and nothing is computed twice."""
+    """Videos arrive in batches, shards flow to features by themselves, the untrained baseline comes
+    first, good models are promoted, bad ones are not, rollback works, and nothing is computed
+    twice."""
     from pipelines.definitions import defs
 
     # Before anything is there, nothing is asked for: what has failed would not be asked for again.
@@ -179,17 +185,22 @@ def test_a_week(week: Week) -> None:
     assert not week.flow()
 
     shutil.copytree(week.folder / "data", week.folder / "copy")
-    # Wednesday: three more videos make exactly one more shard; sane settings give a better model than the spoiled one.
+    # Wednesday: three more videos make exactly one more shard; sane settings give a better model
+    # than the spoiled one.
     week.videos_arrive(203, 204, 205)
     week.follow("new_videos", "find_videos")
     new = set(week.instance.get_dynamic_partitions("shards")) - first
     assert new == {"inbox-00001"}
     assert week.flow() == Counter(dict.fromkeys((*FLOWING, *SEARCHED), 1))
-    week.settings["evaluation"]["gate"] = {"enabled": True}  # the spoiled model would not have passed
+    week.settings["evaluation"]["gate"] = {
+        "enabled": True
+    }  # the spoiled model would not have passed
     week.configure()
     request = week.tick("new_videos")
     assert isinstance(request, dg.RunRequest)
-    running = week.instance.create_run_for_job(defs.resolve_job_def("retrain"), status=dg.DagsterRunStatus.STARTED)
+    running = week.instance.create_run_for_job(
+        defs.resolve_job_def("retrain"), status=dg.DagsterRunStatus.STARTED
+    )
     for ticking in ("new_videos", "retrain_on_schedule"):
         answer = week.tick(ticking, day=4)
         assert isinstance(answer, dg.SkipReason)
@@ -201,7 +212,8 @@ def test_a_week(week: Week) -> None:
     assert tags["hapvr.gate.champion"] == "2"
     assert tags["hapvr.gate.champion_run"] == champion.run_id
 
-    # Thursday: somebody spoils the settings, and the schedule trains by them. The gate keeps the champion.
+    # Thursday: somebody spoils the settings, and the schedule trains by them. The gate keeps the
+    # champion.
     week.configure(**SPOILED, seed=1)
     week.follow("retrain_on_schedule", "retrain", day=5)
     tags = version_tags(client, name, 4)
@@ -214,14 +226,18 @@ def test_a_week(week: Week) -> None:
 
     versions = client.search_model_versions(f"name = '{name}'")
     assert sorted(int(version.version) for version in versions) == [1, 2, 3, 4]
-    keys = [run.data.tags["hapvr.run_key"] for run in client.search_runs([tracker_of(week.project).experiment_id])]
+    keys = [
+        run.data.tags["hapvr.run_key"]
+        for run in client.search_runs([tracker_of(week.project).experiment_id])
+    ]
     assert len(keys) == len(set(keys)) == 4
 
     # Friday: people do not like what they see, and go back.
     assert rollback(client, name, reason="complaints") == 2
     assert version_tags(client, name, 2)["hapvr.gate.decision"] == "champion by rollback"
 
-    # Saturday: nothing was computed twice; then a recording goes on under its name, and is read again.
+    # Saturday: nothing was computed twice; then a recording goes on under its name, and is read
+    # again.
     for asset in (*FLOWING, "whitening"):
         counts = materializations(week, asset)
         assert set(counts.values()) == {1}, (asset, counts)
@@ -233,7 +249,8 @@ def test_a_week(week: Week) -> None:
     week.tick("new_videos")
     assert not week.flow()
 
-    # Sunday: an older copy is restored; the drive is away; all begins anew, and what Dagster knows of the old root is void.
+    # Sunday: an older copy is restored; the drive is away; all begins anew, and what Dagster knows
+    # of the old root is void.
     shutil.rmtree(week.folder / "data")
     (week.folder / "copy").rename(week.folder / "data")
     week.follow("new_videos", "find_videos")
@@ -243,4 +260,6 @@ def test_a_week(week: Week) -> None:
     assert isinstance(answer, dg.SkipReason)
     assert "mount its drive" in (answer.skip_message or "")
     assert week.run("find_videos", dg.RunRequest()).success
-    assert week._requested() == {key: ["videos", "frames"] for key in week.instance.get_dynamic_partitions("shards")}
+    assert week._requested() == {
+        key: ["videos", "frames"] for key in week.instance.get_dynamic_partitions("shards")
+    }

@@ -1,4 +1,5 @@
-"""A year of re-trainings in fast-forward, one a week, of which many fail: somebody is told of each once, and nothing piles up.
+"""A year of re-trainings in fast-forward, one a week, of which many fail: somebody is told of each
+once, and nothing piles up.
 
 WEEKS: how many; `make year` runs all 52."""
 
@@ -82,7 +83,9 @@ def happening(kind: str, project: Project) -> Iterator[None]:
             stack.enter_context(trainers(psutil.Process.kill))
         if kind == "disk full":
             limit = (20_000, 20_000)
-            stack.enter_context(trainers(lambda process: process.rlimit(psutil.RLIMIT_FSIZE, limit)))
+            stack.enter_context(
+                trainers(lambda process: process.rlimit(psutil.RLIMIT_FSIZE, limit))
+            )
         if kind == "poisoned shard":
             stack.enter_context(poisoned(project))
         yield
@@ -91,7 +94,9 @@ def happening(kind: str, project: Project) -> Iterator[None]:
 class Year:
     """A project with data, whose configuration, clock and daemon the test moves."""
 
-    def __init__(self, folder: Path, clips: Path, webhook: str, instance: dg.DagsterInstance) -> None:
+    def __init__(
+        self, folder: Path, clips: Path, webhook: str, instance: dg.DagsterInstance
+    ) -> None:
         self.folder, self.instance, self.home = folder, instance, Path(instance.root_directory)
         self.settings = small_settings(clips, folder / "data") | {
             "automation": {"enabled": True},
@@ -103,7 +108,10 @@ class Year:
 
     def configure(self, seed: int, *, registry: str | None = None, **train: Any) -> None:
         settings = self.settings | {"train": self.settings["train"] | train | {"seed": seed}}
-        write_settings(self.folder / "config.yaml", settings | {"tracking": settings["tracking"] | {"uri": registry}})
+        write_settings(
+            self.folder / "config.yaml",
+            settings | {"tracking": settings["tracking"] | {"uri": registry}},
+        )
 
     @property
     def project(self) -> Project:
@@ -115,9 +123,13 @@ class Year:
 
         moment = datetime(2026, 1, 4, 3, tzinfo=UTC) + timedelta(weeks=week)
         given = {"instance": self.instance, "resources": self.resources()}
-        request = retrain_on_schedule(dg.build_schedule_context(scheduled_execution_time=moment, **given))
+        request = retrain_on_schedule(
+            dg.build_schedule_context(scheduled_execution_time=moment, **given)
+        )
         assert isinstance(request, dg.RunRequest)
-        return execute(self.instance, "retrain", tags=dict(request.tags) | {"dagster/max_retries": "0"})
+        return execute(
+            self.instance, "retrain", tags=dict(request.tags) | {"dagster/max_retries": "0"}
+        )
 
     def resources(self) -> dict[str, Any]:
         from pipelines.resources import project_resource
@@ -128,7 +140,9 @@ class Year:
         """What the sensors do after a run, and once more an hour later."""
         if not result.success:
             sensor = next(one for one in sensors if one.name == "close_failed_training")
-            (failure,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_FAILURE"]
+            (failure,) = [
+                event for event in result.all_events if event.event_type_value == "PIPELINE_FAILURE"
+            ]
             context = dg.build_run_status_sensor_context(
                 sensor_name=sensor.name,
                 dagster_instance=self.instance,
@@ -141,7 +155,9 @@ class Year:
         for path in (self.folder / "data" / MODELS).glob("*/*"):
             os.utime(path, (past, past))
         for _ in range(2):
-            waiting_alerts(dg.build_sensor_context(instance=self.instance, resources=self.resources()))
+            waiting_alerts(
+                dg.build_sensor_context(instance=self.instance, resources=self.resources())
+            )
 
     def clean(self) -> None:
         """What `old_runs` does half a year later."""
@@ -154,7 +170,9 @@ class Year:
 @pytest.fixture
 def year(tmp_path: Path, small_project: Project, receiver: Receiver) -> Iterator[Year]:
     source = Path(small_project.config.data_root).parent
-    shutil.copytree(source / "data", tmp_path / "data", ignore=shutil.ignore_patterns("models"))  # of other tests
+    shutil.copytree(
+        source / "data", tmp_path / "data", ignore=shutil.ignore_patterns("models")
+    )  # of other tests
     clips = Path(small_project.config.sources[0].path)
     with Storage().instance(tmp_path, tmp_path / "config.yaml") as instance:
         importlib.import_module("pipelines.automation")
@@ -162,14 +180,18 @@ def year(tmp_path: Path, small_project: Project, receiver: Receiver) -> Iterator
 
 
 def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each training that fails, is promoted or is refused is told once; the champion never gets worse; of what failed, and of
-    runs of Dagster that nothing needs any more, nothing is left."""
+    """Each training that fails, is promoted or is refused is told once; the champion never gets
+    worse; of what failed, and of runs of Dagster that nothing needs any more, nothing is left."""
     monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 0)
     told: list[list[str]] = []
     targets, sizes, number = [], [], 0
     for week in range(WEEKS):
         kind = KINDS[week % len(KINDS)]
-        year.configure(week, registry=NOBODY if kind == "registry away" else None, **SPOILED if kind == "worse" else {})
+        year.configure(
+            week,
+            registry=NOBODY if kind == "registry away" else None,
+            **SPOILED if kind == "worse" else {},
+        )
         with happening(kind, year.project):
             result = year.train(week)
         assert result.success == (kind in SUCCEEDING), kind
@@ -188,9 +210,13 @@ def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch)
                 client.get_run(version.run_id).data.tags["hapvr.run_key"]
                 for version in client.search_model_versions(f"name = '{name}'")
             }
-            assert {path.name for path in (year.folder / "data" / MODELS).iterdir() if path.is_dir()} <= keys
+            assert {
+                path.name for path in (year.folder / "data" / MODELS).iterdir() if path.is_dir()
+            } <= keys
             assert len(year.instance.get_runs()) <= 2  # the last of each asset
-            sizes.append(sum(path.stat().st_size for path in year.home.rglob("*") if path.is_file()))
+            sizes.append(
+                sum(path.stat().st_size for path in year.home.rglob("*") if path.is_file())
+            )
     assert len(receiver.ids) == len(set(receiver.ids)) == WEEKS
     allowed = {True: {"model_promoted", "model_refused"}, False: {"training_failed"}}
     for week, events in enumerate(told):

@@ -1,4 +1,5 @@
-"""A registered model of a small bundle with clips for it, and an MLflow server that all tests share."""
+"""A registered model of a small bundle with clips for it, and an MLflow server that all tests
+share."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from tests.scorer.bundles import make_bundle
 
 @dataclass(frozen=True)
 class Registered:
-    """uri: of the registry, where models:/hapvr@champion is the model in `bundle`; clips: a, b, copy and bad .mp4."""
+    """uri: of the registry, where models:/hapvr@champion is the model in `bundle`; clips: a, b,
+    copy and bad .mp4."""
 
     uri: str
     bundle: Path
@@ -28,7 +30,9 @@ class Registered:
 def registered(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Registered:
     """A version with calibration, alias champion, in an MLflow store of its own."""
     folder = tmp_path_factory.mktemp("registered")
-    fitted = fit_calibration([0.0] * 10 + [-0.002] * 10, [-0.003] * 10 + [-0.004] * 20, source={}, frame_threshold=0.7)
+    fitted = fit_calibration(
+        [0.0] * 10 + [-0.002] * 10, [-0.003] * 10 + [-0.004] * 20, source={}, frame_threshold=0.7
+    )
     bundle = make_bundle(folder, calibration=fitted, card="# A card\n")
     tracker = Tracker(new_store(folder), "hapvr")
     register_champion(tracker, bundle)

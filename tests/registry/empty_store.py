@@ -1,4 +1,5 @@
-"""MLflow stores of tests, without the seconds in which MLflow makes and migrates the tables of each; and servers over them."""
+"""MLflow stores of tests, without the seconds in which MLflow makes and migrates the tables of
+each; and servers over them."""
 
 import os
 import signal
@@ -18,7 +19,8 @@ from hapvr.registry.runs import Tracker
 
 @cache
 def empty_store() -> bytes:
-    """The SQLite file that MLflow makes for nothing but its own experiment; once for each test process."""
+    """The SQLite file that MLflow makes for nothing but its own experiment; once for each test
+    process."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mlflow.db"
         Tracker(f"sqlite:///{file}", "Default")
@@ -35,11 +37,26 @@ def new_store(folder: Path) -> str:
 
 @contextmanager
 def mlflow_server(folder: Path, port: int) -> Iterator[str]:
-    """The address of a real server over a SQLite file in `folder`, killed with its workers at the end."""
+    """The address of a real server over a SQLite file in `folder`, killed with its workers at the
+    end."""
     if not (folder / "mlflow.db").exists():
         new_store(folder)
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"]
-    command += ["--artifacts-destination", str(folder / "artifacts"), "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--backend-store-uri",
+        f"sqlite:///{folder / 'mlflow.db'}",
+    ]
+    command += [
+        "--artifacts-destination",
+        str(folder / "artifacts"),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     quiet = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     process = subprocess.Popen(
         [*command, "--workers", "1"],

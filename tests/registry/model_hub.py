@@ -1,4 +1,5 @@
-"""A stand-in for the model hub: what `huggingface_hub` asks of it to commit files and to fetch them."""
+"""A stand-in for the model hub: what `huggingface_hub` asks of it to commit files and to fetch
+them."""
 
 import base64
 import hashlib
@@ -12,7 +13,8 @@ from typing import Any
 
 
 class ModelHub(ThreadingHTTPServer):
-    """repositories: the files of each at its last commit. private: those that were made so. At "org/away" nobody answers."""
+    """repositories: the files of each at its last commit. private: those that were made so. At
+    "org/away" nobody answers."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, dict[str, bytes]] = {}
@@ -25,7 +27,9 @@ class ModelHub(ThreadingHTTPServer):
     def create(self, asked: dict[str, Any]) -> dict[str, str]:
         name = f"{asked['organization']}/{asked['name']}"
         self.repositories.setdefault(name, {".gitattributes": b"", "notes.txt": b"of people"})
-        self.private |= {name} if asked.get("private") or asked.get("visibility") == "private" else set()
+        self.private |= (
+            {name} if asked.get("private") or asked.get("visibility") == "private" else set()
+        )
         return {"url": name}
 
     def change(self, repository: str, body: bytes) -> dict[str, str]:
@@ -56,7 +60,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        found = re.fullmatch(r"(?:/api/models)?/(org/[a-z]+)(?:/(revision|tree|resolve)/(\w+))?(?:/(.+))?", path)
+        found = re.fullmatch(
+            r"(?:/api/models)?/(org/[a-z]+)(?:/(revision|tree|resolve)/(\w+))?(?:/(.+))?", path
+        )
         repository, kind, revision, name = found.groups() if found else ("", "", "", "")
         files = self.server.repositories.get(repository)
         if repository == "org/away":
@@ -64,7 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif files is None:
             self.answer({"error": "Repository not found"}, 404, X_Error_Code="RepoNotFound")
         elif kind == "tree":
-            rows = [{"path": name, "size": len(data), "oid": sha1(data)} for name, data in files.items()]
+            rows = [
+                {"path": name, "size": len(data), "oid": sha1(data)} for name, data in files.items()
+            ]
             self.answer([row | {"type": "file"} for row in rows])
         elif kind == "resolve":
             self.answer(files[name], X_Repo_Commit=revision, ETag=f'"{sha1(files[name])}"')
@@ -82,7 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer({"warnings": [], "errors": []})
         elif "/preupload/" in self.path:
             regular = {"uploadMode": "regular", "shouldIgnore": False}
-            self.answer({"files": [{"path": row["path"]} | regular for row in json.loads(body)["files"]]})
+            self.answer(
+                {"files": [{"path": row["path"]} | regular for row in json.loads(body)["files"]]}
+            )
         else:
             assert "/commit/" in self.path, self.path
             self.answer(self.server.change("/".join(self.path.split("/")[3:5]), body))

@@ -30,10 +30,15 @@ def programs(name: str) -> list[str]:
 
 
 def test_programs_of_readme_and_the_python_page(folder: Path) -> None:
-    """The registered model, the scorer, another prior and a benchmark, each as printed; no second database appears."""
+    """The registered model, the scorer, another prior and a benchmark, each as printed; no second
+    database appears."""
     written = programs("README.md") + programs("docs/python.md")
-    library = [program for program in written if "Searcher" not in program]  # tests/steps/test_searcher.py runs that
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+    library = [
+        program for program in written if "Searcher" not in program
+    ]  # tests/steps/test_searcher.py runs that
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")
+    }
     printed = run_python("-c", "\n".join(library), cwd=folder, env=environment)
     assert "absent.mp4 None None None missing_file" in printed
     assert list(folder.glob("*.db")) == []

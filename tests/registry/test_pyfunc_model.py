@@ -14,16 +14,31 @@ from hapvr.scorer.bundle import load_bundle
 from tests.registry.conftest import Registered
 
 
-def test_pairs_give_similarity_probability_and_threshold(model: PyFuncModel, registered: Registered) -> None:
+def test_pairs_give_similarity_probability_and_threshold(
+    model: PyFuncModel, registered: Registered
+) -> None:
     """Rows in order, equal to the library's; a bad video is a row of NaN with its reason."""
     names = ["a.mp4", "b.mp4", "bad.mp4", "copy.mp4"]
     pairs = [(str(registered.clips / "a.mp4"), str(registered.clips / name)) for name in names]
     table = model.predict(pd.DataFrame(pairs, columns=["query", "reference"]))
-    columns = ["query", "reference", "similarity", "probability", "threshold", "verdict", "error", "warning"]
+    columns = [
+        "query",
+        "reference",
+        "similarity",
+        "probability",
+        "threshold",
+        "verdict",
+        "error",
+        "warning",
+    ]
     assert list(table.columns) == columns
     scorer = load_bundle(registered.bundle)
     for row, wanted in zip(table.itertuples(), scorer.score_pairs(pairs), strict=True):
-        assert (row.query, row.reference, row.error) == (wanted.query, wanted.reference, wanted.error)
+        assert (row.query, row.reference, row.error) == (
+            wanted.query,
+            wanted.reference,
+            wanted.error,
+        )
         assert row.threshold == scorer.calibration.threshold(0.95).similarity
         if not wanted.error:
             assert row.similarity == pytest.approx(wanted.similarity, abs=1e-6)
@@ -35,9 +50,12 @@ def test_pairs_give_similarity_probability_and_threshold(model: PyFuncModel, reg
 
 
 def test_one_query_against_a_list_with_segments(model: PyFuncModel, registered: Registered) -> None:
-    """`references` gives a row for each; segments have their times; a wanted precision gives its threshold."""
+    """`references` gives a row for each; segments have their times; a wanted precision gives its
+    threshold."""
     clips = [str(registered.clips / name) for name in ("a.mp4", "copy.mp4", "b.mp4")]
-    asked = pd.DataFrame({"query": [clips[0]] * 2, "reference": [None, clips[2]], "references": [clips[1:], None]})
+    asked = pd.DataFrame(
+        {"query": [clips[0]] * 2, "reference": [None, clips[2]], "references": [clips[1:], None]}
+    )
     table = model.predict(asked, params={"segments": True, "precision": 0.5})
     assert list(table["reference"]) == [clips[1], clips[2], clips[2]]
     (segment,) = table["segments"][0]
@@ -58,7 +76,10 @@ def test_wrong_columns_and_parameters_are_one_sentence(model: PyFuncModel) -> No
     wrong: list[tuple[dict[str, list[str]], dict[str, Any], str]] = [
         ({"reference": ["b.mp4"]}, {}, "query"),
         (pair, {"precision": "many"}, "precision"),
-        *((pair, {"precision": value}, r"at most 0\.99") for value in (0.999, 0.0, -1.0, float("-inf"), float("nan"))),
+        *(
+            (pair, {"precision": value}, r"at most 0\.99")
+            for value in (0.999, 0.0, -1.0, float("-inf"), float("nan"))
+        ),
     ]
     for columns, params, match in wrong:
         with pytest.raises(MlflowException, match=match) as caught:
@@ -72,7 +93,12 @@ def test_model_states_what_it_needs(registered: Registered) -> None:
     mlflow.set_registry_uri(registered.uri)
     info = mlflow.models.get_model_info("models:/hapvr@champion")
     assert info.signature.inputs.input_names() == ["query", "reference", "references"]
-    assert info.signature.outputs.input_names()[:4] == ["query", "reference", "similarity", "probability"]
+    assert info.signature.outputs.input_names()[:4] == [
+        "query",
+        "reference",
+        "similarity",
+        "probability",
+    ]
     assert {spec.name for spec in info.signature.params.params} >= {"segments", "precision"}
     folder = Path(mlflow.artifacts.download_artifacts(artifact_uri="models:/hapvr@champion"))
     example = json.loads((folder / "input_example.json").read_text())

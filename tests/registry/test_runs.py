@@ -10,7 +10,12 @@ import pytest
 
 from hapvr.registry.runs import TrackedTraining, Tracker, complete_metrics
 from hapvr.steps.project import Project
-from hapvr.steps.training import finish_training, prepare_training, training_command, training_environment
+from hapvr.steps.training import (
+    finish_training,
+    prepare_training,
+    training_command,
+    training_environment,
+)
 from hapvr.train.run_folder import read_history
 from pipelines.ui import free_port
 from tests.registry.empty_store import mlflow_server
@@ -22,7 +27,9 @@ def start(tracker: Tracker, key: str) -> str:
     return tracker.start(key, name="run", params={}, tags={})
 
 
-def test_a_run_gets_what_it_lacks_of_the_history(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_gets_what_it_lacks_of_the_history(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a server nothing is raised; a later delivery takes each metric once."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     tracked = TrackedTraining(f"http://127.0.0.1:{free_port()}", "unknown")
@@ -31,11 +38,17 @@ def test_a_run_gets_what_it_lacks_of_the_history(tracker: Tracker, monkeypatch: 
     tracked.close()
     run_id = start(tracker, "waiting")
     tracker.client.log_metric(run_id, "loss/total", 1.0, step=1)
-    history = [{"step": step, "loss/total": float(step)} for step in range(3)] + [{"step": 2, "validation/mean": 0.5}]
+    history = [{"step": step, "loss/total": float(step)} for step in range(3)] + [
+        {"step": 2, "validation/mean": 0.5}
+    ]
     for _ in range(2):
         complete_metrics(tracker.client, run_id, history)
         found = tracker.client.get_metric_history(run_id, "loss/total")
-        assert sorted((metric.step, metric.value) for metric in found) == [(0, 0.0), (1, 1.0), (2, 2.0)]
+        assert sorted((metric.step, metric.value) for metric in found) == [
+            (0, 0.0),
+            (1, 1.0),
+            (2, 2.0),
+        ]
     assert len(tracker.client.get_metric_history(run_id, "validation/mean")) == 1
 
 
@@ -47,12 +60,17 @@ def tracked_by(project: Project, address: str, **train: int) -> Project:
 
 @pytest.mark.slow
 def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: Path) -> None:
-    """A server that is killed in mid-training and comes back: training goes on, and the run has all metrics in the end."""
+    """A server that is killed in mid-training and comes back: training goes on, and the run has all
+    metrics in the end."""
     port = free_port()
-    project = tracked_by(small_project, f"http://127.0.0.1:{port}", steps=1200, validate_every_steps=1200)
+    project = tracked_by(
+        small_project, f"http://127.0.0.1:{port}", steps=1200, validate_every_steps=1200
+    )
     with mlflow_server(tmp_path, port):
         training = prepare_training(project, "server-killed", tags={})
-        process = subprocess.Popen(training_command(project, training), env=os.environ | training_environment(project))
+        process = subprocess.Popen(
+            training_command(project, training), env=os.environ | training_environment(project)
+        )
         while not read_history_so_far(training.folder):
             assert process.poll() is None
             time.sleep(0.1)
@@ -68,6 +86,11 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
         logged = [line["step"] for line in read_history(training.folder) if "loss/total" in line]
         assert sorted({metric.step for metric in found}) == logged
         assert len(logged) == 100
-        with pytest.MonkeyPatch.context() as grown:  # what is repeated has read its own shards alone
+        with (
+            pytest.MonkeyPatch.context() as grown
+        ):  # what is repeated has read its own shards alone
             grown.setattr("hapvr.steps.training.training_shards", lambda _: ["another"])
-            assert prepare_training(project, training.key, tags={}).mlflow_run_id == training.mlflow_run_id
+            assert (
+                prepare_training(project, training.key, tags={}).mlflow_run_id
+                == training.mlflow_run_id
+            )

@@ -1,4 +1,5 @@
-"""Models that travel: through a folder, and through the hub's own client and a stand-in for the hub."""
+"""Models that travel: through a folder, and through the hub's own client and a stand-in for the
+hub."""
 
 import json
 import os
@@ -44,9 +45,14 @@ def exported(bundle: Path) -> Path:
     return bundle.parent / "exported"
 
 
-def test_an_exported_folder_has_card_and_digests_and_no_other_file(bundle: Path, exported: Path) -> None:
-    """Other tools verify the digests and read what stands before the card; a folder of somebody is not written to."""
-    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", SUMS_FILE], cwd=exported, check=True)
+def test_an_exported_folder_has_card_and_digests_and_no_other_file(
+    bundle: Path, exported: Path
+) -> None:
+    """Other tools verify the digests and read what stands before the card; a folder of somebody is
+    not written to."""
+    subprocess.run(
+        ["sha256sum", "--check", "--strict", "--quiet", SUMS_FILE], cwd=exported, check=True
+    )
     head, card = (exported / README_FILE).read_text().removeprefix("---\n").split("---\n\n")
     assert yaml.safe_load(head)["license"] == "apache-2.0"
     assert card == "# The card\n"
@@ -56,16 +62,26 @@ def test_an_exported_folder_has_card_and_digests_and_no_other_file(bundle: Path,
 
 
 DAMAGE = {
-    "a network of other bytes": ("network/network.safetensors", "X", "network.safetensors has another SHA-256 than"),
+    "a network of other bytes": (
+        "network/network.safetensors",
+        "X",
+        "network.safetensors has another SHA-256 than",
+    ),
     "a file that is gone": ("calibration.json", None, "calibration.json is missing"),
     "no list": (SUMS_FILE, None, "SHA256SUMS is missing"),
-    "a list of something else": (SUMS_FILE, f"{'0' * 64}  ../../evil.pth\n", r"lists .*evil.pth', which is no file"),
+    "a list of something else": (
+        SUMS_FILE,
+        f"{'0' * 64}  ../../evil.pth\n",
+        r"lists .*evil.pth', which is no file",
+    ),
     "another model": ("", "", "and 00 was asked for"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_another_digest_is_refused_before_anything_is_registered(exported: Path, tmp_path: Path, damage: str) -> None:
+def test_another_digest_is_refused_before_anything_is_registered(
+    exported: Path, tmp_path: Path, damage: str
+) -> None:
     """Whatever was changed, the error says which file; no tracker is asked."""
     name, content, said = DAMAGE[damage]
     folder = shutil.copytree(exported, tmp_path / "model")
@@ -80,7 +96,8 @@ def test_another_digest_is_refused_before_anything_is_registered(exported: Path,
 
 @pytest.mark.slow
 def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
-    """Bundle and digests agree, and the weights in torch are others than those that a processor would run."""
+    """Bundle and digests agree, and the weights in torch are others than those that a processor
+    would run."""
     one, other = (make_bundle(tmp_path / form, onnx=True, settings=FORMS[form]) for form in FORMS)
     tracker = Tracker(new_store(tmp_path / "store"), "hapvr")
     export_model(other, tmp_path / "good")
@@ -90,9 +107,14 @@ def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
         export_model(one, tmp_path / "damaged")
     complete_bundle(one, evidence="", card="")
     export_model(one, tmp_path / "swapped")
-    with pytest.raises(DataError, match=r"swapped has ONNX files of another network; .* differ from torch's by \d"):
+    with pytest.raises(
+        DataError, match=r"swapped has ONNX files of another network; .* differ from torch's by \d"
+    ):
         pull_model(str(tmp_path / "swapped"), tracker, "hapvr")
-    split = onnx.helper.make_node("Split", ["x"], [], axis=1), onnx.helper.make_node("Relu", ["x"], ["y"])
+    split = (
+        onnx.helper.make_node("Split", ["x"], [], axis=1),
+        onnx.helper.make_node("Relu", ["x"], ["y"]),
+    )
     ends = [onnx.helper.make_tensor_value_info(name, 1, ["T", 9, 16]) for name in "xy"]
     graph = onnx.helper.make_graph(split, "g", ends[:1], ends[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
@@ -102,29 +124,51 @@ def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
         try_bundle(one)
 
 
-FORMS = {"gated": NetworkSettings(comparator=False), "plain": NetworkSettings(comparator=False, attention=False)}
+FORMS = {
+    "gated": NetworkSettings(comparator=False),
+    "plain": NetworkSettings(comparator=False, attention=False),
+}
 
 
 @pytest.mark.slow
 def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_path: Path) -> None:
-    """It has the same files, is not the champion, and keeps its version; a hub that lies or is away is one sentence; pushing
-    another model leaves none of its files, and those of people."""
+    """It has the same files, is not the champion, and keeps its version; a hub that lies or is away
+    is one sentence; pushing another model leaves none of its files, and those of people."""
     uri, second = new_store(tmp_path / "store"), make_bundle(tmp_path / "second")
     tracking = ("--tracking-uri", uri)
 
     def models(address: str, *calls: tuple[object, ...]) -> list[tuple[int, str, str]]:
-        of_hub = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_token"}
+        of_hub = {
+            "HF_ENDPOINT": address,
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_TOKEN": "hf_token",
+        }
         asked = json.dumps([["models", *map(str, call)] for call in calls])
         environment = os.environ | of_hub | {"HF_HOME": str(tmp_path / "hf")}
-        return list(map(tuple, json.loads(run_python("-m", "tests.commands.calls", input=asked, env=environment))))
+        return list(
+            map(
+                tuple,
+                json.loads(run_python("-m", "tests.commands.calls", input=asked, env=environment)),
+            )
+        )
 
     with model_hub() as hub:
         address = f"http://127.0.0.1:{hub.server_port}"
         ((code, out, error),) = models(address, ("push", "hf://org/model", bundle, "--json"))
         assert (code, error) == (0, "")
         assert hub.private == {"org/model"}
-        hub.repositories["org/changed"] = hub.repositories["org/model"] | {"network/network.json": b"{}"}
-        pull = ("pull", "hf://org/model", *tracking, "--sha256", json.loads(out)["sha256"], "--json")
+        hub.repositories["org/changed"] = hub.repositories["org/model"] | {
+            "network/network.json": b"{}"
+        }
+        pull = (
+            "pull",
+            "hf://org/model",
+            *tracking,
+            "--sha256",
+            json.loads(out)["sha256"],
+            "--json",
+        )
         wrong = ("changed", "absent", "away", "../model")
         made, again, *refused, pushed = models(
             address,
@@ -135,7 +179,12 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
         )
         assert json.loads(made[1])["source"] == json.loads(out)["place"]
         assert json.loads(made[1])["version"] == json.loads(again[1])["version"] == 1
-        assert [(code, error.count("\n")) for code, _, error in refused] == [(1, 1), (1, 1), (1, 1), (2, 1)]
+        assert [(code, error.count("\n")) for code, _, error in refused] == [
+            (1, 1),
+            (1, 1),
+            (1, 1),
+            (2, 1),
+        ]
         assert "network/network.json has another SHA-256" in refused[0][2]
         assert pushed[0] == 0
         kept = {README_FILE, SUMS_FILE, ".gitattributes", "notes.txt"}
@@ -146,4 +195,8 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
     }
     client = Tracker(uri, "hapvr").client
     assert champion_of(client, "hapvr") is None
-    assert client.get_model_version("hapvr", "1").tags["hapvr.gate.decision"].startswith("pulled from hf://org/model@")
+    assert (
+        client.get_model_version("hapvr", "1")
+        .tags["hapvr.gate.decision"]
+        .startswith("pulled from hf://org/model@")
+    )

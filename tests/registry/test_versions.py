@@ -13,7 +13,14 @@ from hapvr.errors import ArgumentError, DataError, MissingPartError, RegistryErr
 from hapvr.files import file_sha256
 from hapvr.registry.client import database_of, mlflow_client, pinned_uri, registered_bundle
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import CHALLENGER, champion_of, promote, register, rollback, version_tags
+from hapvr.registry.versions import (
+    CHALLENGER,
+    champion_of,
+    promote,
+    register,
+    rollback,
+    version_tags,
+)
 from hapvr.steps.project import Project
 from tests.conftest import small_settings, write_settings
 from tests.registry.conftest import register_champion
@@ -24,11 +31,14 @@ def add_version(tracker: Tracker, name: str, *, source: str = "") -> int:
     """A version of a run of its own."""
     number = len(tracker.client.search_runs([tracker.experiment_id]))
     run = tracker.start(f"run-{number}", name=f"run {number}", params={}, tags={})
-    return register(tracker, name, run_id=run, model_uri=source or f"runs:/{run}/model", target=0.5, tags={})
+    return register(
+        tracker, name, run_id=run, model_uri=source or f"runs:/{run}/model", target=0.5, tags={}
+    )
 
 
 def test_registering_a_run_twice_keeps_its_version(tracker: Tracker, name: str) -> None:
-    """A repeated registration finds the version it made, and the challenger alias points at the newest."""
+    """A repeated registration finds the version it made, and the challenger alias points at the
+    newest."""
     assert champion_of(tracker.client, name) is None
     first = add_version(tracker, name)
     run = tracker.client.get_model_version(name, str(first)).run_id
@@ -41,7 +51,8 @@ def test_registering_a_run_twice_keeps_its_version(tracker: Tracker, name: str) 
 
 
 def test_rollbacks_go_back_one_champion_at_a_time(tracker: Tracker, name: str) -> None:
-    """1, 2, 3 by the gate; back to 2, back to 1, no further; then 3 by hand, and back to 1 again. It is all written down."""
+    """1, 2, 3 by the gate; back to 2, back to 1, no further; then 3 by hand, and back to 1 again.
+    It is all written down."""
     client = tracker.client
     for version in [add_version(tracker, name) for _ in range(3)]:
         promote(client, name, version, how="gate", reason="better")
@@ -60,7 +71,9 @@ def test_rollbacks_go_back_one_champion_at_a_time(tracker: Tracker, name: str) -
     assert version_tags(other, name, 3)["hapvr.gate.reason"] == "looked at by hand"
 
 
-def test_deleted_champion_is_no_champion_and_rollback_passes_over_it(tracker: Tracker, name: str) -> None:
+def test_deleted_champion_is_no_champion_and_rollback_passes_over_it(
+    tracker: Tracker, name: str
+) -> None:
     """Version 2 is deleted while champion: there is no champion until a rollback goes to 1."""
     for version in (add_version(tracker, name), add_version(tracker, name)):
         promote(tracker.client, name, version, how="gate", reason="better")
@@ -97,7 +110,9 @@ def test_a_copied_store_has_files_of_its_own(tracker: Tracker, tmp_path: Path) -
     """Other projects in the same database keep theirs where they are."""
     register_champion(tracker, make_bundle(tmp_path / "made"))
     folder = database_of(tracker.uri).parent
-    theirs = tracker.client.create_experiment("theirs", (tmp_path / "theirs" / "artifacts").as_uri())
+    theirs = tracker.client.create_experiment(
+        "theirs", (tmp_path / "theirs" / "artifacts").as_uri()
+    )
     run = tracker.client.create_run(theirs)
     shutil.copytree(folder, tmp_path / "copy")
     for place in (tmp_path / "copy", folder):
@@ -109,14 +124,18 @@ def test_a_copied_store_has_files_of_its_own(tracker: Tracker, tmp_path: Path) -
     shutil.copytree(folder, tmp_path / "older")
     with closing(sqlite3.connect(tmp_path / "older" / "mlflow.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = 'older'")
-    with pytest.raises(RegistryError, match=r"MLflow cannot use .*older/mlflow\.db \(.*database schema"):
+    with pytest.raises(
+        RegistryError, match=r"MLflow cannot use .*older/mlflow\.db \(.*database schema"
+    ):
         registered_bundle("models:/hapvr@champion", f"sqlite:///{tmp_path}/older/mlflow.db")
     (tmp_path / "copy" / "mlflow.db").write_bytes(b"")
     with pytest.raises(DataError, match=r"is lost, but not .*artifacts; restore both"):
         Tracker(f"sqlite:///{tmp_path}/copy/mlflow.db", "tests")
 
 
-def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_gives_the_bundle_once(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All files of the bundle come into the cache; a name that is not there is refused."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bundle = make_bundle(tmp_path)
@@ -139,10 +158,14 @@ def test_a_server_gives_the_bundle_once(server: str, tmp_path: Path, monkeypatch
 def test_no_login_of_an_address_is_shown(login: str, tmp_path: Path) -> None:
     """It is refused, as MLflow would show it. Links to pages have none."""
     for ask in (mlflow_client, lambda address: Tracker(address, "hapvr")):
-        with pytest.raises(ArgumentError, match=r"'http://127\.0\.0\.1:9' is no .* MLFLOW_TRACKING_USERNAME") as caught:
+        with pytest.raises(
+            ArgumentError, match=r"'http://127\.0\.0\.1:9' is no .* MLFLOW_TRACKING_USERNAME"
+        ) as caught:
             ask(f"http://{login}127.0.0.1:9?token=hunter2")
         assert "ter2" not in str(caught.value)
     config = write_settings(tmp_path / "config.yaml", small_settings(tmp_path, tmp_path))
     project = Project.open(config, overrides={"tracking.uri": f"http://{login}127.0.0.1:9"})
-    link = ProjectResource(config_path="", folder="", overrides={}).version_link(project, "hapvr", 1)
+    link = ProjectResource(config_path="", folder="", overrides={}).version_link(
+        project, "hapvr", 1
+    )
     assert str(link.value).startswith("http://127.0.0.1:9/#/models/hapvr/versions/1")

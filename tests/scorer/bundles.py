@@ -21,7 +21,9 @@ from hapvr.video.frames import center_crop
 from hapvr.video.settings import SamplingConfig
 
 DIMS = 32
-BACKBONE = BackboneConfig(architecture="resnet18.tv_in1k", weights=Weights(source="random", seed=1), crop_px=128)
+BACKBONE = BackboneConfig(
+    architecture="resnet18.tv_in1k", weights=Weights(source="random", seed=1), crop_px=128
+)
 SAMPLING = SamplingConfig(fps=2.0, short_side_px=146, timeout_s=60, workers=2)
 
 
@@ -34,7 +36,9 @@ def scene(seed: int, size: tuple[int, int] = (192, 160)) -> np.ndarray:
     width, height = size
     if seed == BLACK:
         return np.zeros((height, width, 3), np.uint8)
-    small = numpy_rng(seed, "scene").integers(0, 255, (height // 16, width // 16, 3), dtype=np.uint8)
+    small = numpy_rng(seed, "scene").integers(
+        0, 255, (height // 16, width // 16, 3), dtype=np.uint8
+    )
     return np.kron(small, np.ones((16, 16, 1), np.uint8))
 
 
@@ -42,7 +46,9 @@ def write_scenes(path: Path, scenes: Sequence[int], *, fps: int = 8) -> Path:
     """A real H.264 file that shows the picture of each seed for a second."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=fps, options={"crf": "20", "preset": "veryfast"})
+        stream = container.add_stream(
+            "libx264", rate=fps, options={"crf": "20", "preset": "veryfast"}
+        )
         stream.width, stream.height, stream.pix_fmt = 192, 160, "yuv420p"
         stream.codec_context.thread_count = 1
         for seed in scenes:
@@ -62,14 +68,17 @@ def make_bundle(
     onnx: bool = False,
     settings: NetworkSettings | None = None,
 ) -> Path:
-    """A bundle of random weights: ResNet-18 at 128 px, whitening of 40 scenes, a network of 32 dimensions as it is drawn."""
+    """A bundle of random weights: ResNet-18 at 128 px, whitening of 40 scenes, a network of 32
+    dimensions as it is drawn."""
     backbone = load_backbone(backbone_config)
     pictures = np.stack([scene(1000 + number) for number in range(40)]).transpose(0, 3, 1, 2)
     with torch.inference_mode():
         crops = torch.from_numpy(center_crop(pictures, backbone.crop_px))
         regions = backbone.regions(crops).flatten(0, 1)
     dims = min(DIMS, regions.shape[1] // 2)
-    network = SimilarityNetwork(settings or NetworkSettings(), dims=dims, generator=torch_rng("bundle"))
+    network = SimilarityNetwork(
+        settings or NetworkSettings(), dims=dims, generator=torch_rng("bundle")
+    )
     whitening = fit_whitening(regions.clone(), dims=dims)
     record = None
     if onnx:

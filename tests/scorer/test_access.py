@@ -1,4 +1,5 @@
-"""Limits and permissions from the environment and from a request; turns at the compute lock, and deadlines."""
+"""Limits and permissions from the environment and from a request; turns at the compute lock, and
+deadlines."""
 
 import os
 import time
@@ -7,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from hapvr.errors import ConfigError, VideoError
-from hapvr.scorer.access import ComputeLock, Deadline, access_from_environment, limits_from_environment
+from hapvr.scorer.access import (
+    ComputeLock,
+    Deadline,
+    access_from_environment,
+    limits_from_environment,
+)
 from hapvr.settings import ServingConfig
 
 
@@ -21,8 +27,8 @@ def test_environment_replaces_stored_limits() -> None:
 
 
 def test_access_by_variables(tmp_path: Path) -> None:
-    """As a library: any path, no URL. Two roots, two hosts in any case; an empty list of roots allows nothing; a root that is
-    no folder is an error."""
+    """As a library: any path, no URL. Two roots, two hosts in any case; an empty list of roots
+    allows nothing; a root that is no folder is an error."""
     access = access_from_environment({})
     assert access.local_path(str(tmp_path / "x.mp4")) == tmp_path / "x.mp4"
     with pytest.raises(VideoError, match="HAPVR_ALLOWED_HOSTS"):
@@ -47,7 +53,8 @@ def test_access_by_variables(tmp_path: Path) -> None:
 
 
 def test_waiting_for_a_turn_ends_at_the_deadline() -> None:
-    """The error says so; the lock is free for others afterwards, but not for those whose deadline has passed."""
+    """The error says so; the lock is free for others afterwards, but not for those whose deadline
+    has passed."""
     lock = ComputeLock()
     with (
         lock.hold(Deadline(None)),

@@ -21,25 +21,33 @@ def change(bundle: Path, copy: Path, **values: object) -> Path:
     return copy
 
 
-def test_a_model_of_random_weights_says_so_with_every_answer(scorer: VideoScorer, scenes: Path) -> None:
+def test_a_model_of_random_weights_says_so_with_every_answer(
+    scorer: VideoScorer, scenes: Path
+) -> None:
     """The warning stands in every row."""
     assert "random weights" in scorer.warning
-    (row, wrong) = scorer.score_pairs([(scenes / "a.mp4", scenes / "b.mp4"), (scenes / "a.mp4", scenes / "bad.mp4")])
+    (row, wrong) = scorer.score_pairs(
+        [(scenes / "a.mp4", scenes / "b.mp4"), (scenes / "a.mp4", scenes / "bad.mp4")]
+    )
     assert row.warning == wrong.warning == scorer.warning
     assert random_weights_warning(["pretrained", "file"]) == ""
     assert "random weights" in random_weights_warning(["pretrained", "random"])
 
 
 def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path) -> None:
-    """Whatever stands in scorer.json: another format, unknown keys, wrong values, no JSON, a device that never ends."""
+    """Whatever stands in scorer.json: another format, unknown keys, wrong values, no JSON, a device
+    that never ends."""
     good = json.loads((bundle / "scorer.json").read_text())
     wrong = [
         {"format_version": 9},
         {"sampling": good["sampling"] | {"zoom": 2}},
         {"backbone": good["backbone"] | {"precision": "float8"}},
-        *({name: value} for name in ("crop_px", "sampling", "serving", "backbone", "onnx")
-          for value in ([], "x", -1, math.inf, math.nan, [[1]])),
-    ]  # fmt: skip
+        *(
+            {name: value}
+            for name in ("crop_px", "sampling", "serving", "backbone", "onnx")
+            for value in ([], "x", -1, math.inf, math.nan, [[1]])
+        ),
+    ]
     for values in wrong:
         (tmp_path / "scorer.json").write_text(json.dumps(good | values))
         with pytest.raises(DataError, match=r"scorer\.json is damaged.*fetch the model again"):
@@ -56,12 +64,17 @@ def test_every_file_is_the_recorded_one(bundle: Path, tmp_path: Path) -> None:
     """A flipped bit of any file, and a file that is gone."""
     folder = change(bundle, tmp_path / "bundle")
     names = json.loads((folder / "scorer.json").read_text())["files"]
-    assert {"network/network.safetensors", "network/network.json", "backbone.safetensors"} < set(names)
+    assert {"network/network.safetensors", "network/network.json", "backbone.safetensors"} < set(
+        names
+    )
     for name in names:
         path, whole = folder / name, (folder / name).read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         for load in (load_bundle, load_similarity_model):
-            with pytest.raises(DamagedError, match=rf"{name} is missing or differs from what scorer\.json says; copy"):
+            with pytest.raises(
+                DamagedError,
+                match=rf"{name} is missing or differs from what scorer\.json says; copy",
+            ):
                 load(folder)
         path.write_bytes(whole)
     path.unlink()
@@ -70,8 +83,8 @@ def test_every_file_is_the_recorded_one(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_parts_that_do_not_go_together_are_named(bundle: Path, tmp_path: Path) -> None:
-    """A calibration that is no JSON, other weights, whitening of other shapes, of no numbers, of other dimensions: bundles
-    whose author did not record digests."""
+    """A calibration that is no JSON, other weights, whitening of other shapes, of no numbers, of
+    other dimensions: bundles whose author did not record digests."""
     broken = change(bundle, tmp_path / "broken", files={})
     (broken / "calibration.json").write_text("{")
     with pytest.raises(DataError, match=r"calibration\.json is damaged"):
@@ -86,7 +99,11 @@ def test_parts_that_do_not_go_together_are_named(bundle: Path, tmp_path: Path) -
         whole | {"mean": whole["mean"][1:]},
         whole | {"eigenvalues": whole["eigenvalues"] * math.nan},
         whole | {"eps": whole["mean"].clone()},
-        whole | {"eigenvectors": whole["eigenvectors"][:, 1:].contiguous(), "eigenvalues": whole["eigenvalues"][1:]},
+        whole
+        | {
+            "eigenvectors": whole["eigenvectors"][:, 1:].contiguous(),
+            "eigenvalues": whole["eigenvalues"][1:],
+        },
     )
     for tensors in others:
         save_file(tensors, folder / "whitening.safetensors")

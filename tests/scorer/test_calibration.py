@@ -17,8 +17,11 @@ similarities = st.lists(st.floats(-1, 1, width=32), min_size=MIN_PAIRS, max_size
 
 
 @given(matches=similarities, others=similarities)
-def test_probability_never_falls_and_stays_in_its_range(matches: list[float], others: list[float]) -> None:
-    """Whatever the pairs, a higher similarity is never a lower probability, and all are in [0, 1]."""
+def test_probability_never_falls_and_stays_in_its_range(
+    matches: list[float], others: list[float]
+) -> None:
+    """Whatever the pairs, a higher similarity is never a lower probability, and all are in [0,
+    1]."""
     fitted = fit_calibration(matches, others, source={})
     curve = np.array([fitted.probability(similarity) for similarity in np.linspace(-1, 1, 101)])
     assert ((curve >= 0) & (curve <= 1)).all()
@@ -26,15 +29,20 @@ def test_probability_never_falls_and_stays_in_its_range(matches: list[float], ot
 
 
 @given(matches=similarities, others=similarities)
-def test_thresholds_meet_their_precision_on_the_fitted_pairs(matches: list[float], others: list[float]) -> None:
-    """A threshold's precision, counted again by hand, is the wanted one or more; no lower similarity reaches it."""
+def test_thresholds_meet_their_precision_on_the_fitted_pairs(
+    matches: list[float], others: list[float]
+) -> None:
+    """A threshold's precision, counted again by hand, is the wanted one or more; no lower
+    similarity reaches it."""
     fitted = fit_calibration(matches, others, source={})
     for row in fitted.thresholds:
         precisions = {}
         for candidate in {*matches, *others}:
             hits = sum(value >= candidate for value in matches)
             precisions[candidate] = hits / (hits + sum(value >= candidate for value in others))
-        reaching = [candidate for candidate, found in precisions.items() if found >= row.precision - 1e-12]
+        reaching = [
+            candidate for candidate, found in precisions.items() if found >= row.precision - 1e-12
+        ]
         assert row.similarity == (min(reaching) if reaching else None)
         if row.similarity is not None:
             assert row.found == pytest.approx(precisions[row.similarity])
@@ -49,7 +57,9 @@ def test_fit_recovers_a_known_curve() -> None:
     is_match = rng.uniform(size=len(similarity)) < truth
     fitted = fit_calibration(similarity[is_match], similarity[~is_match], source={})
     for value in np.linspace(-1, 1, 21):
-        assert fitted.probability(value) == pytest.approx(1 / (1 + np.exp(-(6 * value - 2))), abs=0.02)
+        assert fitted.probability(value) == pytest.approx(
+            1 / (1 + np.exp(-(6 * value - 2))), abs=0.02
+        )
     assert fitted.prior == pytest.approx(is_match.mean())
 
 
@@ -64,10 +74,22 @@ def test_prior_shifts_the_odds_by_bayes() -> None:
 
 def test_damaged_values_are_refused(tmp_path: Path) -> None:
     """Otherwise the first answer would fail, or be believed."""
-    fitted = asdict(fit_calibration(np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7))
+    fitted = asdict(
+        fit_calibration(
+            np.linspace(0, 1, 30), np.linspace(-1, 0.4, 50), source={}, frame_threshold=0.7
+        )
+    )
     path = tmp_path / CALIBRATION_FILE
-    for name, value in (("slope", -1), ("prior", 2), ("brier", 1.5), ("intercept", np.nan), ("frame_threshold", "x"),
-                        ("thresholds", [])):  # fmt: skip
+    for name, value in (
+        ("slope", -1),
+        ("prior", 2),
+        ("brier", 1.5),
+        ("intercept", np.nan),
+        ("frame_threshold", "x"),
+        ("thresholds", []),
+    ):
         path.write_text(json.dumps(fitted | {name: value}))
-        with pytest.raises(DataError, match=rf"calibration\.json is damaged \({name}.*fetch the model again"):
+        with pytest.raises(
+            DataError, match=rf"calibration\.json is damaged \({name}.*fetch the model again"
+        ):
             read_calibration(tmp_path)

@@ -1,4 +1,5 @@
-"""The model of evidence: never falling, chosen by groups, and honest about what it does not know."""
+"""The model of evidence: never falling, chosen by groups, and honest about what it does not
+know."""
 
 import json
 from dataclasses import asdict, replace
@@ -18,7 +19,8 @@ Searches = list[tuple[np.ndarray, np.ndarray]]
 
 
 def drawn(seed: int = 0, count: int = 40) -> Searches:
-    """So many searches of 50 candidates each; two features tell matches from others, and one is lower for matches."""
+    """So many searches of 50 candidates each; two features tell matches from others, and one is
+    lower for matches."""
     rng, searches = numpy_rng(seed, "evidence"), []
     for _ in range(count):
         features = rng.normal(size=(50, len(FEATURES)))
@@ -31,7 +33,11 @@ def drawn(seed: int = 0, count: int = 40) -> Searches:
 
 def fitted(searches: Searches, names: list[str]) -> EvidenceModel:
     """By the whole picture alone."""
-    return fit_evidence([(found[None], is_match) for found, is_match in searches], names, source={"benchmark": "drawn"})
+    return fit_evidence(
+        [(found[None], is_match) for found, is_match in searches],
+        names,
+        source={"benchmark": "drawn"},
+    )
 
 
 def groups(count: int = 40) -> list[str]:
@@ -71,7 +77,8 @@ def test_few_candidates_are_compared_with_what_is_usual(model: EvidenceModel) ->
 
 
 def test_an_inner_picture_that_says_as_much_as_the_whole_one_is_trusted_less() -> None:
-    """Each of 100 queries has an inner picture that finds, of no match, something by chance; a video counts by what says most."""
+    """Each of 100 queries has an inner picture that finds, of no match, something by chance; a
+    video counts by what says most."""
     rng, whole, searches = numpy_rng(0, "views"), FEATURES.index("whole_picture"), []
     for _ in range(100):
         is_match = np.arange(50) < 2
@@ -90,7 +97,8 @@ def test_an_inner_picture_that_says_as_much_as_the_whole_one_is_trusted_less() -
 
 
 def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
-    """The optimum against small steps in every direction that is allowed, on standardised inputs."""
+    """The optimum against small steps in every direction that is allowed, on standardised
+    inputs."""
     features, is_match = (np.concatenate(part) for part in zip(*drawn(), strict=True))
     inputs, target = (features - features.mean(0)) / features.std(0), is_match.astype(float)
     for home in (np.zeros(5), np.arange(5.0)):
@@ -98,7 +106,10 @@ def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
 
         def loss(tried: np.ndarray, constant: float, home: np.ndarray = home) -> float:
             logits = inputs @ tried + constant
-            return float(np.sum(np.logaddexp(0, logits) - target * logits) + 5 * (tried - home) @ (tried - home))
+            return float(
+                np.sum(np.logaddexp(0, logits) - target * logits)
+                + 5 * (tried - home) @ (tried - home)
+            )
 
         least = loss(weights, intercept)
         for place in range(len(weights)):
@@ -113,7 +124,10 @@ def test_probabilities_hold_on_other_data(model: EvidenceModel) -> None:
     log_odds = np.concatenate([model.log_odds(features) for features, _ in drawn(3, 200)])
     is_match = np.concatenate([found for _, found in drawn(3, 200)])
     rarer = ~is_match | (np.arange(len(is_match)) % 4 == 0)
-    for kept, prior in ((np.ones(len(is_match), bool), None), (rarer, float(is_match[rarer].mean()))):
+    for kept, prior in (
+        (np.ones(len(is_match), bool), None),
+        (rarer, float(is_match[rarer].mean())),
+    ):
         stated = np.array([model.probability(one, prior=prior) for one in log_odds[kept]])
         for low in np.arange(0, 1, 0.2):
             some = (stated >= low) & (stated < low + 0.2)
@@ -121,7 +135,8 @@ def test_probabilities_hold_on_other_data(model: EvidenceModel) -> None:
 
 
 def test_many_copies_do_not_hide_each_other(model: EvidenceModel) -> None:
-    """Twenty equal matches are sure: what a query has in common with them counts up to a limit alone."""
+    """Twenty equal matches are sure: what a query has in common with them counts up to a limit
+    alone."""
     (features, _), *_ = drawn(2)
     features[:20] = [model.most[0] + 5, 0, 2, 0, 0]
     assert model.probability(model.log_odds(features)[0]) > 0.95
@@ -134,7 +149,9 @@ def test_too_little_to_fit_on_is_said() -> None:
             fitted(searches, names)
 
 
-def test_a_bundle_keeps_it_and_a_damaged_one_is_refused(model: EvidenceModel, tmp_path: Path) -> None:
+def test_a_bundle_keeps_it_and_a_damaged_one_is_refused(
+    model: EvidenceModel, tmp_path: Path
+) -> None:
     (tmp_path / SCORER_FILE).write_text("{}")
     complete_bundle(tmp_path, evidence=model, card="")
     assert read_evidence(tmp_path) == model

@@ -19,7 +19,9 @@ def panned(seed: int, *, height: int = HEIGHT, width: int = WIDTH, step: int = 9
     size = (width + step * COUNT, height + step * COUNT)
     small = rng.integers(0, 256, (size[1] // 12, size[0] // 12, 3), dtype=np.uint8)
     scene = np.asarray(Image.fromarray(small).resize(size, Image.Resampling.BICUBIC))
-    return np.stack([scene[n * step : n * step + height, n * step : n * step + width] for n in range(COUNT)])
+    return np.stack(
+        [scene[n * step : n * step + height, n * step : n * step + width] for n in range(COUNT)]
+    )
 
 
 def put(host: np.ndarray, box: Share, *, seed: int, step: int = 9) -> np.ndarray:
@@ -27,7 +29,9 @@ def put(host: np.ndarray, box: Share, *, seed: int, step: int = 9) -> np.ndarray
     top, bottom = round(box[0] * HEIGHT), round(box[2] * HEIGHT)
     left, right = round(box[1] * WIDTH), round(box[3] * WIDTH)
     shown = host.copy()
-    shown[:, top:bottom, left:right] = panned(seed, height=bottom - top, width=right - left, step=step)
+    shown[:, top:bottom, left:right] = panned(
+        seed, height=bottom - top, width=right - left, step=step
+    )
     return shown
 
 
@@ -44,7 +48,9 @@ def overlap(one: Share, two: Share) -> float:
 
 
 @pytest.mark.parametrize("host", ["moving", "still", "plain"])
-@pytest.mark.parametrize("box", [(0.1, 0.55, 0.5, 0.93), (0.3, 0.1, 0.8, 0.6), (0.25, 0.0, 1.0, 1.0)])
+@pytest.mark.parametrize(
+    "box", [(0.1, 0.55, 0.5, 0.93), (0.3, 0.1, 0.8, 0.6), (0.25, 0.0, 1.0, 1.0)]
+)
 def test_a_clip_in_a_clip_is_found(host: str, box: Share) -> None:
     """From 15 % of the area on; a meme's picture reaches three borders."""
     plain = np.full((COUNT, HEIGHT, WIDTH, 3), 250, np.uint8)

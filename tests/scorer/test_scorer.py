@@ -17,16 +17,21 @@ from tests.video.site import serve
 FRAME_S = 1 / SAMPLING.fps
 
 
-def assert_spans(found: tuple[Segment, ...] | None, wanted: list[tuple[float, float, float, float]]) -> None:
+def assert_spans(
+    found: tuple[Segment, ...] | None, wanted: list[tuple[float, float, float, float]]
+) -> None:
     """The segments are these, in order of their times in the query, to a frame."""
-    times = sorted((s.query_start_s, s.query_end_s, s.reference_start_s, s.reference_end_s) for s in found)
+    times = sorted(
+        (s.query_start_s, s.query_end_s, s.reference_start_s, s.reference_end_s) for s in found
+    )
     assert len(times) == len(wanted), times
     for got, expected in zip(times, wanted, strict=True):
         assert got == pytest.approx(expected, abs=FRAME_S)
 
 
 def test_segments_of_real_clips_have_their_times(scorer: VideoScorer, scenes: Path) -> None:
-    """A copy within a longer video, two parts that swapped places, the whole of a video, and nothing."""
+    """A copy within a longer video, two parts that swapped places, the whole of a video, and
+    nothing."""
     names = ["copy.mp4", "two.mp4", "a.mp4", "b.mp4"]
     rows = scorer.score_pairs([(scenes / "a.mp4", scenes / name) for name in names], segments=True)
     assert_spans(rows[0].segments, [(2, 5, 4, 7)])
@@ -37,7 +42,8 @@ def test_segments_of_real_clips_have_their_times(scorer: VideoScorer, scenes: Pa
 
 
 def test_calibration_gives_probability_and_frame_threshold(tmp_path: Path, scenes: Path) -> None:
-    """The bundle's calibration turns each similarity into its probability; its frame threshold decides on segments."""
+    """The bundle's calibration turns each similarity into its probability; its frame threshold
+    decides on segments."""
     fitted = fit_calibration([0.5] * 10 + [0.2] * 10, [-0.5] * 30, source={}, frame_threshold=0.2)
     scorer = load_bundle(make_bundle(tmp_path, calibration=fitted))
     assert scorer.calibration == fitted
@@ -46,18 +52,33 @@ def test_calibration_gives_probability_and_frame_threshold(tmp_path: Path, scene
     assert row.segments, "frames above 0.2 are everywhere"
 
 
-def test_unusable_videos_cost_their_rows_only(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
-    """No video, absent, empty, a folder, a pipe, impossible names: rows with a reason among good rows, in order."""
+def test_unusable_videos_cost_their_rows_only(
+    scorer: VideoScorer, scenes: Path, tmp_path: Path
+) -> None:
+    """No video, absent, empty, a folder, a pipe, impossible names: rows with a reason among good
+    rows, in order."""
     (tmp_path / "empty.mp4").write_bytes(b"")
     os.mkfifo(tmp_path / "pipe.mp4")
     bad = {
-        str(scenes / "bad.mp4"): "not_video", str(scenes / "absent.mp4"): "missing_file",
-        str(tmp_path / "empty.mp4"): "empty_file", str(tmp_path): "not_video", str(tmp_path / "pipe.mp4"): "not_video",
-        "nul\0byte.mp4": "missing_file", "x" * 5000: "missing_file", "": "not_video",
-        "file:///etc/passwd": "not_allowed", "http://[::1": "not_allowed", "https://example.org/v.mp4": "not_allowed",
-    }  # fmt: skip
+        str(scenes / "bad.mp4"): "not_video",
+        str(scenes / "absent.mp4"): "missing_file",
+        str(tmp_path / "empty.mp4"): "empty_file",
+        str(tmp_path): "not_video",
+        str(tmp_path / "pipe.mp4"): "not_video",
+        "nul\0byte.mp4": "missing_file",
+        "x" * 5000: "missing_file",
+        "": "not_video",
+        "file:///etc/passwd": "not_allowed",
+        "http://[::1": "not_allowed",
+        "https://example.org/v.mp4": "not_allowed",
+    }
     good = str(scenes / "a.mp4")
-    pairs = [(good, good), *((good, name) for name in bad), (str(scenes / "bad.mp4"), good), (good, good)]
+    pairs = [
+        (good, good),
+        *((good, name) for name in bad),
+        (str(scenes / "bad.mp4"), good),
+        (good, good),
+    ]
     rows = scorer.score_pairs(pairs)
     assert rows[0] == rows[-1]
     assert rows[0].similarity is not None
@@ -67,14 +88,17 @@ def test_unusable_videos_cost_their_rows_only(scorer: VideoScorer, scenes: Path,
 
 
 def test_limits_give_rows_with_errors(scorer: VideoScorer, scenes: Path) -> None:
-    """Too many pairs, bytes, frames and pairs of frames, too little time: the other rows are scored."""
+    """Too many pairs, bytes, frames and pairs of frames, too little time: the other rows are
+    scored."""
     a, b = scenes / "a.mp4", scenes / "b.mp4"
     alone = scorer.score(b, b)
 
     def errors(**limits: float) -> list[str]:
         changed = scorer.limits.model_copy(update=limits)
         rows = scorer.score_pairs([(b, b), (b, a), (a, a)], limits=changed)
-        assert [row.similarity for row in rows if not row.error] == [alone] * sum(not row.error for row in rows)
+        assert [row.similarity for row in rows if not row.error] == [alone] * sum(
+            not row.error for row in rows
+        )
         return [row.error.split(":")[0] for row in rows]
 
     assert errors(max_pairs=1) == ["", "too_many_pairs", "too_many_pairs"]
@@ -84,15 +108,20 @@ def test_limits_give_rows_with_errors(scorer: VideoScorer, scenes: Path) -> None
     assert errors(request_timeout_s=1e-9) == ["timeout"] * 3
 
 
-def test_files_outside_the_roots_are_refused(scorer: VideoScorer, scenes: Path, tmp_path: Path) -> None:
-    """Other folders, `..` and links that lead out are not allowed, whether or not there is a file."""
+def test_files_outside_the_roots_are_refused(
+    scorer: VideoScorer, scenes: Path, tmp_path: Path
+) -> None:
+    """Other folders, `..` and links that lead out are not allowed, whether or not there is a
+    file."""
     root = tmp_path / "root"
     write_scenes(root / "in.mp4", [0, 1])
     (root / "link.mp4").symlink_to(scenes / "a.mp4")
     inside = str(root / "in.mp4")
     names = [scenes / "a.mp4", root / ".." / "x.mp4", root / "link.mp4", root / "no.mp4"]
     access = Access(roots=(root.resolve(),))
-    rows = scorer.score_pairs([(inside, inside), *[(inside, name) for name in names]], access=access)
+    rows = scorer.score_pairs(
+        [(inside, inside), *[(inside, name) for name in names]], access=access
+    )
     assert rows[0].similarity is not None
     reasons = [row.error.split(":")[0] for row in rows[1:]]
     assert reasons == ["not_allowed", "not_allowed", "not_allowed", "missing_file"]
@@ -106,7 +135,9 @@ def test_urls_of_allowed_hosts_are_scored(scorer: VideoScorer, scenes: Path) -> 
         access = Access(hosts=frozenset({"127.0.0.1"}))
         rows = scorer.score_pairs([(scenes / "a.mp4", url) for url in urls], access=access)
         small = scorer.limits.model_copy(update={"max_bytes": 1000})
-        (large,) = scorer.score_pairs([(urls[0], urls[0])], access=Access(hosts=frozenset({ANY_HOST})), limits=small)
+        (large,) = scorer.score_pairs(
+            [(urls[0], urls[0])], access=Access(hosts=frozenset({ANY_HOST})), limits=small
+        )
         (refused,) = scorer.score_pairs([(urls[0], urls[0])])
     assert rows[0].similarity == pytest.approx(scorer.score(scenes / "a.mp4", scenes / "copy.mp4"))
     assert rows[1].error.startswith("http_404: ")

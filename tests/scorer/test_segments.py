@@ -18,7 +18,9 @@ def spans(found: list[Alignment]) -> list[tuple[tuple[int, int], tuple[int, int]
     return sorted((part.query, part.reference) for part in found)
 
 
-def drawn(matrix: NDArray[np.float64], start: tuple[int, int], length: int, value: float = 0.9) -> NDArray[np.float64]:
+def drawn(
+    matrix: NDArray[np.float64], start: tuple[int, int], length: int, value: float = 0.9
+) -> NDArray[np.float64]:
     """The matrix with a copied part of `length` frames."""
     for step in range(length):
         matrix[start[0] + step, start[1] + step] = value
@@ -26,7 +28,11 @@ def drawn(matrix: NDArray[np.float64], start: tuple[int, int], length: int, valu
 
 
 @settings(max_examples=30)
-@given(start=st.tuples(st.integers(0, 20), st.integers(0, 30)), length=st.integers(2, 12), seed=st.integers(0, 50))
+@given(
+    start=st.tuples(st.integers(0, 20), st.integers(0, 30)),
+    length=st.integers(2, 12),
+    seed=st.integers(0, 50),
+)
 def test_one_copied_part_is_found_exactly(start: tuple[int, int], length: int, seed: int) -> None:
     """From its first to its last frame pair, with its mean similarity."""
     (found,) = align(drawn(background(34, 44, seed=seed), start, length), threshold=0.5)
@@ -36,14 +42,19 @@ def test_one_copied_part_is_found_exactly(start: tuple[int, int], length: int, s
 
 
 def test_parts_that_swapped_gaps_double_speed_still_and_unrelated_pictures() -> None:
-    """Both parts, the longer first, but none far less alike; two unlike frames are bridged; a path may run faster in one
-    video; equal cells end."""
+    """Both parts, the longer first, but none far less alike; two unlike frames are bridged; a path
+    may run faster in one video; equal cells end."""
     swapped = align(drawn(drawn(background(20, 20), (0, 12), 8), (12, 2), 5), threshold=0.5)
-    assert [(part.query, part.reference) for part in swapped] == [((0, 7), (12, 19)), ((12, 16), (2, 6))]
+    assert [(part.query, part.reference) for part in swapped] == [
+        ((0, 7), (12, 19)),
+        ((12, 16), (2, 6)),
+    ]
     faint = drawn(drawn(np.zeros((20, 20)), (0, 12), 8), (12, 2), 5, 0.3)
     assert spans(align(faint, threshold=0.2)) == [((0, 7), (12, 19))]
     gap = drawn(background(20, 20), (3, 5), 10)
-    assert spans(align(gap, threshold=0.1)) == [((3, 12), (5, 14))]  # no end runs on into what is a little alike
+    assert spans(align(gap, threshold=0.1)) == [
+        ((3, 12), (5, 14))
+    ]  # no end runs on into what is a little alike
     gap[[7, 8], [9, 10]] = 0.1
     long = drawn(drawn(drawn(np.full((70, 70), -1.0), (0, 0), 70, 0.12), (0, 0), 10), (50, 50), 8)
     assert spans(align(long, threshold=0.1)) == [((0, 9), (0, 9)), ((50, 57), (50, 57))]
@@ -63,7 +74,8 @@ def test_parts_that_swapped_gaps_double_speed_still_and_unrelated_pictures() -> 
 
 @given(seed=st.integers(0, 200), rows=st.integers(1, 12), columns=st.integers(1, 12))
 def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
-    """In range, in order, long enough, no two with a common frame pair, and the same parts if the videos change places."""
+    """In range, in order, long enough, no two with a common frame pair, and the same parts if the
+    videos change places."""
     matrix = numpy_rng(seed, "matrix").uniform(-1, 1, (rows, columns))
     found = align(matrix, threshold=0.2)
     for part in found:
@@ -78,7 +90,9 @@ def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
             and max(start, other.reference[0]) <= min(end, other.reference[1])
         ]
         assert common == [part]
-    mirrored = [Alignment(part.reference, part.query, part.score) for part in align(matrix.T, threshold=0.2)]
+    mirrored = [
+        Alignment(part.reference, part.query, part.score) for part in align(matrix.T, threshold=0.2)
+    ]
     assert spans(mirrored) == spans(found)
 
 
@@ -92,7 +106,8 @@ def test_best_run_by_hand() -> None:
 
 
 def test_relative_similarity_of_equal_frames_is_one() -> None:
-    """Attention that shrinks one video's frames to a half and another's to a third leaves equal frames at 1."""
+    """Attention that shrinks one video's frames to a half and another's to a third leaves equal
+    frames at 1."""
     pictures = np.array([[1.0, 0.2], [0.2, 1.0]])
     relative = relative_similarity(pictures / 6, np.full(2, 1 / 4), np.full(2, 1 / 9))
     assert relative == pytest.approx(pictures)

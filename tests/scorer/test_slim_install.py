@@ -1,4 +1,5 @@
-"""The built wheel in an environment of its own, first with the extra `score`, then with `search`: no torch, same answers."""
+"""The built wheel in an environment of its own, first with the extra `score`, then with `search`:
+no torch, same answers."""
 
 import json
 import os
@@ -22,7 +23,16 @@ from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import LONG, bundle_of, copied
 
 UV = [sys.executable, str(CHECKOUT / ".ci" / "uv.py")]
-LEFT_OUT = {"torch", "torchvision", "timm", "lightning-fabric", "dagster", "mlflow", "matplotlib", "polars"}
+LEFT_OUT = {
+    "torch",
+    "torchvision",
+    "timm",
+    "lightning-fabric",
+    "dagster",
+    "mlflow",
+    "matplotlib",
+    "polars",
+}
 SEARCH_ADDS = {"pyarrow", "pylance", "fastapi", "pyyaml"}
 
 
@@ -31,8 +41,13 @@ def install(python: Path, wheel: Path, extra: str) -> None:
     command = [*UV, "pip", "install", "--python", str(python), f"{wheel}[{extra}]"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        if any(said in done.stderr for said in ("Failed to fetch", "error sending request", "network connectivity")):
-            pytest.skip(f"the package registry cannot be reached: {done.stderr.splitlines()[0][:200]}")
+        if any(
+            said in done.stderr
+            for said in ("Failed to fetch", "error sending request", "network connectivity")
+        ):
+            pytest.skip(
+                f"the package registry cannot be reached: {done.stderr.splitlines()[0][:200]}"
+            )
         pytest.fail(done.stderr)
 
 
@@ -42,13 +57,28 @@ def slim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("slim")
     source = folder / "source"
     for package in ("hapvr", "assets", "pipelines"):
-        shutil.copytree(CHECKOUT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            CHECKOUT / package, source / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(CHECKOUT / name, source)
-    build = [*UV, "build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder)]
+    build = [
+        *UV,
+        "build",
+        "--wheel",
+        "--no-build-isolation",
+        "--python",
+        sys.executable,
+        "--out-dir",
+        str(folder),
+    ]
     subprocess.run([*build, str(source)], capture_output=True, text=True, check=True)
     (wheel,) = folder.glob("*.whl")
-    subprocess.run([*UV, "venv", "--python", sys.executable, str(folder / "venv")], capture_output=True, check=True)
+    subprocess.run(
+        [*UV, "venv", "--python", sys.executable, str(folder / "venv")],
+        capture_output=True,
+        check=True,
+    )
     python = folder / "venv" / "bin" / "python"
     install(python, wheel, "score")
     return python.parent
@@ -61,18 +91,26 @@ def packages(bin_folder: Path) -> set[str]:
 
 
 def num_bytes(bin_folder: Path) -> int:
-    return sum(file.stat().st_size for file in bin_folder.parent.rglob("*") if not file.is_symlink())
+    return sum(
+        file.stat().st_size for file in bin_folder.parent.rglob("*") if not file.is_symlink()
+    )
 
 
 def environment() -> dict[str, str]:
     """That of this process without what would lead back to the checkout."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MLFLOW"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "MLFLOW"))
+    }
 
 
 def run(command: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """A command outside the checkout."""
     words = [str(command), *map(str, arguments)]
-    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment(), cwd=command.parent)
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, env=environment(), cwd=command.parent
+    )
 
 
 def answered(command: Path, *arguments: object) -> Any:
@@ -86,7 +124,9 @@ def answered(command: Path, *arguments: object) -> Any:
 def served(bin_folder: Path, *options: object) -> Iterator[str]:
     """The address of `hapvr serve` with these options."""
     words = [str(bin_folder / "hapvr"), "serve", "--port", "0", "--json", *map(str, options)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment(), cwd=bin_folder) as server:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env=environment(), cwd=bin_folder
+    ) as server:
         try:
             yield json.loads(server.stdout.readline())["address"]
         finally:
@@ -95,7 +135,9 @@ def served(bin_folder: Path, *options: object) -> Iterator[str]:
 
 def asked(address: str, values: dict[str, Any] | None = None) -> bytes:
     body = None if values is None else json.dumps(values).encode()
-    request = urllib.request.Request(address, data=body, headers={"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        address, data=body, headers={"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=60) as answer:
         content: bytes = answer.read()
     return content
@@ -105,25 +147,34 @@ def asked(address: str, values: dict[str, Any] | None = None) -> bytes:
 def test_the_slim_installation_scores_as_the_full_one(
     slim: Path, bundle: Path, onnx_bundle: Path, scenes: Path, tmp_path: Path
 ) -> None:
-    """Similarities of 16 pairs of real files within 1e-4; nothing that trains, tracks or orchestrates is installed, which
-    is said in one sentence."""
+    """Similarities of 16 pairs of real files within 1e-4; nothing that trains, tracks or
+    orchestrates is installed, which is said in one sentence."""
     installed = packages(slim)
     assert "hapvr" in installed
     assert installed & (LEFT_OUT | SEARCH_ADDS) == set()
     assert num_bytes(slim) < 450e6
     names = ["a.mp4", "b.mp4", "copy.mp4", "two.mp4"]
-    wanted = load_bundle(onnx_bundle).score_pairs([(scenes / one, scenes / other) for one in names for other in names])
+    wanted = load_bundle(onnx_bundle).score_pairs(
+        [(scenes / one, scenes / other) for one in names for other in names]
+    )
     (tmp_path / "all.txt").write_text("\n".join(str(scenes / name) for name in names))
     all_names = tmp_path / "all.txt"
     found = answered(slim / "hapvr", "score", all_names, all_names, "--model", onnx_bundle)["pairs"]
-    assert [(pair["query"], pair["reference"]) for pair in found] == [(row.query, row.reference) for row in wanted]
+    assert [(pair["query"], pair["reference"]) for pair in found] == [
+        (row.query, row.reference) for row in wanted
+    ]
     for pair, row in zip(found, wanted, strict=True):
         assert pair["similarity"] == pytest.approx(row.similarity, abs=1e-4)
     clips = [scenes / "a.mp4", scenes / "b.mp4"]
     done = run(slim / "hapvr", "score", *clips, "--model", bundle)
     assert (done.returncode, "has no ONNX files" in done.stderr) == (2, True), done.stderr
-    done = run(slim / "hapvr", "score", clips[0], "http://127.0.0.1:9/b.mp4", "--model", onnx_bundle)
-    assert "unsupported: video: http://127.0.0.1:9/b.mp4: URLs need yt-dlp; install the rest" in done.stdout
+    done = run(
+        slim / "hapvr", "score", clips[0], "http://127.0.0.1:9/b.mp4", "--model", onnx_bundle
+    )
+    assert (
+        "unsupported: video: http://127.0.0.1:9/b.mp4: URLs need yt-dlp; install the rest"
+        in done.stdout
+    )
     (tmp_path / "config.yaml").write_text("name: x\n")
     for verb in ("serve", "train"):
         done = run(slim / "hapvr", verb, "--config", tmp_path / "config.yaml")
@@ -133,16 +184,19 @@ def test_the_slim_installation_scores_as_the_full_one(
 
 @pytest.fixture(scope="module")
 def searching(slim: Path) -> Path:
-    """The same environment with the extra `search`; tests of `score` alone stand above those that ask for it."""
+    """The same environment with the extra `search`; tests of `score` alone stand above those that
+    ask for it."""
     (wheel,) = slim.parent.parent.glob("*.whl")
     install(slim / "python", wheel, "search")
     return slim
 
 
 @pytest.mark.slow
-def test_the_slim_installation_searches_as_the_full_one(searching: Path, searchable: Path, tmp_path: Path) -> None:
-    """An index of the full installation: matches, segments, pairs and the service's answer are those of torch; and a folder of
-    one's own is indexed and searched."""
+def test_the_slim_installation_searches_as_the_full_one(
+    searching: Path, searchable: Path, tmp_path: Path
+) -> None:
+    """An index of the full installation: matches, segments, pairs and the service's answer are
+    those of torch; and a folder of one's own is indexed and searched."""
     assert packages(searching) & LEFT_OUT == set()
     assert packages(searching) >= SEARCH_ADDS
     assert num_bytes(searching) < 950e6
@@ -160,11 +214,15 @@ def test_the_slim_installation_searches_as_the_full_one(searching: Path, searcha
         make_duplicate_pairs(project, full, key)
     pairs = duplicate_pairs(project, full, min_probability=0.5)
     shutil.rmtree(project.root.local_path("duplicate_pairs"))
-    told = answered(hapvr, "duplicates", "--pairs", "--set", "search.min_duplicate_probability=0.5", *here)["pairs"]
+    told = answered(
+        hapvr, "duplicates", "--pairs", "--set", "search.min_duplicate_probability=0.5", *here
+    )["pairs"]
     assert [(row["first"], row["second"], row["kind"]) for row in told] == [
         (pair.first, pair.second, pair.kind) for pair in pairs
     ]
-    assert [row["similarity"] for row in told] == pytest.approx([pair.similarity for pair in pairs], abs=1e-4)
+    assert [row["similarity"] for row in told] == pytest.approx(
+        [pair.similarity for pair in pairs], abs=1e-4
+    )
     with served(searching, *here) as address:
         assert b"<title>" in asked(address)
         answer = json.loads(asked(f"{address}/search", {"id": "in/trips/part.mp4"}))["answer"]
@@ -183,7 +241,9 @@ def test_the_slim_installation_searches_as_the_full_one(searching: Path, searcha
 def assert_same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
     """Two answers, but for their times."""
     assert wanted["matches"]
-    assert [match["reference"] for match in found["matches"]] == [match["reference"] for match in wanted["matches"]]
+    assert [match["reference"] for match in found["matches"]] == [
+        match["reference"] for match in wanted["matches"]
+    ]
     for one, other in zip(wanted["matches"], found["matches"], strict=True):
         assert other["similarity"] == pytest.approx(one["similarity"], abs=1e-4)
         assert other["probability"] == pytest.approx(one["probability"], abs=1e-3)

@@ -1,4 +1,5 @@
-"""Descriptors for an index, and an exact index in memory, as an oracle: the same search as `hapvr.search.index.FrameIndex`."""
+"""Descriptors for an index, and an exact index in memory, as an oracle: the same search as
+`hapvr.search.index.FrameIndex`."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,8 @@ from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
 
 DIMS = 20  # no multiple of what codes want
-# every list is looked at, and the codes are refined: what is found must be what an exact search finds
+# every list is looked at, and the codes are refined: what is found must be what an exact search
+# finds
 SMALL = IndexSettings(min_indexed_rows=256, code_bits=5, probed_lists=64, refine_factor=8)
 FRAMES = 8
 
@@ -30,10 +32,17 @@ class ExactIndex:
     def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
         ids, seconds, similarities = self._compare(queries)
         numbers, places = self._nearest(similarities, k)
-        rows = [numbers, [ids[one] for one in places], [seconds[one] for one in places], similarities[numbers, places]]
+        rows = [
+            numbers,
+            [ids[one] for one in places],
+            [seconds[one] for one in places],
+            similarities[numbers, places],
+        ]
         return pa.table(rows, schema=FOUND_FRAMES)
 
-    def _compare(self, queries: npt.NDArray[np.floating]) -> tuple[list[str], list[float], npt.NDArray[np.float32]]:
+    def _compare(
+        self, queries: npt.NDArray[np.floating]
+    ) -> tuple[list[str], list[float], npt.NDArray[np.float32]]:
         """Ids and seconds of all rows, and the cosines [Q, N]."""
         tables = [table for table in self.shards.values() if len(table)]
         if not tables:
@@ -46,10 +55,14 @@ class ExactIndex:
         return table["video_id"].to_pylist(), table["second"].to_pylist(), cosines
 
     @staticmethod
-    def _nearest(similarities: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+    def _nearest(
+        similarities: npt.NDArray[np.float32], k: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """(number of the query, place of the row) of the k nearest of each query, nearest first."""
         order = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
-        return np.repeat(np.arange(len(similarities), dtype=np.int32), order.shape[1]), order.reshape(-1)
+        return np.repeat(
+            np.arange(len(similarities), dtype=np.int32), order.shape[1]
+        ), order.reshape(-1)
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
@@ -58,14 +71,18 @@ def unit(vectors: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 
 def vector_column(vectors: npt.NDArray[np.floating]) -> pa.FixedSizeListArray:
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float16).reshape(-1)), vectors.shape[1])
+    return pa.FixedSizeListArray.from_arrays(
+        pa.array(vectors.astype(np.float16).reshape(-1)), vectors.shape[1]
+    )
 
 
 def descriptors(videos: list[str], *, seed: int) -> pa.Table:
     """Frames that gather around the vector of their video."""
     rng = numpy_rng(seed, "descriptors")
     centres = unit(rng.standard_normal((len(videos), DIMS)))
-    frames = unit(np.repeat(centres, FRAMES, 0) + 0.1 * rng.standard_normal((len(videos) * FRAMES, DIMS)))
+    frames = unit(
+        np.repeat(centres, FRAMES, 0) + 0.1 * rng.standard_normal((len(videos) * FRAMES, DIMS))
+    )
     of_frames = {
         "video_id": pa.array([video for video in videos for _ in range(FRAMES)], pa.string()),
         "second": pa.array(np.tile(np.arange(FRAMES), len(videos)), pa.float32()),
@@ -76,13 +93,23 @@ def descriptors(videos: list[str], *, seed: int) -> pa.Table:
 
 
 def vectors_of(table: pa.Table) -> npt.NDArray[np.float32]:
-    return table[VECTOR].combine_chunks().flatten().to_numpy().reshape(len(table), -1).astype(np.float32)
+    return (
+        table[VECTOR]
+        .combine_chunks()
+        .flatten()
+        .to_numpy()
+        .reshape(len(table), -1)
+        .astype(np.float32)
+    )
 
 
 def agree(found: pa.Table, exact: pa.Table) -> None:
-    """The same rows, with the same similarities in the same order; of rows as near as the last one, any of them."""
+    """The same rows, with the same similarities in the same order; of rows as near as the last one,
+    any of them."""
     assert len(found) == len(exact)
-    np.testing.assert_allclose(found["similarity"].to_numpy(), exact["similarity"].to_numpy(), atol=2e-3)
+    np.testing.assert_allclose(
+        found["similarity"].to_numpy(), exact["similarity"].to_numpy(), atol=2e-3
+    )
     rows, wanted = found.to_pylist(), exact.to_pylist()
     least: dict[int, float] = {}
     for row in wanted:
@@ -90,4 +117,6 @@ def agree(found: pa.Table, exact: pa.Table) -> None:
         least[query] = min(least.get(query, 1.0), row["similarity"])
     nearer = [row for row in wanted if row["similarity"] > least[row.get("query_frame", 0)] + 4e-3]
     names = [name for name in found.column_names if name != "similarity"]
-    assert {tuple(row[key] for key in names) for row in nearer} <= {tuple(row[key] for key in names) for row in rows}
+    assert {tuple(row[key] for key in names) for row in nearer} <= {
+        tuple(row[key] for key in names) for row in rows
+    }

@@ -1,4 +1,5 @@
-"""Descriptors of real clips: frames of one colour and frames that stand still cannot be found, all others can."""
+"""Descriptors of real clips: frames of one colour and frames that stand still cannot be found, all
+others can."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,16 +35,28 @@ def embed() -> Callable[[npt.NDArray[np.uint8]], Tensor]:
     backbone = load_backbone(BACKBONE)
     pictures = np.stack([scene(1000 + number) for number in range(40)]).transpose(0, 3, 1, 2)
     with torch.inference_mode():
-        regions = backbone.regions(torch.from_numpy(center_crop(pictures, backbone.crop_px))).flatten(0, 1)
+        regions = backbone.regions(
+            torch.from_numpy(center_crop(pictures, backbone.crop_px))
+        ).flatten(0, 1)
     made = region_embedder(backbone, fit_whitening(regions, dims=DIMS), "cpu")
     return lambda frames: torch.from_numpy(made(frames))
 
 
-def test_blank_and_frozen_frames_are_marked(embed: Callable[[npt.NDArray[np.uint8]], Tensor], tmp_path: Path) -> None:
+def test_blank_and_frozen_frames_are_marked(
+    embed: Callable[[npt.NDArray[np.uint8]], Tensor], tmp_path: Path
+) -> None:
     def colour(*rgb: int) -> npt.NDArray[np.uint8]:
         return np.tile(np.array(rgb, np.uint8), (160, 192, 1))
 
-    pictures = [colour(0, 0, 0), scene(1), colour(16, 16, 16), scene(2), scene(2), colour(255, 255, 255), scene(3)]
+    pictures = [
+        colour(0, 0, 0),
+        scene(1),
+        colour(16, 16, 16),
+        scene(2),
+        scene(2),
+        colour(255, 255, 255),
+        scene(3),
+    ]
     write_mp4(tmp_path / "a.mp4", np.repeat(np.stack(pictures), 2, axis=0), fps=2)
     frames = np.stack(sample_frames(tmp_path / "a.mp4", fps=2, short_side_px=None)[1])
     crops = center_crop(frames.transpose(0, 3, 1, 2), BACKBONE.crop_px)
@@ -52,16 +65,27 @@ def test_blank_and_frozen_frames_are_marked(embed: Callable[[npt.NDArray[np.uint
         found = frame_descriptors(NETWORK.embed(embed(crops)).numpy(), blank=blank)
     still = ["", "frozen"]
     assert found.reasons.tolist() == [
-        *["blank"] * 2, *still, *["blank"] * 2, *still, *["frozen"] * 2, *["blank"] * 2, *still
-    ]  # fmt: skip
+        *["blank"] * 2,
+        *still,
+        *["blank"] * 2,
+        *still,
+        *["frozen"] * 2,
+        *["blank"] * 2,
+        *still,
+    ]
     np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, atol=1e-5)
     assert found.kept.sum() == 3
 
 
 def test_descriptors_are_the_network_with_averages_over_regions() -> None:
-    """The principle: the dot product of two means is TopK-Chamfer at spatial_rate 1, up to the lengths."""
-    first, second = (torch.randn(5, 9, DIMS, generator=torch_rng(name)) for name in ("first", "second"))
-    network = SimilarityNetwork(NetworkSettings(spatial_rate=1), dims=DIMS, generator=torch_rng("descriptors")).eval()
+    """The principle: the dot product of two means is TopK-Chamfer at spatial_rate 1, up to the
+    lengths."""
+    first, second = (
+        torch.randn(5, 9, DIMS, generator=torch_rng(name)) for name in ("first", "second")
+    )
+    network = SimilarityNetwork(
+        NetworkSettings(spatial_rate=1), dims=DIMS, generator=torch_rng("descriptors")
+    ).eval()
     with torch.inference_mode():
         one, other = network.embed(first), network.embed(second)
         exact = network.compare(one[None], other[None]).frame[0, 0].numpy()
@@ -71,10 +95,14 @@ def test_descriptors_are_the_network_with_averages_over_regions() -> None:
 
 
 @pytest.mark.parametrize("settings", [NetworkSettings(), TcaSettings(heads=4), VvsSettings()])
-def test_a_stored_network_is_known_by_its_files(settings: AnyNetworkSettings, tmp_path: Path) -> None:
+def test_a_stored_network_is_known_by_its_files(
+    settings: AnyNetworkSettings, tmp_path: Path
+) -> None:
     """Read without torch, a network of any family has the digest of the network in memory."""
     network = build_network(settings, dims=DIMS, extras_dims=8, seed=1)
-    assert stored_network_digest(save_network(network, tmp_path, metadata={})) == network_digest(network)
+    assert stored_network_digest(save_network(network, tmp_path, metadata={})) == network_digest(
+        network
+    )
     (tmp_path / "network.safetensors").write_bytes(b"x")
     with pytest.raises(DataError, match=r"network\.safetensors is damaged"):
         stored_network_digest(tmp_path)

@@ -1,4 +1,5 @@
-"""Which parts of a candidate are compared, which part of a query is taken, and how much of two videos segments cover."""
+"""Which parts of a candidate are compared, which part of a query is taken, and how much of two
+videos segments cover."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,17 +51,25 @@ def pairs_beside(windows: Sequence[Window], *, query: int, video: int) -> list[t
     ("windows", "references"),
     [
         ((), [(0, 200)]),  # nobody voted: the whole video
-        ([window((4, 8), (104, 108))], [(99, 111)]),  # ten seconds from 100 on, in whole steps of four frames
+        (
+            [window((4, 8), (104, 108))],
+            [(99, 111)],
+        ),  # ten seconds from 100 on, in whole steps of four frames
         ([window((0, 2), (100, 102))], [(99, 111)]),  # the same offset, voted for by other frames
         ([window((4, 8), (103, 108))], [(98, 110)]),  # as long where votes differ by a second
         ([window((4, 8), (1, 5))], [(0, 12)]),  # as long at the beginning of the video
         ([window((4, 8), (196, 199))], [(188, 200)]),  # and at its end
         ([window((4, 8), (104, 108)), window((5, 9), (20, 24))], [(99, 111), (14, 26)]),
-        ([window((4, 8), (104, 108)), window((4, 8), (109, 113))], [(99, 111)]),  # not what is mostly compared already
+        (
+            [window((4, 8), (104, 108)), window((4, 8), (109, 113))],
+            [(99, 111)],
+        ),  # not what is mostly compared already
         ([window((4, 8), (104, 108)), window((4, 8), (110, 114))], [(99, 111), (105, 117)]),
     ],
 )
-def test_short_queries_are_compared_whole_with_equal_parts(windows: list[Window], references: list[Rows]) -> None:
+def test_short_queries_are_compared_whole_with_equal_parts(
+    windows: list[Window], references: list[Rows]
+) -> None:
     assert pairs_beside(windows, query=10, video=200) == [((0, 10), rows) for rows in references]
 
 
@@ -72,7 +81,10 @@ def test_short_queries_are_compared_whole_with_equal_parts(windows: list[Window]
         ([window((0, 4), (140, 144))], [((0, 12), (140, 152))]),  # where the query begins
         ([window((86, 89), (140, 143))], [((78, 90), (132, 144))]),  # and ends
         ([window((40, 44), (0, 4))], [((36, 48), (0, 12))]),  # where the video begins
-        ([window((20, 60), (220, 260))], [((18, 62), (218, 262))]),  # all that voted, in whole steps of four frames
+        (
+            [window((20, 60), (220, 260))],
+            [((18, 62), (218, 262))],
+        ),  # all that voted, in whole steps of four frames
         (
             [window((20, 60), (220, 260)), window((62, 80), (270, 288))],  # a cut
             [((18, 62), (218, 262)), ((61, 81), (269, 289))],
@@ -84,7 +96,9 @@ def test_short_queries_are_compared_whole_with_equal_parts(windows: list[Window]
         ([window((0, 89), (100, 189))], [((0, 90), (99, 191))]),  # the whole query is copied
     ],
 )
-def test_long_queries_are_compared_by_parts_that_voted(windows: list[Window], pairs: list[tuple[Rows, Rows]]) -> None:
+def test_long_queries_are_compared_by_parts_that_voted(
+    windows: list[Window], pairs: list[tuple[Rows, Rows]]
+) -> None:
     assert pairs_beside(windows, query=90, video=500) == pairs
 
 
@@ -97,7 +111,13 @@ def test_short_videos_are_compared_whole_with_short_queries() -> None:
 
 def test_segments_are_looked_for_around_the_compared_parts() -> None:
     """As far as a copy at half the speed would go, within the video."""
-    numbers = {"similarity": 0.5, "frame_run": 0.5, "num_pictures": 0, "num_frames": 200, "seconds": 200}
+    numbers = {
+        "similarity": 0.5,
+        "frame_run": 0.5,
+        "num_pictures": 0,
+        "num_frames": 200,
+        "seconds": 200,
+    }
     found, compared = Candidate(video_id="a", votes=1.0, windows=()), (Pair((0, 10), (2, 12)),)
     score = ScoredCandidate(video_id="a", pairs=compared, candidate=found, **numbers)
     assert stretches_of(score) == [(0, 17)]
@@ -108,7 +128,9 @@ def test_segments_are_looked_for_around_the_compared_parts() -> None:
 
 
 def test_a_part_keeps_its_times() -> None:
-    video = SampledFeatures(torch.arange(10.0).view(10, 1, 1), clock(10), np.arange(10, dtype=np.uint64))
+    video = SampledFeatures(
+        torch.arange(10.0).view(10, 1, 1), clock(10), np.arange(10, dtype=np.uint64)
+    )
     part = cut(video, Part(start_s=2.5, end_s=6), name="q", fps=1.0)
     assert part.clock.times_s == (2, 3, 4, 5)
     assert part.regions.flatten().tolist() == part.hashes.tolist() == [2, 3, 4, 5]
@@ -120,7 +142,9 @@ def test_a_part_keeps_its_times() -> None:
 def test_coverage_counts_what_overlaps_once() -> None:
     segments = [
         Segment(query_start_s=0, query_end_s=6, reference_start_s=0, reference_end_s=6, score=0.9),
-        Segment(query_start_s=4, query_end_s=8, reference_start_s=20, reference_end_s=24, score=0.8),
+        Segment(
+            query_start_s=4, query_end_s=8, reference_start_s=20, reference_end_s=24, score=0.8
+        ),
     ]
     assert coverage(segments, query_s=10, reference_s=40) == (0.8, 0.25)
     assert coverage([], query_s=10, reference_s=40) == (0, 0)

@@ -1,4 +1,5 @@
-"""An index against an exact one in memory: what it finds, how it changes, and what it says of damage."""
+"""An index against an exact one in memory: what it finds, how it changes, and what it says of
+damage."""
 
 import json
 import math
@@ -26,12 +27,19 @@ def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, E
     folder, exact = filled
     index = FrameIndex(folder, SMALL)
     status = index.status()
-    assert (status.videos, status.frames, status.unindexed_frames, status.parts) == (150, 1200, 400, 1)
+    assert (status.videos, status.frames, status.unindexed_frames, status.parts) == (
+        150,
+        1200,
+        400,
+        1,
+    )
     for shard in ("a", "c"):  # in the index, and not yet
         frames = exact.shards[shard]
         queries = vectors_of(frames)[8:24]
         found = index.search_frames(queries, 6)
-        assert found["query_frame"].to_pylist() == [number for number in range(16) for _ in range(6)]
+        assert found["query_frame"].to_pylist() == [
+            number for number in range(16) for _ in range(6)
+        ]
         best = found.take(pa.array(range(0, len(found), 6)))
         assert best["video_id"].to_pylist() == frames["video_id"][8:24].to_pylist()
         assert best["second"].to_pylist() == frames["second"][8:24].to_pylist()
@@ -53,7 +61,8 @@ def test_collections_of_nothing_and_of_one_video(tmp_path: Path) -> None:
 
 
 class ShardsComeAndGo(RuleBasedStateMachine):
-    """Any order of changes leaves what an exact index says, also for who opens it again, and files that are whole."""
+    """Any order of changes leaves what an exact index says, also for who opens it again, and files
+    that are whole."""
 
     @initialize()
     def create(self) -> None:
@@ -63,10 +72,17 @@ class ShardsComeAndGo(RuleBasedStateMachine):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(index_module, "MAX_FRAGMENTS", 2)
 
-    @rule(shard=st.sampled_from(["own-00000", "l'été-00001", "x"]), videos=st.integers(0, 12), seed=st.integers(0, 5))
+    @rule(
+        shard=st.sampled_from(["own-00000", "l'été-00001", "x"]),
+        videos=st.integers(0, 12),
+        seed=st.integers(0, 5),
+    )
     def replace_shard(self, shard: str, videos: int, seed: int) -> None:
-        # Not the vectors of another shard: which of two equal ones comes first is nobody's business.
-        rows = descriptors([f"{shard}/'{number}' ünd.mp4" for number in range(videos)], seed=len(shard) * 10 + seed)
+        # Not the vectors of another shard: which of two equal ones comes first is nobody's
+        # business.
+        rows = descriptors(
+            [f"{shard}/'{number}' ünd.mp4" for number in range(videos)], seed=len(shard) * 10 + seed
+        )
         self.index.replace_shard(shard, rows, digest=str(seed))
         self.exact.replace_shard(shard, rows)
 
@@ -81,7 +97,10 @@ class ShardsComeAndGo(RuleBasedStateMachine):
         self.index.forget([gone, "no/such.mp4"], {"5": "after"})
         if shard in self.exact.shards:
             self.exact.replace_shard(
-                shard, self.exact.shards[shard].filter(pc.not_equal(self.exact.shards[shard]["video_id"], gone))
+                shard,
+                self.exact.shards[shard].filter(
+                    pc.not_equal(self.exact.shards[shard]["video_id"], gone)
+                ),
             )
         assert "5" not in self.index.shard_digests().values()
 
@@ -103,7 +122,9 @@ class ShardsComeAndGo(RuleBasedStateMachine):
         assert status.shards.keys() == held.keys()
         assert status.videos == sum(len(ids_of(frames)) for frames in held.values())
         assert status.frames == sum(len(frames) for frames in held.values())
-        assert self.index.videos() == {name: shard for shard, frames in held.items() for name in ids_of(frames)}
+        assert self.index.videos() == {
+            name: shard for shard, frames in held.items() for name in ids_of(frames)
+        }
         assert self.index.verify() == []
 
     def teardown(self) -> None:
@@ -112,7 +133,9 @@ class ShardsComeAndGo(RuleBasedStateMachine):
 
 
 TestShardsComeAndGo = ShardsComeAndGo.TestCase
-TestShardsComeAndGo.settings = hypothesis_settings(max_examples=6, stateful_step_count=12, deadline=None)
+TestShardsComeAndGo.settings = hypothesis_settings(
+    max_examples=6, stateful_step_count=12, deadline=None
+)
 
 
 def test_rows_become_parts_of_the_index_and_many_parts_one(
@@ -135,7 +158,10 @@ def test_rows_become_parts_of_the_index_and_many_parts_one(
         exact.replace_shard(f"new{number}", rows)
         index.optimise()
         seen.append(index.status().parts)
-        agree(index.search_frames(vectors_of(rows)[:5], 4), exact.search_frames(vectors_of(rows)[:5], 4))
+        agree(
+            index.search_frames(vectors_of(rows)[:5], 4),
+            exact.search_frames(vectors_of(rows)[:5], 4),
+        )
     assert seen == [2, 3, 1, 2, 3]
     for number in range(4):
         exact.delete_shard(f"new{number}")
@@ -167,12 +193,21 @@ def test_an_open_index_stays_at_its_version_while_that_is_young(
     assert (writer.recall(), writer.verify()) == (1, [])
 
 
-@pytest.mark.parametrize("gone", [["a/7.mp4"], [f"b/{video}.mp4" for video in range(50)], "all but one"])
-def test_no_file_has_vectors_of_what_was_forgotten(copy: tuple[Path, ExactIndex], gone: list[str] | str) -> None:
-    """One video, a whole fragment, and so many that no index is left: neither rows nor codes stay, and no older version."""
+@pytest.mark.parametrize(
+    "gone", [["a/7.mp4"], [f"b/{video}.mp4" for video in range(50)], "all but one"]
+)
+def test_no_file_has_vectors_of_what_was_forgotten(
+    copy: tuple[Path, ExactIndex], gone: list[str] | str
+) -> None:
+    """One video, a whole fragment, and so many that no index is left: neither rows nor codes stay,
+    and no older version."""
     folder, exact = copy
     rows = exact.shards
-    names = list(gone) if isinstance(gone, list) else [name for shard in "abc" for name in ids_of(rows[shard])][1:]
+    names = (
+        list(gone)
+        if isinstance(gone, list)
+        else [name for shard in "abc" for name in ids_of(rows[shard])][1:]
+    )
     needles = [
         np.asarray(vector, np.float32).tobytes()
         for frames in rows.values()
@@ -186,7 +221,9 @@ def test_no_file_has_vectors_of_what_was_forgotten(copy: tuple[Path, ExactIndex]
     assert not found_in(folder, [*needles, *(name.encode() for name in names[1:])])
     assert not codes & {path.parent.name for path in folder.rglob("*.idx")}
     assert len(list(folder.glob("*.lance/_versions/*.manifest"))) == 1
-    assert set(index.videos()) == {name for shard in "abc" for name in ids_of(rows[shard])} - set(names)
+    assert set(index.videos()) == {name for shard in "abc" for name in ids_of(rows[shard])} - set(
+        names
+    )
     assert (index.recall(), index.verify()) == (1, [])
 
 
@@ -241,7 +278,8 @@ def test_lengths_in_a_manifest_that_are_wrong(copy: tuple[Path, ExactIndex]) -> 
 
 
 def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex]) -> None:
-    """70 % of two files of vectors zeroed, a byte of the codes flipped, a file gone: each is a sentence."""
+    """70 % of two files of vectors zeroed, a byte of the codes flipped, a file gone: each is a
+    sentence."""
     folder = copy[0]
     index = FrameIndex(folder, SMALL)
     assert index.verify() == []
@@ -250,7 +288,9 @@ def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex
         whole = path.read_bytes()
         start = len(whole) // 10
         path.write_bytes(whole[:start] + bytes(7 * start) + whole[8 * start :])
-    codes = max((folder / "frames.lance").glob("_indices/*/*"), key=lambda path: path.stat().st_size)
+    codes = max(
+        (folder / "frames.lance").glob("_indices/*/*"), key=lambda path: path.stat().st_size
+    )
     whole = codes.read_bytes()
     codes.write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
     third.unlink()
@@ -258,11 +298,17 @@ def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex
     assert len(wrong) == 4
     for path in (first, second, codes, third):
         problem = "is missing" if path == third else "is not what"
-        assert any(path.name in text and problem in text and "hapvr index build" in text for text in wrong)
+        assert any(
+            path.name in text and problem in text and "hapvr index build" in text for text in wrong
+        )
 
 
-@pytest.mark.parametrize(("name", "value"), [("files", {}), ("shards", {}), ("version", 1)], ids=str)
-def test_a_state_of_another_table_is_named(copy: tuple[Path, ExactIndex], name: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("files", {}), ("shards", {}), ("version", 1)], ids=str
+)
+def test_a_state_of_another_table_is_named(
+    copy: tuple[Path, ExactIndex], name: str, value: object
+) -> None:
     place = copy[0] / "index.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
     assert any("is of another table" in text for text in FrameIndex(copy[0], SMALL).verify())
@@ -274,7 +320,9 @@ def test_a_wrong_value_of_the_state_is_named(tmp_path: Path, name: str, value: o
     FrameIndex.create(tmp_path, DIMS, {}, SMALL)
     place = tmp_path / "index.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
-    with pytest.raises(DamagedError, match=r"index\.json below .* is damaged \(.*hapvr index build"):
+    with pytest.raises(
+        DamagedError, match=r"index\.json below .* is damaged \(.*hapvr index build"
+    ):
         FrameIndex(tmp_path, SMALL)
 
 
@@ -287,7 +335,8 @@ def hashes_of(seed: int, count: int) -> np.ndarray:
 
 @given(st.integers(0, 1000), st.integers(1, 50))
 def test_every_frame_within_the_radius_is_found(seed: int, k: int) -> None:
-    """Queries differ from stored hashes in 0 to 14 bits; some frames have no hash on either side."""
+    """Queries differ from stored hashes in 0 to 14 bits; some frames have no hash on either
+    side."""
     rng = numpy_rng(seed, "flips")
     stored = hashes_of(seed, 300)
     stored[200:] = stored[:100]
@@ -302,16 +351,24 @@ def test_every_frame_within_the_radius_is_found(seed: int, k: int) -> None:
     away = np.bitwise_count(asked[:, None] ^ stored[None])
     for query in range(20):
         near: list[int] = (
-            np.sort(away[query][(away[query] <= RADIUS) & (stored != NO_HASH)])[:k].tolist() if asked[query] else []
+            np.sort(away[query][(away[query] <= RADIUS) & (stored != NO_HASH)])[:k].tolist()
+            if asked[query]
+            else []
         )
         rows = [row for row in found.to_pylist() if row["query_frame"] == query]
         bits = [away[query][int(row["video_id"][1:])] for row in rows]
         assert bits == near
-        np.testing.assert_allclose([row["similarity"] for row in rows], 1 - np.array(bits) / (RADIUS + 1), rtol=1e-6)
+        np.testing.assert_allclose(
+            [row["similarity"] for row in rows], 1 - np.array(bits) / (RADIUS + 1), rtol=1e-6
+        )
 
 
 def test_an_index_without_frames_finds_nothing() -> None:
     empty = pa.table(
-        {"video_id": pa.array([], pa.string()), "second": pa.array([], pa.float32()), "hash": pa.array([], pa.uint64())}
+        {
+            "video_id": pa.array([], pa.string()),
+            "second": pa.array([], pa.float32()),
+            "hash": pa.array([], pa.uint64()),
+        }
     )
     assert len(HashIndex(empty).search(hashes_of(0, 3), 5)) == 0

@@ -50,8 +50,11 @@ def check(index: FrameIndex, exact: ExactIndex) -> None:
     assert (index.recall(probes=50), index.verify()) == (1, [])
 
 
-def test_writers_without_a_common_lock_are_told_apart(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that finds the tables changed between two of its steps is refused, and what it left is not seen."""
+def test_writers_without_a_common_lock_are_told_apart(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that finds the tables changed between two of its steps is refused, and what it left
+    is not seen."""
     index, exact = filled(bucket, SMALL)
     rows = descriptors(["x/0.mp4"], seed=9)
     other = FrameIndex(bucket, SMALL)

@@ -1,4 +1,5 @@
-"""Marks: in either order, replaced, taken back, kept through damage of other files, and safe from two writers."""
+"""Marks: in either order, replaced, taken back, kept through damage of other files, and safe from
+two writers."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -40,14 +41,28 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     assert len(read_marks(root)) == 40
 
 
-ROW = {"first": A, "second": B, "verdict": "match", "names": ["a", "b"], "since": "2026-11-23", "by": "someone"}
+ROW = {
+    "first": A,
+    "second": B,
+    "verdict": "match",
+    "names": ["a", "b"],
+    "since": "2026-11-23",
+    "by": "someone",
+}
 
 
-CHANGES: tuple[dict[str, object], ...] = ({"first": B, "second": A}, {"verdict": "perhaps"}, {"since": 1})
+CHANGES: tuple[dict[str, object], ...] = (
+    {"first": B, "second": A},
+    {"verdict": "perhaps"},
+    {"since": 1},
+)
 BROKEN: tuple[object, ...] = ({}, [{}], *([ROW | one] for one in CHANGES))
 
 
-FILES = [*({"pairs": pairs, "sha256": digest_of(pairs)} for pairs in BROKEN), {"pairs": [ROW], "sha256": digest_of([])}]
+FILES = [
+    *({"pairs": pairs, "sha256": digest_of(pairs)} for pairs in BROKEN),
+    {"pairs": [ROW], "sha256": digest_of([])},
+]
 
 
 @pytest.mark.parametrize("text", [*map(json.dumps, FILES), "[]", "{"])

@@ -43,7 +43,9 @@ def exact_hits(query: np.ndarray, videos: dict[str, np.ndarray], k: int = NUM_HI
 
 def candidates(query: np.ndarray, videos: dict[str, np.ndarray]) -> list[Candidate]:
     hits, times = exact_hits(query, videos), np.arange(len(query))
-    return vote(hits, times, num_videos=len(videos), num_hits=NUM_HITS, tolerance_s=1.0, max_candidates=20)
+    return vote(
+        hits, times, num_videos=len(videos), num_hits=NUM_HITS, tolerance_s=1.0, max_candidates=20
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,9 @@ def collection() -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("first", "length"), [(0, 60), (20, 10), (45, 3)])
-def test_a_noisy_copy_is_found_where_it_lies(collection: dict[str, np.ndarray], first: int, length: int) -> None:
+def test_a_noisy_copy_is_found_where_it_lies(
+    collection: dict[str, np.ndarray], first: int, length: int
+) -> None:
     """The right video, the right seconds of both sides."""
     original = collection["in/07.mp4"][first : first + length]
     noise = numpy_rng(1, "noise").normal(size=original.shape) * 0.05
@@ -70,14 +74,17 @@ def test_two_places_of_one_video_are_two_windows(collection: dict[str, np.ndarra
     """A scene that a video repeats is offered at both places."""
     twice = dict(collection)
     scene = random_video(500, 10)
-    twice["in/07.mp4"] = np.concatenate([collection["in/07.mp4"], scene, random_video(501, 30), scene])
+    twice["in/07.mp4"] = np.concatenate(
+        [collection["in/07.mp4"], scene, random_video(501, 30), scene]
+    )
     best = candidates(scene, twice)[0]
     assert best.video_id == "in/07.mp4"
     assert {round(window.offset_s) for window in best.windows[:2]} == {60, 100}
 
 
 def test_what_all_videos_share_does_not_decide(collection: dict[str, np.ndarray]) -> None:
-    """Eight seconds of an intro that 25 videos begin with weigh less than three seconds that one video has."""
+    """Eight seconds of an intro that 25 videos begin with weigh less than three seconds that one
+    video has."""
     intro, scene = random_video(700, 8), random_video(701, 3)
     videos = {
         name: np.concatenate([intro, frames]) if number < 25 else np.concatenate([frames, scene])
@@ -100,12 +107,20 @@ def test_a_frozen_picture_gets_one_vote_per_query_frame(collection: dict[str, np
 
 @given(seed=st.integers(0, 10_000), num_frames=st.integers(1, 20))
 def test_votes_do_not_depend_on_the_order_of_hits(seed: int, num_frames: int) -> None:
-    """An index may give its hits in any order; candidates are ranked and hold one entry per video."""
+    """An index may give its hits in any order; candidates are ranked and hold one entry per
+    video."""
     videos = {f"in/{number}.mp4": random_video(seed + number, 12) for number in range(6)}
     hits = exact_hits(random_video(seed + 99, num_frames), videos)
     shuffled = hits.take(numpy_rng(seed, "shuffle").permutation(len(hits)))
     first, second = (
-        vote(rows, np.arange(num_frames), num_videos=6, tolerance_s=1.0, num_hits=NUM_HITS, max_candidates=5)
+        vote(
+            rows,
+            np.arange(num_frames),
+            num_videos=6,
+            tolerance_s=1.0,
+            num_hits=NUM_HITS,
+            max_candidates=5,
+        )
         for rows in (hits, shuffled)
     )
     assert [one.video_id for one in first] == [one.video_id for one in second]
@@ -117,9 +132,21 @@ def test_votes_do_not_depend_on_the_order_of_hits(seed: int, num_frames: int) ->
 def test_lists_are_united_in_turn() -> None:
     """Each video once, with what votes and hashes say of it, and no more than asked for."""
     voted = [Candidate(video_id=name, votes=1.0, windows=()) for name in "abc"]
-    hashed = [Candidate(video_id=name, votes=0.0, windows=(), num_hashed=3, num_aligned=2) for name in "ba"]
+    hashed = [
+        Candidate(video_id=name, votes=0.0, windows=(), num_hashed=3, num_aligned=2)
+        for name in "ba"
+    ]
     found = unite(hashed, voted, ["x", "a", "y"], max_candidates=5)
     assert [one.video_id for one in found] == ["b", "a", "x", "c", "y"]
-    assert [(one.votes, one.num_hashed) for one in found] == [(1, 3), (1, 3), (0, 0), (1, 0), (0, 0)]
-    assert [one.video_id for one in unite([], voted, ["x", "a", "y"], max_candidates=2)] == ["a", "x"]
+    assert [(one.votes, one.num_hashed) for one in found] == [
+        (1, 3),
+        (1, 3),
+        (0, 0),
+        (1, 0),
+        (0, 0),
+    ]
+    assert [one.video_id for one in unite([], voted, ["x", "a", "y"], max_candidates=2)] == [
+        "a",
+        "x",
+    ]
     assert [one.video_id for one in unite(hashed[:1], [], ["x"], max_candidates=9)] == ["b", "x"]

@@ -29,7 +29,8 @@ REPLACED = "in/replaced.mp4"
 
 
 def fill_collection(folder: Path) -> None:
-    """A collection with an index and its duplicates, one video whose file is gone, and one whose file was replaced."""
+    """A collection with an index and its duplicates, one video whose file is gone, and one whose
+    file was replaced."""
     gone = write_scenes(folder / "videos" / "gone.mp4", [BLACK, *range(700, 705)])
     replaced = write_scenes(folder / "videos" / "replaced.mp4", list(range(710, 715)))
     project = searchable_project(folder)
@@ -80,13 +81,17 @@ class Client:
         sender: str = "127.0.0.1",
         **values: Any,
     ) -> Answer:
-        """body: bytes or a file as they are, other values as JSON. sender: the client's address. values: of the address,
-        after the question mark."""
-        given = dict(headers or {}) | ({"authorization": f"Bearer {self.token}"} if self.token else {})
+        """body: bytes or a file as they are, other values as JSON. sender: the client's address.
+        values: of the address, after the question mark."""
+        given = dict(headers or {}) | (
+            {"authorization": f"Bearer {self.token}"} if self.token else {}
+        )
         if body is not None and not isinstance(body, bytes) and not hasattr(body, "read"):
             body = json.dumps(body).encode()
             given.setdefault("content-type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300, source_address=(sender, 0))
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=300, source_address=(sender, 0)
+        )
         try:
             address = quote(path) + (f"?{urlencode(values)}" if values else "")
             connection.request(method, address, body=body, headers=given)
@@ -101,7 +106,11 @@ class Client:
 
     def search(self, **asked: Any) -> Answer:
         """POST /search as JSON, waited for."""
-        return self.ended(self.ask("POST", "/search", body={name.rstrip("_"): value for name, value in asked.items()}))
+        return self.ended(
+            self.ask(
+                "POST", "/search", body={name.rstrip("_"): value for name, value in asked.items()}
+            )
+        )
 
     def upload(self, file: Path, **values: Any) -> Answer:
         """POST /search with a file as the body, waited for."""
@@ -112,14 +121,17 @@ class Client:
 
     def ended(self, answer: Answer) -> Answer:
         """The answer of a search at its end."""
-        while answer.status == 202 or (answer.status == 200 and answer.json["status"] in ("waiting", "running")):
+        while answer.status == 202 or (
+            answer.status == 200 and answer.json["status"] in ("waiting", "running")
+        ):
             answer = self.get(f"/jobs/{answer.json['job']}", wait_s=20)
         return answer
 
 
 @contextmanager
 def serving(project: Project, **options: Any) -> Iterator[Client]:
-    """The service over a project, in a thread; it looks for a changed index at every request. options: of `Server`."""
+    """The service over a project, in a thread; it looks for a changed index at every request.
+    options: of `Server`."""
     server = Server(project, host="127.0.0.1", port=0, **options)
     thread = threading.Thread(target=server.run, daemon=True)
     with pytest.MonkeyPatch.context() as patch:

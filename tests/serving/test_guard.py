@@ -1,4 +1,5 @@
-"""The guard before servers of this machine: what a foreign page can make a browser send is refused."""
+"""The guard before servers of this machine: what a foreign page can make a browser send is
+refused."""
 
 import pytest
 from starlette.applications import Starlette
@@ -27,7 +28,10 @@ def client(*, any_host: bool = False) -> TestClient:
         await websocket.send_text("done")
         await websocket.close()
 
-    routes = [WebSocketRoute("/graphql", socket), Route("/{path:path}", answer, methods=["GET", "POST", "DELETE"])]
+    routes = [
+        WebSocketRoute("/graphql", socket),
+        Route("/{path:path}", answer, methods=["GET", "POST", "DELETE"]),
+    ]
     app = Starlette(routes=routes, middleware=[Middleware(Guard, any_host=any_host)])
     return TestClient(app, base_url=PAGE)
 
@@ -58,8 +62,11 @@ def client(*, any_host: bool = False) -> TestClient:
         ("GET", "/", [("host", "[::1]:3000")], 200),
     ],
 )
-def test_foreign_pages_are_refused(method: str, path: str, headers: list[tuple[str, str]], status: int) -> None:
-    """Foreign Host, any foreign Origin or site, and GraphQL by GET; the page itself, links and programs are let through."""
+def test_foreign_pages_are_refused(
+    method: str, path: str, headers: list[tuple[str, str]], status: int
+) -> None:
+    """Foreign Host, any foreign Origin or site, and GraphQL by GET; the page itself, links and
+    programs are let through."""
     assert client().request(method, path, headers=headers).status_code == status
 
 
@@ -68,11 +75,19 @@ def test_web_sockets_are_for_the_page_itself() -> None:
     address = "ws://127.0.0.1:3000/graphql"
     with client().websocket_connect(address, headers={"origin": PAGE}) as websocket:
         assert websocket.receive_text() == "done"
-    with pytest.raises(WebSocketDisconnect), client().websocket_connect(address, headers=dict([EVIL])):
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client().websocket_connect(address, headers=dict([EVIL])),
+    ):
         pass
 
 
 def test_a_server_for_others_has_any_name_but_no_foreign_pages() -> None:
     """After --allow-remote."""
     assert client(any_host=True).get("/", headers={"host": "dagster.example"}).text == "done"
-    assert client(any_host=True).post("/", headers={"host": "dagster.example", **dict([EVIL])}).status_code == 403
+    assert (
+        client(any_host=True)
+        .post("/", headers={"host": "dagster.example", **dict([EVIL])})
+        .status_code
+        == 403
+    )

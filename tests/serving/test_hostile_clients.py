@@ -1,4 +1,5 @@
-"""Clients that send too much, stop half way, or all ask at once: others are answered, nothing is left behind."""
+"""Clients that send too much, stop half way, or all ask at once: others are answered, nothing is
+left behind."""
 
 import asyncio
 import http.client
@@ -23,17 +24,57 @@ from tests.scorer.bundles import write_scenes
 from tests.serving.served import Answer, Client, serving
 from tests.steps.search_projects import LONG, copied
 
-WORDS = ("..", "%2e%2e%2fetc%2fpasswd", "in/%00", "in/%0a", "in/%ff", "%1b%5b31m", "a" * 20_000, "%ed%a0%80", "%25")  # fmt: skip
-PLACES = ("/media/{}", "/thumbnails/{}", "/videos/{}", "/jobs/{}", "/{}", "/videos?contains={}", "/duplicates?folder={}",
-          "/pairs/matrix?query=in/short.mp4&reference={}", "/thumbnails/in/short.mp4?second={}",
-          "/jobs/{}/explanation?reference=in/short.mp4")  # fmt: skip
-RANGES = ("bytes=5-2", "bytes=99999999-", "bytes=-0", "bytes=a-b", "bytes", "lines=0-1", "bytes=0-1,99999999-",
-          "bytes=\xff-")  # fmt: skip
-BODIES = (b"", b"{", b"[" * 9000, b'{"id": "\\ud800"}', b"\xff", b'{"id": 1' + b"0" * 9000 + b"}", b'{"url": "http://[::1"}',
-          b'{"path": "pipe:0"}', b'{"url": "file:///etc/passwd"}', b'{"path": "\\u0000"}')  # fmt: skip
+WORDS = (
+    "..",
+    "%2e%2e%2fetc%2fpasswd",
+    "in/%00",
+    "in/%0a",
+    "in/%ff",
+    "%1b%5b31m",
+    "a" * 20_000,
+    "%ed%a0%80",
+    "%25",
+)
+PLACES = (
+    "/media/{}",
+    "/thumbnails/{}",
+    "/videos/{}",
+    "/jobs/{}",
+    "/{}",
+    "/videos?contains={}",
+    "/duplicates?folder={}",
+    "/pairs/matrix?query=in/short.mp4&reference={}",
+    "/thumbnails/in/short.mp4?second={}",
+    "/jobs/{}/explanation?reference=in/short.mp4",
+)
+RANGES = (
+    "bytes=5-2",
+    "bytes=99999999-",
+    "bytes=-0",
+    "bytes=a-b",
+    "bytes",
+    "lines=0-1",
+    "bytes=0-1,99999999-",
+    "bytes=\xff-",
+)
+BODIES = (
+    b"",
+    b"{",
+    b"[" * 9000,
+    b'{"id": "\\ud800"}',
+    b"\xff",
+    b'{"id": 1' + b"0" * 9000 + b"}",
+    b'{"url": "http://[::1"}',
+    b'{"path": "pipe:0"}',
+    b'{"url": "file:///etc/passwd"}',
+    b'{"path": "\\u0000"}',
+)
 FILES = ("a.png", "%00", "..%2f..%2fa.mp4", "a" * 300 + ".mp4")
 ODD_HEADERS = {"host": "\xff", "origin": "a" * 9000, "cookie": "a" * 20_000, "expect": "x"}
-HEAD = "POST /search?name=a.mp4 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/octet-stream\r\n{size}\r\n\r\n"
+HEAD = (
+    "POST /search?name=a.mp4 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: "
+    "application/octet-stream\r\n{size}\r\n\r\n"
+)
 MAX_BYTES = 300_000
 CHUNK = b"10000\r\n" + bytes(0x10000) + b"\r\n"
 
@@ -54,21 +95,32 @@ def soon(condition: Callable[[], bool]) -> bool:
 
 
 def test_uploads_have_a_size_limit(collection: Path, tmp_path: Path) -> None:
-    """10 GB are refused by what the header says, and by what arrives where it says nothing; no more than the limit is kept."""
+    """10 GB are refused by what the header says, and by what arrives where it says nothing; no more
+    than the limit is kept."""
     with serving(copied(collection, tmp_path, **{"serving.max_bytes": MAX_BYTES})) as client:
         with sending(client, "content-length: 10000000000") as connection:
-            answer = b"".join(iter(lambda: connection.recv(65536), b""))  # until the service hangs up
+            answer = b"".join(
+                iter(lambda: connection.recv(65536), b"")
+            )  # until the service hangs up
         assert b" 413 " in answer.splitlines()[0]
         assert b"serving.max_bytes" in answer
         form = HEAD.replace("application/octet-stream", "multipart/form-data; boundary=X")
         with sending(client, "content-length: 0", form) as connection:
-            assert b" 415 " in connection.recv(65536)  # the digest of a form would be another one than its file's
+            assert b" 415 " in connection.recv(
+                65536
+            )  # the digest of a form would be another one than its file's
         sent = 0
-        with sending(client, "transfer-encoding: chunked") as connection, suppress(ConnectionError, FileNotFoundError):
+        with (
+            sending(client, "transfer-encoding: chunked") as connection,
+            suppress(ConnectionError, FileNotFoundError),
+        ):
             while sent < 10**10:
                 connection.sendall(CHUNK)
                 sent += len(CHUNK)
-                assert sum(path.stat().st_size for path in client.service.uploads.iterdir()) <= MAX_BYTES
+                assert (
+                    sum(path.stat().st_size for path in client.service.uploads.iterdir())
+                    <= MAX_BYTES
+                )
         assert sent < 10**9
         assert soon(lambda: client.uploads == [])
         assert client.upload(write_scenes(tmp_path / "clip.mp4", list(LONG[3:9]))).status == 200
@@ -84,8 +136,11 @@ def test_a_browser_that_stops_half_way_leaves_nothing(client: Client) -> None:
     assert soon(lambda: client.get("/health").json["busy"] == 0)
 
 
-def test_uploads_of_a_service_that_was_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the next start; those of a service that runs stay, and so does what looks alike and is not ours."""
+def test_uploads_of_a_service_that_was_killed_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the next start; those of a service that runs stay, and so does what looks alike and is not
+    ours."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     killed, foreign = tmp_path / f"{PREFIX}killed", tmp_path / f"{PREFIX}foreign"
     for folder in (killed, foreign):
@@ -98,19 +153,31 @@ def test_uploads_of_a_service_that_was_killed_are_removed(tmp_path: Path, monkey
 
 
 def hostile_requests() -> Iterator[tuple[str, str, bytes | None, dict[str, str]]]:
-    """Method, address, body and headers of requests that `tests/fuzz` cannot draw from the service's own document."""
+    """Method, address, body and headers of requests that `tests/fuzz` cannot draw from the
+    service's own document."""
     yield from (("GET", place.format(word), None, {}) for place in PLACES for word in WORDS)
-    yield from ((method, "/media/in/short.mp4", None, {"range": one}) for method in ("GET", "HEAD") for one in RANGES)
-    yield from ((method, "/search", None, {}) for method in ("HEAD", "PUT", "TRACE", "PROPFIND", "OPTIONS"))
+    yield from (
+        (method, "/media/in/short.mp4", None, {"range": one})
+        for method in ("GET", "HEAD")
+        for one in RANGES
+    )
+    yield from (
+        (method, "/search", None, {}) for method in ("HEAD", "PUT", "TRACE", "PROPFIND", "OPTIONS")
+    )
     yield from (("GET", "/health", None, {name: value}) for name, value in ODD_HEADERS.items())
     yield "GET", "/health", None, {"upgrade": "websocket", "connection": "upgrade"}
     kind = {"content-type": "application/json"}
     for method, place in (("POST", "/search"), ("PATCH", "/pairs")):
         yield from ((method, place, body, kind) for body in BODIES)
-    yield from (("POST", f"/search?name={name}", b"no video", {"content-type": "video/mp4"}) for name in FILES)
+    yield from (
+        ("POST", f"/search?name={name}", b"no video", {"content-type": "video/mp4"})
+        for name in FILES
+    )
 
 
-def answered(client: Client, method: str, address: str, body: bytes | None, headers: dict[str, str]) -> Answer:
+def answered(
+    client: Client, method: str, address: str, body: bytes | None, headers: dict[str, str]
+) -> Answer:
     """The answer to a request that is sent as it is."""
     connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
     try:
@@ -121,13 +188,18 @@ def answered(client: Client, method: str, address: str, body: bytes | None, head
             connection.putheader("content-length", str(len(body)))
         connection.endheaders(body)
         answer = connection.getresponse()
-        return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        return Answer(
+            answer.status,
+            {name.lower(): value for name, value in answer.getheaders()},
+            answer.read(),
+        )
     finally:
         connection.close()
 
 
 def test_every_refusal_is_one_sentence(client: Client, collection: Path) -> None:
-    """Wrong requests of all kinds: no failure of the service, no place of this machine, and it goes on answering."""
+    """Wrong requests of all kinds: no failure of the service, no place of this machine, and it goes
+    on answering."""
     for asked in hostile_requests():
         answer = answered(client, *asked)
         if answer.status == 202:
@@ -144,13 +216,19 @@ def test_every_refusal_is_one_sentence(client: Client, collection: Path) -> None
     assert client.search(id="in/short.mp4").status == 200
 
 
-def test_more_than_can_wait_are_refused(collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """503 with a time to come back for what is above half of the places, which others have; a job that is canceled gives its
-    place back, once."""
+def test_more_than_can_wait_are_refused(
+    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 with a time to come back for what is above half of the places, which others have; a job
+    that is canceled gives its place back, once."""
     monkeypatch.setattr("hapvr.serving.searches.ANSWER_WITHIN_S", 0)
     monkeypatch.setattr("hapvr.serving.jobs.MAX_WAITING", 7)
     monkeypatch.setattr("hapvr.serving.jobs.SEARCHES_AT_ONCE", 1)
-    with serving(copied(collection, tmp_path)) as client, ThreadPoolExecutor(16) as pool, ExitStack() as held:
+    with (
+        serving(copied(collection, tmp_path)) as client,
+        ThreadPoolExecutor(16) as pool,
+        ExitStack() as held,
+    ):
 
         def ask(_: int) -> Answer:
             return client.ask("POST", "/search", body={"id": "in/long.mp4"})
@@ -188,12 +266,17 @@ def test_slow_uploads_end(client: Client, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_silent_connections_lock_nobody_out(client: Client) -> None:
-    """More than the service keeps: nothing sent, half a head, half a body. Others are answered at once."""
+    """More than the service keeps: nothing sent, half a head, half a body. Others are answered at
+    once."""
     head = HEAD.format(port=client.port, size="content-length: 9").encode()
     with ExitStack() as held:
         for number in range(MAX_CONNECTIONS + 20):
-            connection = held.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=60))
-            connection.sendall((b"", head[:50], head.replace(b"octet-stream", b"x") + b"x")[number % 3])
+            connection = held.enter_context(
+                socket.create_connection(("127.0.0.1", client.port), timeout=60)
+            )
+            connection.sendall(
+                (b"", head[:50], head.replace(b"octet-stream", b"x") + b"x")[number % 3]
+            )
         for _ in range(3):
             assert client.get("/health").status == 200
 
@@ -203,10 +286,14 @@ def test_clients_that_wait_lock_nobody_out(client: Client, monkeypatch: pytest.M
     monkeypatch.setattr("hapvr.serving.searches.ANSWER_WITHIN_S", 0)
     monkeypatch.setattr("hapvr.serving.jobs.SEARCHES_AT_ONCE", 0)
     job = client.ask("POST", "/search", body={"id": "in/long.mp4"}).json["job"]
-    request = f"GET /jobs/{job}?wait_s=20 HTTP/1.1\r\nhost: 127.0.0.1:{client.port}\r\n\r\n".encode()
+    request = (
+        f"GET /jobs/{job}?wait_s=20 HTTP/1.1\r\nhost: 127.0.0.1:{client.port}\r\n\r\n".encode()
+    )
     with ExitStack() as held:
         for _ in range(2 * MAX_CONNECTIONS + 20):
-            connection = held.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=60))
+            connection = held.enter_context(
+                socket.create_connection(("127.0.0.1", client.port), timeout=60)
+            )
             connection.sendall(request)
         for place in ("/health", "/videos", f"/jobs/{job}"):
             assert client.ask("GET", place, sender="127.0.0.2").status == 200
@@ -215,7 +302,8 @@ def test_clients_that_wait_lock_nobody_out(client: Client, monkeypatch: pytest.M
 
 
 def test_turns_are_shared() -> None:
-    """Of four searches of one address only one runs while another's waits; many that fail leave the answers of others."""
+    """Of four searches of one address only one runs while another's waits; many that fail leave the
+    answers of others."""
     go, order = {name: threading.Event() for name in "abcd"}, list[str]()
 
     def work(job: Job) -> SearchAnswer:
@@ -256,9 +344,14 @@ def test_turns_are_shared() -> None:
 
 @pytest.mark.parametrize("place", ["/data/sp ace/My Col/root", "/data/root"])
 def test_no_folder_of_this_machine_is_told(place: str) -> None:
-    said = without_paths(f"search: '{place}/a b.mp4' and {place}/index.json (see {place}/x) are damaged; run it again")
+    said = without_paths(
+        f"search: '{place}/a b.mp4' and {place}/index.json (see {place}/x) are damaged; run "
+        "it again"
+    )
     assert said == "search: 'a b.mp4' and index.json (see x) are damaged; run it again"
-    assert without_paths("/ " * 495 + "\U000e0001" * 200_000)  # at once: the pattern alone would take an hour
+    assert without_paths(
+        "/ " * 495 + "\U000e0001" * 200_000
+    )  # at once: the pattern alone would take an hour
 
 
 def test_a_search_has_a_deadline(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

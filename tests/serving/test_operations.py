@@ -27,7 +27,10 @@ def values(client: Client) -> dict[tuple[str, ...], float]:
     """(name, label) -> value of all that Prometheus reads."""
     text = client.get("/metrics").body.decode()
     samples = (one for family in text_string_to_metric_families(text) for one in family.samples)
-    return {(one.name, *(text for name, text in one.labels.items() if name != "le")): one.value for one in samples}
+    return {
+        (one.name, *(text for name, text in one.labels.items() if name != "le")): one.value
+        for one in samples
+    }
 
 
 def test_metrics_count_what_happened(client: Client, tmp_path: Path) -> None:
@@ -67,7 +70,8 @@ def shape(schema: Mapping[str, Any]) -> str:
 
 
 def interface(document: Mapping[str, Any]) -> dict[str, str]:
-    """An OpenAPI document in a line per endpoint (parameters, body, answers by status) and per object with its fields."""
+    """An OpenAPI document in a line per endpoint (parameters, body, answers by status) and per
+    object with its fields."""
 
     def content(value: Mapping[str, Any]) -> str:
         content = value.get("content", {}).items()
@@ -78,17 +82,23 @@ def interface(document: Mapping[str, Any]) -> dict[str, str]:
             [
                 " ".join(one["name"] for one in told.get("parameters", [])),
                 content(told.get("requestBody", {})),
-                *(f"{code} {content(told['responses'][code])}" for code in sorted(told["responses"])),
+                *(
+                    f"{code} {content(told['responses'][code])}"
+                    for code in sorted(told["responses"])
+                ),
             ]
         )
         for path, methods in document["paths"].items()
         for method, told in methods.items()
     }
-    return found | {name: shape(schema) for name, schema in document["components"]["schemas"].items()}
+    return found | {
+        name: shape(schema) for name, schema in document["components"]["schemas"].items()
+    }
 
 
 def test_the_interface_is_the_one_that_was_reviewed(client: Client) -> None:
-    """After a wanted change, put what this test prints into the file. Every endpoint says what it does."""
+    """After a wanted change, put what this test prints into the file. Every endpoint says what it
+    does."""
     document = client.get("/openapi.json").json
     found = interface(document)
     sys.stdout.write(json.dumps(found, indent=1))
@@ -97,7 +107,9 @@ def test_the_interface_is_the_one_that_was_reviewed(client: Client) -> None:
         assert all(told["summary"] and told["description"] for told in methods.values())
 
 
-def test_a_search_whose_index_was_removed_asks_the_one_that_stands_now(collection: Path, tmp_path: Path) -> None:
+def test_a_search_whose_index_was_removed_asks_the_one_that_stands_now(
+    collection: Path, tmp_path: Path
+) -> None:
     """Also while the service takes its index for unchanged."""
     project = copied(collection, tmp_path)
     with serving(project) as client, pytest.MonkeyPatch.context() as patch:
@@ -110,8 +122,8 @@ def test_a_search_whose_index_was_removed_asks_the_one_that_stands_now(collectio
 
 
 def test_no_request_is_lost_while_the_index_changes(collection: Path, tmp_path: Path) -> None:
-    """Four clients search without a pause while the index is built anew three times, and old ones are removed: each once no
-    search has it open."""
+    """Four clients search without a pause while the index is built anew three times, and old ones
+    are removed: each once no search has it open."""
     project = copied(collection, tmp_path)
     model = search_model(project, str(collection / "bundle-0"))
     ended = threading.Event()
@@ -132,7 +144,9 @@ def test_no_request_is_lost_while_the_index_changes(collection: Path, tmp_path: 
                     time.sleep(0.1)
                 opened.add(place)
                 before = [len(found) for found in answers]
-                while any(len(found) <= count for found, count in zip(answers, before, strict=True)):
+                while any(
+                    len(found) <= count for found, count in zip(answers, before, strict=True)
+                ):
                     time.sleep(0.1)
         finally:
             ended.set()

@@ -16,24 +16,41 @@ from tests.steps.search_projects import copied, register_bundle
 SHORT = "in/short.mp4"
 
 
-def test_a_deleted_champion_goes_on_answering_and_this_is_said(collection: Path, tmp_path: Path) -> None:
-    """The champion; another champion; no champion; the version itself gone: answers stay, and each state is said."""
+def test_a_deleted_champion_goes_on_answering_and_this_is_said(
+    collection: Path, tmp_path: Path
+) -> None:
+    """The champion; another champion; no champion; the version itself gone: answers stay, and each
+    state is said."""
     project = copied(collection, tmp_path)
     first, registry = register_bundle(project, collection / "bundle-0"), tracker_of(project).client
     kept = registry.get_model_version("hapvr", str(first))
-    write_current(project.root, replace(current_index(project.root), model=f"models:/hapvr/{first}"))
+    write_current(
+        project.root, replace(current_index(project.root), model=f"models:/hapvr/{first}")
+    )
 
     with serving(project) as client:
         matches, said = asked(client)
         assert said == []
-        other = str(registry.create_model_version("hapvr", source=kept.source, run_id=kept.run_id).version)
+        other = str(
+            registry.create_model_version("hapvr", source=kept.source, run_id=kept.run_id).version
+        )
         promote(registry, "hapvr", int(other), reason="better")
-        assert asked(client) == (matches, [f"the index was made with models:/hapvr/{first}, and the champion is "
-                                           f"models:/hapvr/{other}; `hapvr index update` brings it up to date"])  # fmt: skip
+        assert asked(client) == (
+            matches,
+            [
+                f"the index was made with models:/hapvr/{first}, "
+                "and the champion is "
+                f"models:/hapvr/{other}; `hapvr index update` "
+                "brings it up to date"
+            ],
+        )
         registry.delete_model_version("hapvr", other)
         assert asked(client) == (
             matches,
-            [f"the registry has no champion of hapvr any more; models:/hapvr/{first} keeps answering"],
+            [
+                f"the registry has no champion of hapvr any more; models:/hapvr/{first} "
+                "keeps answering"
+            ],
         )
         registry.delete_model_version("hapvr", str(first))
         left, said = asked(client)

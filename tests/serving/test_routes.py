@@ -36,7 +36,8 @@ def test_health_index_and_videos(client: Client) -> None:
 
 
 def test_media_is_the_file_by_ranges(client: Client, collection: Path) -> None:
-    """Whole, a range, one beyond its end; only ids of the collection have media, and no file that is gone or another by now."""
+    """Whole, a range, one beyond its end; only ids of the collection have media, and no file that
+    is gone or another by now."""
     data = (collection / "videos" / "trips" / "copy of short.mp4").read_bytes()
     whole = client.get(f"/media/{COPY}")
     assert (whole.status, whole.body, whole.headers["content-type"]) == (200, data, "video/mp4")
@@ -44,13 +45,21 @@ def test_media_is_the_file_by_ranges(client: Client, collection: Path) -> None:
     assert (part.status, part.body) == (206, data[10:20])
     assert part.headers["content-range"] == f"bytes 10-19/{len(data)}"
     assert client.get(f"/media/{COPY}", headers={"range": f"bytes={len(data)}-"}).status == 416
-    for name in ("in/absent.mp4", "../config.yaml", "in/../../config.yaml", str(collection / "config.yaml"), ""):
+    for name in (
+        "in/absent.mp4",
+        "../config.yaml",
+        "in/../../config.yaml",
+        str(collection / "config.yaml"),
+        "",
+    ):
         assert client.get(f"/media/{name}").status == 404, name
     for video_id, code in ((GONE, "gone"), (REPLACED, "replaced")):
         answer = client.get(f"/media/{video_id}")
         assert (answer.status, answer.json["code"]) == (410, code)
         assert "`hapvr index update`" in answer.json["error"]
-        assert client.get(f"/thumbnails/{video_id}").status == client.search(id=video_id).status == 200
+        assert (
+            client.get(f"/thumbnails/{video_id}").status == client.search(id=video_id).status == 200
+        )
 
 
 def test_thumbnails_are_small_pictures(client: Client) -> None:
@@ -63,7 +72,8 @@ def test_thumbnails_are_small_pictures(client: Client) -> None:
 
 
 def test_every_answer_forbids_foreign_content(client: Client) -> None:
-    """The page, JSON, media and refusals: a strict policy, no guesses at types. What foreign pages send is refused."""
+    """The page, JSON, media and refusals: a strict policy, no guesses at types. What foreign pages
+    send is refused."""
     assert client.get("/health", headers={"host": "evil.example"}).status == 403
     assert client.ask("POST", "/search", headers={"origin": "http://evil.example"}).status == 403
     for path in ("/", "/main.js", "/health", f"/media/{SHORT}", "/absent"):
@@ -76,7 +86,8 @@ def test_every_answer_forbids_foreign_content(client: Client) -> None:
 
 
 def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_path: Path) -> None:
-    """No index: it starts all the same, and is not ready. Damaged: named. Once it is there, it is used without a restart."""
+    """No index: it starts all the same, and is not ready. Damaged: named. Once it is there, it is
+    used without a restart."""
     project = copied(collection, tmp_path)
     place = project.root.local_path("search/current.json")
     whole = place.read_bytes()
@@ -96,7 +107,9 @@ def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_pat
             assert (answer.status, answer.json["code"]) == (503, "no_index")
         place.write_bytes(whole)
         assert client.search(id=SHORT).status == client.get("/ready").status == 200
-        place.write_bytes(b"{}")  # the open index goes on, and GET /index says that something is wrong
+        place.write_bytes(
+            b"{}"
+        )  # the open index goes on, and GET /index says that something is wrong
         assert client.search(id=SHORT).status == 200
         assert "damaged" in client.get("/index").json["problem"]
         client.service.collection.current().searcher.damage.append("search: a file is damaged")
@@ -120,8 +133,11 @@ def test_a_video_whose_file_is_away_is_said_to_be_offline(client: Client) -> Non
     assert {match["reference"] for match in matches if match["offline"]} == {GONE}
 
 
-def test_a_search_says_why_and_becomes_a_watch_list(client: Client, collection: Path, tmp_path: Path) -> None:
-    """In the words of the command line; a copy of what was sent, or of a video of the collection, under a name that is safe."""
+def test_a_search_says_why_and_becomes_a_watch_list(
+    client: Client, collection: Path, tmp_path: Path
+) -> None:
+    """In the words of the command line; a copy of what was sent, or of a video of the collection,
+    under a name that is safe."""
     clip = write_scenes(tmp_path / "clip.mp4", list(LONG[25:31]))
     with serving(copied(collection, tmp_path / "served")) as served:
         job = served.upload(clip, top=1, name="../../x y.MOV").json["job"]
@@ -129,10 +145,17 @@ def test_a_search_says_why_and_becomes_a_watch_list(client: Client, collection: 
         assert lines[:2] == ["query    x y.MOV", f"video    {SHORT}: left out: 1 are better"]
         made = served.ask("POST", "/watch", body=clip.read_bytes(), job=job)
         assert (made.status, made.json["name"][:4]) == (201, "x-y-")
-        (query,) = (one for one in watch_queries(served.service.project) if one.watch_list.name == made.json["name"])
+        (query,) = (
+            one
+            for one in watch_queries(served.service.project)
+            if one.watch_list.name == made.json["name"]
+        )
         assert (query.path.suffix, query.path.read_bytes()) == (".mov", clip.read_bytes())
         again = served.search(id=SHORT).json["job"]
-        assert served.ask("POST", "/watch", job=again).json["name"] in served.get("/watch").json["lists"]
+        assert (
+            served.ask("POST", "/watch", job=again).json["name"]
+            in served.get("/watch").json["lists"]
+        )
         assert served.uploads == []
     job = client.search(id=GONE, top=1).json["job"]
     for method, path, values, status in (
@@ -148,13 +171,17 @@ def test_a_search_says_why_and_becomes_a_watch_list(client: Client, collection: 
 
 
 def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> None:
-    """The answer has the sender's name and never the temporary one; a still picture is known by its suffix."""
+    """The answer has the sender's name and never the temporary one; a still picture is known by its
+    suffix."""
     clip = write_scenes(tmp_path / "<b>my clip.mp4", [500, 501, *LONG[25:31]])
     found = client.upload(clip, top=1, **{"from": 2}).json
     match = found["answer"]["matches"][0]
     assert found["query"] == match["query"] == "<b>my clip.mp4"
     assert match["reference"] == "in/long.mp4"
-    assert (match["segments"][0]["query_start_s"], match["segments"][0]["reference_start_s"]) == (2, 25)
+    assert (match["segments"][0]["query_start_s"], match["segments"][0]["reference_start_s"]) == (
+        2,
+        25,
+    )
     picture = tmp_path / "still.png"
     Image.fromarray(scene(LONG[7])).save(picture)
     assert names(client.upload(picture).json)[0] == "in/long.mp4"
@@ -162,7 +189,8 @@ def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> No
 
 
 def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """202 with the address of the job, which tells the end; a job can be asked for again, and ended."""
+    """202 with the address of the job, which tells the end; a job can be asked for again, and
+    ended."""
     monkeypatch.setattr("hapvr.serving.searches.ANSWER_WITHIN_S", 0)
     begun = client.ask("POST", "/search", body={"id": "in/long.mp4"})
     assert (begun.status, begun.headers["location"]) == (202, f"/jobs/{begun.json['job']}")
@@ -189,7 +217,9 @@ def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch)
     ],
     ids=str,
 )
-def test_bad_requests_get_a_sentence(client: Client, asked: dict[str, Any], status: int, said: str) -> None:
+def test_bad_requests_get_a_sentence(
+    client: Client, asked: dict[str, Any], status: int, said: str
+) -> None:
     """A status, a code, one line; no folder of this machine."""
     answer = client.search(**asked)
     assert (answer.status, set(answer.json)) == (status, {"error", "code"})
@@ -197,7 +227,9 @@ def test_bad_requests_get_a_sentence(client: Client, asked: dict[str, Any], stat
     assert "/folder/" not in answer.json["error"]
 
 
-def test_only_the_allowed_folders_are_read(collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_allowed_folders_are_read(
+    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HAPVR_ALLOWED_ROOTS holds for paths; whether a forbidden file exists is not told."""
     allowed = tmp_path / "allowed"
     clip = write_scenes(allowed / "clip.mp4", list(LONG[3:9]))
@@ -205,7 +237,12 @@ def test_only_the_allowed_folders_are_read(collection: Path, tmp_path: Path, mon
     monkeypatch.setenv("HAPVR_ALLOWED_ROOTS", str(allowed))
     with serving(copied(collection, tmp_path / "served")) as client:
         assert names(client.search(path=str(clip)).json)[0] == "in/long.mp4"
-        for path in (collection / "videos" / "short.mp4", allowed / "link.mp4", "/etc/passwd", "/absent/x.mp4"):
+        for path in (
+            collection / "videos" / "short.mp4",
+            allowed / "link.mp4",
+            "/etc/passwd",
+            "/absent/x.mp4",
+        ):
             refused = client.search(path=str(path))
             assert refused.status == 403
             assert "HAPVR_ALLOWED_ROOTS" in refused.json["error"]
@@ -214,15 +251,21 @@ def test_only_the_allowed_folders_are_read(collection: Path, tmp_path: Path, mon
 def test_marks_are_kept_respected_and_taken_back(client: Client) -> None:
     """A search and the groups leave out what is no match, until the mark is taken back."""
     for mark, there in (("not_a_match", False), ("match", True), (None, True)):
-        answer = client.ask("PATCH", "/pairs", body={"query": SHORT, "reference": COPY, "mark": mark})
+        answer = client.ask(
+            "PATCH", "/pairs", body={"query": SHORT, "reference": COPY, "mark": mark}
+        )
         assert (answer.status, answer.json["mark"]) == (200, mark)
         assert (COPY in names(client.search(id=SHORT).json)) is there
         assert bool(client.get("/duplicates", kind="copy").json["groups"]) is there
-        assert [row["verdict"] for row in client.get("/pairs").json["marks"]] == ([] if mark is None else [mark])
+        assert [row["verdict"] for row in client.get("/pairs").json["marks"]] == (
+            [] if mark is None else [mark]
+        )
         assert client.get("/pairs/matrix", query=SHORT, reference=COPY).json["mark"] == (mark or "")
 
 
-def test_nothing_is_shown_or_said_while_the_data_root_is_away(collection: Path, tmp_path: Path) -> None:
+def test_nothing_is_shown_or_said_while_the_data_root_is_away(
+    collection: Path, tmp_path: Path
+) -> None:
     """As with its drive: what is said would be lost."""
     project = copied(collection, tmp_path)
     place = Path(project.root.url)
@@ -238,7 +281,8 @@ def test_nothing_is_shown_or_said_while_the_data_root_is_away(collection: Path, 
 
 
 def test_the_matrix_shows_where_two_videos_are_alike(client: Client, tmp_path: Path) -> None:
-    """As numbers and as a picture, for an id and for an upload: bright where the same pictures are."""
+    """As numbers and as a picture, for an id and for an upload: bright where the same pictures
+    are."""
     found = client.get("/pairs/matrix", query=PART, reference="in/long.mp4").json
     values = np.asarray(found["values"])
     assert values.shape == (16, 40)
@@ -246,7 +290,9 @@ def test_the_matrix_shows_where_two_videos_are_alike(client: Client, tmp_path: P
     assert (np.diagonal(values[2:14, 10:22]) > 0.95).all()
     assert (np.delete(values, range(2, 14), axis=0) < found["threshold"]).all()
     job = client.upload(write_scenes(tmp_path / "clip.mp4", list(LONG[10:18]))).json["job"]
-    assert np.shape(client.get("/pairs/matrix", job=job, reference="in/long.mp4").json["values"]) == (8, 40)
+    assert np.shape(
+        client.get("/pairs/matrix", job=job, reference="in/long.mp4").json["values"]
+    ) == (8, 40)
     for query, status in (({"query": "in/absent.mp4"}, 404), ({"job": "absent"}, 404), ({}, 400)):
         assert client.get("/pairs/matrix", reference=PART, **query).status == status
 
@@ -272,5 +318,11 @@ def test_groups_and_pairs_are_filtered(client: Client) -> None:
     first = client.get("/duplicates", limit=1).json
     second = client.get("/duplicates", limit=1, offset=1).json
     assert first["groups"] + second["groups"] == found["groups"]
-    for values in ({"kind": "x"}, {"min_probability": 2}, {"min_probability": "nan"}, {"offset": -1}, {"limit": 0}):
+    for values in (
+        {"kind": "x"},
+        {"min_probability": 2},
+        {"min_probability": "nan"},
+        {"offset": -1},
+        {"limit": 0},
+    ):
         assert client.get("/duplicates", **values).status == 400, values

@@ -34,7 +34,9 @@ def written(folder: Path, *lines: str, mode: int = 0o600) -> Path:
     ],
     ids=str,
 )
-def test_a_wrong_token_file_is_refused(tmp_path: Path, lines: list[str], mode: int, said: str) -> None:
+def test_a_wrong_token_file_is_refused(
+    tmp_path: Path, lines: list[str], mode: int, said: str
+) -> None:
     """In one sentence, which does not show the line: it may be a token."""
     with pytest.raises(ConfigError) as refusal:
         read_tokens(written(tmp_path, *lines, mode=mode))
@@ -45,12 +47,27 @@ def test_a_wrong_token_file_is_refused(tmp_path: Path, lines: list[str], mode: i
 
 
 def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
-    """Nobody without a token; readers do not mark; a mark has the name of who made it. Probes and the page are for all."""
-    with serving(copied(collection, tmp_path), token_file=written(tmp_path, READ, "# comment", MARK)) as nobody:
+    """Nobody without a token; readers do not mark; a mark has the name of who made it. Probes and
+    the page are for all."""
+    with serving(
+        copied(collection, tmp_path), token_file=written(tmp_path, READ, "# comment", MARK)
+    ) as nobody:
         ben, anna = replace(nobody, token="r"), replace(nobody, token="m")
         marked = {"query": SHORT, "reference": COPY, "mark": "match"}
-        for client in (nobody, replace(nobody, token="x"), replace(nobody, token=sha256(b"r").hexdigest())):
-            for path in ("/index", "/videos", "/pairs", "/duplicates", "/metrics", f"/media/{SHORT}", "/jobs/x"):
+        for client in (
+            nobody,
+            replace(nobody, token="x"),
+            replace(nobody, token=sha256(b"r").hexdigest()),
+        ):
+            for path in (
+                "/index",
+                "/videos",
+                "/pairs",
+                "/duplicates",
+                "/metrics",
+                f"/media/{SHORT}",
+                "/jobs/x",
+            ):
                 refused = client.get(path)
                 assert (refused.status, refused.json["code"]) == (401, "no_token"), path
                 assert refused.headers["www-authenticate"] == "Bearer"
@@ -70,7 +87,11 @@ def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
         job = ben.search(id=SHORT, top=1).json
         (match,) = job["answer"]["matches"]
         assert (match["mark"], match["marked_by"]) == ("match", "anna")
-        head, row = ben.get(f"/jobs/{job['job']}/table", author="=ben", note='case 7, "a"').body.decode().splitlines()
+        head, row = (
+            ben.get(f"/jobs/{job['job']}/table", author="=ben", note='case 7, "a"')
+            .body.decode()
+            .splitlines()
+        )
         assert head.endswith("model,error,author,note")
         assert row.endswith(''',bundle-0,,'=ben,"case 7, ""a"""''')
         job = ben.search(id=SHORT, folder="elsewhere").json["job"]
@@ -78,5 +99,9 @@ def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
         ticket = ben.get("/index").json["ticket"]
         for shown in ("media", "thumbnails"):
             assert nobody.get(f"/{shown}/{SHORT}", ticket=ticket).status == 200
-        assert nobody.get("/videos", ticket=ticket).status == nobody.get(f"/media/{SHORT}", ticket="x").status == 401
+        assert (
+            nobody.get("/videos", ticket=ticket).status
+            == nobody.get(f"/media/{SHORT}", ticket="x").status
+            == 401
+        )
         assert nobody.get(f"/media/{SHORT}", ticket="").status == 401

@@ -18,7 +18,10 @@ from tests.conftest import make_data, small_settings, write_clip, write_settings
 
 def folder_settings(videos: Path, data_root: Path | str, **changes: Any) -> dict[str, Any]:
     """The whole chain on one folder of training videos, as small as it goes."""
-    settings = small_settings(videos, Path("unused")) | {"data_root": str(data_root), "shard_videos": 4}
+    settings = small_settings(videos, Path("unused")) | {
+        "data_root": str(data_root),
+        "shard_videos": 4,
+    }
     settings["sources"] = [{"kind": "folder", "name": "in", "path": str(videos)}]
     settings["whitening"] = {"dims": 8, "max_regions": 60}
     return settings | changes
@@ -38,16 +41,20 @@ def finished_project(folder: Path) -> None:
 
 
 def digests(root: Path) -> dict[str, str]:
-    """Relative path -> SHA-256 of every file below a data root, but for locks and the root's id, which is a random number."""
+    """Relative path -> SHA-256 of every file below a data root, but for locks and the root's id,
+    which is a random number."""
     files = [path for path in root.rglob("*") if path.is_file() and LOCKS_FOLDER not in path.parts]
-    sums = {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    sums = {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
     return {name: digest for name, digest in sums.items() if name != IDENTITY}
 
 
 @contextlib.contextmanager
 def small_disk(num_bytes: int) -> Iterator[None]:
-    """No file of this process and of those that it starts may grow beyond so many bytes, as on a disk that is full. They write
-    no bytecode, which would be cut and fail later."""
+    """No file of this process and of those that it starts may grow beyond so many bytes, as on a
+    disk that is full. They write no bytecode, which would be cut and fail later."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "dont_write_bytecode", True)

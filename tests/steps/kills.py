@@ -1,4 +1,5 @@
-"""Stages that are killed at any moment: processes of their own, forked from a server that has loaded their libraries."""
+"""Stages that are killed at any moment: processes of their own, forked from a server that has
+loaded their libraries."""
 
 import signal
 import time
@@ -34,7 +35,9 @@ def run(config: Path, stage: str) -> None:
         {"manifest": make_manifest, "whitening": make_whitening}[stage](project)
     else:
         for key in shard_keys(project.root):
-            {"videos": make_videos, "frames": make_frames, "features": make_features}[stage](project, key)
+            {"videos": make_videos, "frames": make_frames, "features": make_features}[stage](
+                project, key
+            )
 
 
 def start(config: Path, stage: str) -> BaseProcess:
@@ -70,8 +73,9 @@ def kill_often(
 ) -> None:
     """Start and kill a stage until KILLS kills came before its end, then let it end.
 
-    what: configuration and name of the stage to start next. kill: gets the process and the number of the try. after_end: is
-    called whenever the stage has come to its end, after KILLS_IN_A_ROW kills at the latest."""
+    what: configuration and name of the stage to start next. kill: gets the process and the number
+    of the try. after_end: is called whenever the stage has come to its end, after KILLS_IN_A_ROW
+    kills at the latest."""
     kills = number = 0
     while kills < KILLS:
         number += 1

@@ -10,8 +10,9 @@ import pytest
 
 @contextmanager
 def empty_bucket() -> Iterator[str]:
-    """The URL of a bucket; who the server is and who we are comes from the environment, as it does for users. All servers of a
-    process hold the same objects, so each bucket has a name of its own."""
+    """The URL of a bucket; who the server is and who we are comes from the environment, as it does
+    for users. All servers of a process hold the same objects, so each bucket has a name of its own.
+    """
     bucket = f"videos-{uuid.uuid4().hex}"
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
     server.start()

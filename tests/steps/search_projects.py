@@ -1,4 +1,5 @@
-"""Small collections that can be indexed and searched, by the real stages, and networks that stand for champions."""
+"""Small collections that can be indexed and searched, by the real stages, and networks that stand
+for champions."""
 
 import json
 import secrets
@@ -36,39 +37,53 @@ LONG = range(100, 140)
 """Pictures of long.mp4, a second each."""
 STEPS = [step / 100 for step in range(20)]
 SURE = fit_calibration(
-    [0.7 + step for step in STEPS] * 20, [0.1 + step for step in STEPS] * 80, source={}, frame_threshold=0.6
+    [0.7 + step for step in STEPS] * 20,
+    [0.1 + step for step in STEPS] * 80,
+    source={},
+    frame_threshold=0.6,
 )
-"""As if matches had similarities about 0.8, others about 0.2; the threshold of segments lies between."""
+"""As if matches had similarities about 0.8, others about 0.2; the threshold of segments lies
+between."""
 
 
 def write_collection(folder: Path) -> Path:
-    """long: 40 pictures; part: 12 of them within others; copy: those of short; others: their own."""
+    """long: 40 pictures; part: 12 of them within others; copy: those of short; others: their
+    own."""
     write_scenes(folder / "long.mp4", list(LONG))
     write_scenes(folder / "trips" / "part.mp4", [200, 201, *range(110, 122), 202, 203])
     write_scenes(folder / "short.mp4", list(range(300, 308)))
     write_scenes(folder / "trips" / "copy of short.mp4", list(range(300, 308)), fps=6)
     for number in range(5):
-        write_scenes(folder / f"other {number}.mp4", list(range(400 + 20 * number, 410 + 20 * number)))
+        write_scenes(
+            folder / f"other {number}.mp4", list(range(400 + 20 * number, 410 + 20 * number))
+        )
     return folder
 
 
 def evidence() -> EvidenceModel:
-    """As if matches had similarities about 0.8, others about 0.2, and up to three pictures with near hashes, and were found by
-    the whole picture, while runs of frames and votes were those of all."""
+    """As if matches had similarities about 0.8, others about 0.2, and up to three pictures with
+    near hashes, and were found by the whole picture, while runs of frames and votes were those of
+    all."""
     rng = numpy_rng(0, "evidence")
     is_match, searches = np.arange(20) % 4 == 0, []
     for _ in range(500):  # typical weights count for little then
         features = np.zeros((20, len(FEATURES)))
-        features[:, FEATURES.index("similarity")] = np.where(is_match, 0.8, 0.2) + rng.uniform(-0.1, 0.1, 20)
+        features[:, FEATURES.index("similarity")] = np.where(is_match, 0.8, 0.2) + rng.uniform(
+            -0.1, 0.1, 20
+        )
         features[:, FEATURES.index("num_pictures")] = np.log1p(is_match * rng.integers(4, size=20))
         features[:, FEATURES.index("whole_picture")] = rng.integers(2, size=20) | is_match
         searches.append((features[None], is_match))
-    return fit_evidence(searches, [f"video {number}" for number in range(500)], source={"benchmark": "made up"})
+    return fit_evidence(
+        searches, [f"video {number}" for number in range(500)], source={"benchmark": "made up"}
+    )
 
 
 def network_folder(folder: Path, *, seed: int = 0, settings: NetworkSettings | None = None) -> Path:
     """A similarity network of seeded weights, as `--model` takes it."""
-    network = SimilarityNetwork(settings or NetworkSettings(), dims=DIMS, generator=torch_rng(seed, "search"))
+    network = SimilarityNetwork(
+        settings or NetworkSettings(), dims=DIMS, generator=torch_rng(seed, "search")
+    )
     return save_network(network, folder / f"network-{seed}", metadata={})
 
 
@@ -81,7 +96,8 @@ def bundle_of(
     weighed: EvidenceModel | None = None,
     onnx: bool = False,
 ) -> Path:
-    """A bundle for the features of a project; without comparator, and seed 0 without attention, it needs no training."""
+    """A bundle for the features of a project; without comparator, and seed 0 without attention, it
+    needs no training."""
     settings = NetworkSettings(comparator=False, attention=seed > 0)
     place = network_folder(folder, seed=seed, settings=settings)
     backbone, whitening = load_backbone(project.config.backbone), load_whitening(project.root)
@@ -107,19 +123,24 @@ def bundle_of(
         onnx=record,
         onnx_folder=folder / "exported" if onnx else None,
     )
-    complete_bundle(bundle, evidence="not fitted" if fitted is None else weighed or evidence(), card="")
+    complete_bundle(
+        bundle, evidence="not fitted" if fitted is None else weighed or evidence(), card=""
+    )
     return bundle
 
 
 def with_real_weights(bundle: Path) -> Path:
     """The bundle, as if the weights of its backbone were not random."""
     file = bundle / SCORER_FILE
-    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"warning": ""}), encoding="utf-8")
+    file.write_text(
+        json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"warning": ""}), encoding="utf-8"
+    )
     return bundle
 
 
 def copied_project(small_project: Project, folder: Path, **search: object) -> Project:
-    """A project with the features of `small_project`, in a folder of its own. search: settings of that section."""
+    """A project with the features of `small_project`, in a folder of its own. search: settings of
+    that section."""
     source = small_project.root.local
     for stage in ("manifest", "videos", "frames", "whitening", "features"):
         shutil.copytree(source / stage, folder / "data" / stage)
@@ -139,12 +160,16 @@ def searchable_project(folder: Path) -> Project:
 
 
 def copied(made: Path, folder: Path, *, videos: bool = False, **settings: Any) -> Project:
-    """A project in `folder` with the data of `made`, which it may change; with `videos` those, too. settings: by dotted key,
-    e.g. `serving.max_bytes`."""
+    """A project in `folder` with the data of `made`, which it may change; with `videos` those, too.
+    settings: by dotted key, e.g. `serving.max_bytes`."""
     part = "" if videos else "data"
     shutil.copytree(made / part, folder / part, dirs_exist_ok=True)
     config = folder / "config.yaml"
-    text = (made / "config.yaml").read_text(encoding="utf-8").replace(str(made / part), str(folder / part))
+    text = (
+        (made / "config.yaml")
+        .read_text(encoding="utf-8")
+        .replace(str(made / part), str(folder / part))
+    )
     config.write_text(text, encoding="utf-8")
     project = Project.open(config, folder=folder, overrides=settings)
     for key in shard_keys(project.root) if videos else ():

@@ -15,22 +15,31 @@ from hapvr.train.loop import build_training
 from tests.conftest import CHECKOUT
 
 TABLES = yaml.safe_load((CHECKOUT / "configs" / "ablations.yaml").read_text(encoding="utf-8"))
-ROWS = {f"{table}-{title}": changes for table, rows in TABLES.items() for title, changes in rows.items()}
+ROWS = {
+    f"{table}-{title}": changes for table, rows in TABLES.items() for title, changes in rows.items()
+}
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_has_a_finite_loss_that_trains_the_network(row: str) -> None:
-    """Network and objective of the row's settings give a finite total, and gradients that are finite and not all zero."""
-    config = load_config(CHECKOUT / "configs" / "paper.yaml", overrides={"features.pooled": True, **ROWS[row]})
+    """Network and objective of the row's settings give a finite total, and gradients that are
+    finite and not all zero."""
+    config = load_config(
+        CHECKOUT / "configs" / "paper.yaml", overrides={"features.pooled": True, **ROWS[row]}
+    )
     network = build_network(config.train.network, dims=8, seed=0, extras_dims=12)
     regions = F.normalize(torch.randn(6, 8, 9, 8, generator=torch_rng(0, "regions")), dim=-1)
     if network.needs_extras:
         pooled = F.normalize(torch.randn(6, 8, 12, generator=torch_rng(0, "pooled")), dim=-1)
-        regions = join_extras(regions, pooled, torch.rand(6, 8, generator=torch_rng(0, "magnitude")) * 80)
+        regions = join_extras(
+            regions, pooled, torch.rand(6, 8, generator=torch_rng(0, "magnitude")) * 80
+        )
     labels = video_pair_labels([{name} for name in "aabbcc"])
     pairs = (labels > 0).nonzero()
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))
-    frame_labels = torch.stack([pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()])
+    frame_labels = torch.stack(
+        [pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()]
+    )
     training = build_training(config.train, network, num_videos=100_000, batch_videos=3)
     batch = Batch(
         regions=regions,

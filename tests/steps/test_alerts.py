@@ -1,4 +1,5 @@
-"""The outbox against a real HTTP server: nothing is lost, nothing is posted twice, nothing goes where nobody said."""
+"""The outbox against a real HTTP server: nothing is lost, nothing is posted twice, nothing goes
+where nobody said."""
 
 import os
 import signal
@@ -22,7 +23,8 @@ from tests.conftest import CHECKOUT, small_settings, write_settings
 
 
 class Receiver:
-    """A webhook on this machine that remembers what it got. answers: status by number of the request; 200 after them."""
+    """A webhook on this machine that remembers what it got. answers: status by number of the
+    request; 200 after them."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, str]] = []
@@ -35,7 +37,11 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                status = receiver.answers[len(receiver.got)] if len(receiver.got) < len(receiver.answers) else 200
+                status = (
+                    receiver.answers[len(receiver.got)]
+                    if len(receiver.got) < len(receiver.answers)
+                    else 200
+                )
                 receiver.got.append((self.headers["Idempotency-Key"], body))
                 receiver.signatures.append(self.headers["X-Hapvr-Signature-256"])
                 time.sleep(receiver.wait_s)
@@ -73,7 +79,9 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def watching(receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Project]:
+def watching(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Project]:
     """A project that posts to the receiver; given: other constants of the module."""
 
     def opened(**constants: float) -> Project:
@@ -81,13 +89,18 @@ def watching(receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             monkeypatch.setattr(alerts, name, value)
         settings = small_settings(tmp_path, tmp_path / "data")
         webhook = {"url": f"http://127.0.0.1:{receiver.port}/hook"}
-        settings["watch"] = {"lists": [{"name": "leaked", "path": str(tmp_path)}], "webhook": webhook}
+        settings["watch"] = {
+            "lists": [{"name": "leaked", "path": str(tmp_path)}],
+            "webhook": webhook,
+        }
         return Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
 
     return opened
 
 
-def test_a_message_goes_out_once_for_ever(watching: Callable[..., Project], receiver: Receiver) -> None:
+def test_a_message_goes_out_once_for_ever(
+    watching: Callable[..., Project], receiver: Receiver
+) -> None:
     """In the order in which they came; an id that was ever put is passed over."""
     project = watching()
     outbox = AlertOutbox(project.root)
@@ -102,7 +115,8 @@ def test_a_message_goes_out_once_for_ever(watching: Callable[..., Project], rece
 
 
 def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Project]) -> None:
-    """Only of one that is damaged it is said that it may be removed: without it, everything is posted again."""
+    """Only of one that is damaged it is said that it may be removed: without it, everything is
+    posted again."""
     root = watching(BUSY_S=0.1).root
     outbox, path = AlertOutbox(root), root.local_path(alerts.OUTBOX_PLACE)
     outbox.put({"one": "{}"})
@@ -122,7 +136,9 @@ def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Pr
         outbox.check()
 
 
-def test_what_is_refused_comes_after_the_others(watching: Callable[..., Project], receiver: Receiver) -> None:
+def test_what_is_refused_comes_after_the_others(
+    watching: Callable[..., Project], receiver: Receiver
+) -> None:
     """The first failure stops a delivery; the next one begins with what was tried least."""
     project = watching()
     AlertOutbox(project.root).put({"one": "{}", "two": "{}"})
@@ -134,7 +150,9 @@ def test_what_is_refused_comes_after_the_others(watching: Callable[..., Project]
     assert receiver.ids == ["one", "two", "one"]
 
 
-def test_an_answer_that_does_not_end_holds_nothing(watching: Callable[..., Project], receiver: Receiver) -> None:
+def test_an_answer_that_does_not_end_holds_nothing(
+    watching: Callable[..., Project], receiver: Receiver
+) -> None:
     """Byte by byte: the whole exchange has one deadline, and the message goes out later."""
     project = watching(TIMEOUT_S=0.5)
     AlertOutbox(project.root).put({"one": "{}"})
@@ -171,7 +189,8 @@ while deliver_alerts(project).waiting:
 def test_kills_lose_nothing_and_repeat_at_most_what_was_under_way(
     watching: Callable[..., Project], receiver: Receiver
 ) -> None:
-    """kill -9 at three moments: every event arrives; only the one that was under way at a kill comes again, under its key."""
+    """kill -9 at three moments: every event arrives; only the one that was under way at a kill
+    comes again, under its key."""
     project = watching()
     receiver.wait_s = 0.05
     kills = 3

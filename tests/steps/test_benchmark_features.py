@@ -1,4 +1,5 @@
-"""A benchmark's videos in the store: ingested by one line of configuration, found under the benchmark's own ids."""
+"""A benchmark's videos in the store: ingested by one line of configuration, found under the
+benchmark's own ids."""
 
 from pathlib import Path
 
@@ -10,7 +11,12 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import Shard, frame_columns, index_row
 from hapvr.provenance import Provenance
-from hapvr.steps.benchmark_features import BenchmarkFeatures, background_features, shards_with_features, stored_ids
+from hapvr.steps.benchmark_features import (
+    BenchmarkFeatures,
+    background_features,
+    shards_with_features,
+    stored_ids,
+)
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from tests.conftest import small_settings, write_settings
@@ -27,13 +33,21 @@ def write_shard(root: DataRoot, key: str, video_ids: list[str]) -> None:
     shard = Shard(root, STAGE, key)
     with shard.write_data(fields(num_regions=2, dims=4)) as write:
         for number, video_id in enumerate(video_ids):
-            write(frame_columns(video_id, [0.0, 1.0, 2.0], [0, 0, 0], torch.full((3, 2, 4), float(number)).numpy()))
+            write(
+                frame_columns(
+                    video_id,
+                    [0.0, 1.0, 2.0],
+                    [0, 0, 0],
+                    torch.full((3, 2, 4), float(number)).numpy(),
+                )
+            )
     provenance = Provenance(STAGE, {"made": "by hand"})
     shard.write_index([index_row(video_id, 3) for video_id in video_ids], provenance=provenance)
 
 
 def test_one_line_ingests_a_benchmark(tmp_path: Path) -> None:
-    """Every query and database video of FIVR-5K becomes a row to download, in shards of the usual size."""
+    """Every query and database video of FIVR-5K becomes a row to download, in shards of the usual
+    size."""
     source = {"kind": "benchmark", "name": "fivr-5k"}
     result = make_manifest(project_of(tmp_path, source, shard_videos=512))
     definition = load_definition("fivr-5k")
@@ -45,7 +59,8 @@ def test_one_line_ingests_a_benchmark(tmp_path: Path) -> None:
 
 
 def test_stored_ids_of_every_way_into_the_store() -> None:
-    """Imported, fetched, and read from a folder; the source of the benchmark's name wins over others."""
+    """Imported, fetched, and read from a folder; the source of the benchmark's name wins over
+    others."""
     definition = load_definition("fivr-5k")
     imported, fetched, from_folder, twice = definition.video_ids[:4]
     stored = [
@@ -76,7 +91,9 @@ def test_benchmark_features_are_read_by_the_benchmarks_ids(tmp_path: Path) -> No
     assert keys == ["fivr-5k-00000"]
     features = BenchmarkFeatures(root, keys, definition)
     assert features.available() == {first, second}
-    found = {video: float(values[0, 0, 0]) for video, values in features.read([second, first, "gone"])}
+    found = {
+        video: float(values[0, 0, 0]) for video, values in features.read([second, first, "gone"])
+    }
     assert found == {first: 0.0, second: 2.0}
     write_shard(root, "train-00001", ["train/b.mp4"])
     others, background = background_features(root, definition, "train")

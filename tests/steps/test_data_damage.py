@@ -34,12 +34,18 @@ def project(finished: Path, tmp_path: Path) -> Project:
 def files(project: Project) -> list[Path]:
     """Every file that a stage wrote, relative to the data root."""
     root = Path(project.root.url)
-    return sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file() and ".locks" not in path.parts)
+    return sorted(
+        path.relative_to(root)
+        for path in root.rglob("*")
+        if path.is_file() and ".locks" not in path.parts
+    )
 
 
-def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Project, finished: Path, call: Call) -> None:
-    """One flipped bit in the middle of each data file: `hapvr verify` names each and exits with 1; with --repair it makes the
-    bytes of before, and the next call exits with 0."""
+def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(
+    project: Project, finished: Path, call: Call
+) -> None:
+    """One flipped bit in the middle of each data file: `hapvr verify` names each and exits with 1;
+    with --repair it makes the bytes of before, and the next call exits with 0."""
     verify = ("verify", "--config", project.folder / "config.yaml")
     root = Path(project.root.url)
     assert {check.state for check in verify_root(project.root)} == {"ok"}
@@ -60,7 +66,8 @@ def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(project: Projec
 
 
 def test_damaged_rows_are_not_taken_over(project: Project) -> None:
-    """A bit that flipped in stored features is not copied under a new digest when another video changes."""
+    """A bit that flipped in stored features is not copied under a new digest when another video
+    changes."""
     path = Path(project.root.url) / f"features/{KEY}/data.parquet"
     data = bytearray(path.read_bytes())
     data[len(data) // 4] ^= 1
@@ -75,5 +82,7 @@ def test_damaged_rows_are_not_taken_over(project: Project) -> None:
         assert make_features(project, KEY).done
     assert project.root.sha256(index.data_name) == index.read().data_sha256
     path.write_bytes(data[:-100])
-    with pytest.raises(DamagedError, match=rf"features/{KEY}/data\.parquet .* has \d+ bytes, \d+ were written"):
+    with pytest.raises(
+        DamagedError, match=rf"features/{KEY}/data\.parquet .* has \d+ bytes, \d+ were written"
+    ):
         FeatureStore(project.root, [KEY])

@@ -1,4 +1,5 @@
-"""The stage `videos` on lists of URLs: statuses, retries of what may pass, threads, availability."""
+"""The stage `videos` on lists of URLs: statuses, retries of what may pass, threads,
+availability."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,13 +42,23 @@ def statuses(project: Project) -> list[str]:
     return project.shard("videos", KEY).index()["status"].to_list()
 
 
-NAMES = ["a.mp4", "404/gone.mp4", "403/no.mp4", "flaky.mp4", "page.html", "429/busy.mp4", "moved.mp4", "longer.mp4"]
+NAMES = [
+    "a.mp4",
+    "404/gone.mp4",
+    "403/no.mp4",
+    "flaky.mp4",
+    "page.html",
+    "429/busy.mp4",
+    "moved.mp4",
+    "longer.mp4",
+]
 FOUND = ["ok", "unavailable", "unavailable", "failed", "not_video", "failed", "ok", "failed"]
 
 
 @pytest.mark.slow
 def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path) -> None:
-    """A finished shard asks for nothing; a retry asks for failed videos alone and leaves the other rows as they are."""
+    """A finished shard asks for nothing; a retry asks for failed videos alone and leaves the other
+    rows as they are."""
     project = web_project(tmp_path, site, NAMES)
     site.failures = 1
     assert make_videos(project, KEY).num_ok == 2
@@ -58,10 +69,14 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
     assert site.requests == []
 
     (tmp_path / "list.csv").write_text(f"video_id,url\n3,{site.address}/other.mp4\n")
-    with pytest.warns(UserWarning, match="1 ids have other addresses now, e.g. web/3, and keep the old ones"):
+    with pytest.warns(
+        UserWarning, match="1 ids have other addresses now, e.g. web/3, and keep the old ones"
+    ):
         make_manifest(project)
     (tmp_path / "list.csv").write_text("url\nfile.mp4\n")
-    with pytest.warns(UserWarning, match="row 1: .* got 'file.mp4'. Correct that, or take it out of the sources"):
+    with pytest.warns(
+        UserWarning, match="row 1: .* got 'file.mp4'. Correct that, or take it out of the sources"
+    ):
         make_manifest(project)
     failed = {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
     make_videos(project, KEY, retry_failed=True, retry_gone=False)

@@ -1,4 +1,5 @@
-"""kill -9 at any moment of any data stage: the next run ends in the bytes of a run that nobody disturbed."""
+"""kill -9 at any moment of any data stage: the next run ends in the bytes of a run that nobody
+disturbed."""
 
 import os
 import random
@@ -59,7 +60,9 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     served = write_clip(folder / "served.mp4", seed=99, seconds=2).read_bytes()
     with serve(served) as site:
         settings = folder_settings(folder / "clips", folder / "data", shard_videos=2)
-        (folder / "list.csv").write_text("url\n" + "".join(f"{site.address}/{name}.mp4\n" for name in "ab"))
+        (folder / "list.csv").write_text(
+            "url\n" + "".join(f"{site.address}/{name}.mp4\n" for name in "ab")
+        )
         settings["sources"] += [{"kind": "list", "name": "web", "path": str(folder / "list.csv")}]
         config = write_settings(folder / "config.yaml", settings)
         made = Stages(config, folder / "data", {}, {})
@@ -71,12 +74,17 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
 
 def content(root: Path, stage: str) -> dict[str, str]:
     """Digests of what a stage wrote."""
-    return {name: digest for name, digest in digests(root).items() if name.split("/")[0] in FOLDERS[stage]}
+    return {
+        name: digest
+        for name, digest in digests(root).items()
+        if name.split("/")[0] in FOLDERS[stage]
+    }
 
 
 @pytest.mark.parametrize("stage", ["manifest", "videos", "whitening", "features"])
 def test_a_killed_stage_ends_in_the_same_bytes(stages: Stages, stage: str) -> None:
-    """Kills at random times and at random changes of the files; whenever a run gets to its end, the bytes are right."""
+    """Kills at random times and at random changes of the files; whenever a run gets to its end, the
+    bytes are right."""
     rng = random.Random(stage)
     assert stages.calm[stage]
     clear(stages, stage)
@@ -85,7 +93,9 @@ def test_a_killed_stage_ends_in_the_same_bytes(stages: Stages, stage: str) -> No
     def kill(process: BaseProcess, number: int) -> None:
         nonlocal most_changes
         if number % 2:
-            most_changes = max(2, kill_at_change(stages, stage, process, rng.randint(1, most_changes)))
+            most_changes = max(
+                2, kill_at_change(stages, stage, process, rng.randint(1, most_changes))
+            )
         else:
             kill_after(process, rng.uniform(0, stages.seconds[stage]))
 
@@ -97,13 +107,15 @@ def test_a_killed_stage_ends_in_the_same_bytes(stages: Stages, stage: str) -> No
 
 
 def clear(stages: Stages, stage: str) -> None:
-    """Take away what a stage wrote, as if it had never run; files whose manifest is lost would be refused."""
+    """Take away what a stage wrote, as if it had never run; files whose manifest is lost would be
+    refused."""
     for name in (*FOLDERS[stage], *["videos"] * (stage == "manifest")):
         shutil.rmtree(stages.root / name, ignore_errors=True)
 
 
 def kill_at_change(stages: Stages, stage: str, process: BaseProcess, wanted: int) -> int:
-    """Kill the process when the stage's files have changed `wanted` times, if it has not ended; returns the changes seen."""
+    """Kill the process when the stage's files have changed `wanted` times, if it has not ended;
+    returns the changes seen."""
     before, seen = stages.listing(stage), 0
     while seen < wanted and process.is_alive():
         time.sleep(0.002)

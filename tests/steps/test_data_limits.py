@@ -30,31 +30,45 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_a_full_disk_loses_nothing(project: Project, tmp_path: Path) -> None:
-    """The stage fails with what to do, what was there stays readable, and a later run ends as if nothing had happened."""
+    """The stage fails with what to do, what was there stays readable, and a later run ends as if
+    nothing had happened."""
     make_frames(project, "in-00000")
     calm = digests(tmp_path / "data")
     write_clip(tmp_path / "in" / "0.mp4", seed=7, seconds=3)
     make_videos(project, "in-00000")
     before = digests(tmp_path / "data")
-    with small_disk(4000), pytest.raises(DataError, match=r"cannot write frames/in-00000/data.parquet .* Free space"):
+    with (
+        small_disk(4000),
+        pytest.raises(DataError, match=r"cannot write frames/in-00000/data.parquet .* Free space"),
+    ):
         make_frames(project, "in-00000")
     assert digests(tmp_path / "data") == before
     assert make_frames(project, "in-00000").num_ok == 2
-    assert digests(tmp_path / "data")["frames/in-00000/data.parquet"] != calm["frames/in-00000/data.parquet"]
+    assert (
+        digests(tmp_path / "data")["frames/in-00000/data.parquet"]
+        != calm["frames/in-00000/data.parquet"]
+    )
 
 
 def test_locks(tmp_path: Path) -> None:
-    """A second process waits for the first, and says so; that of a killed process, its time years ahead, holds nobody."""
+    """A second process waits for the first, and says so; that of a killed process, its time years
+    ahead, holds nobody."""
     code = (
         "import sys, time\nfrom hapvr.data.filesystem import DataRoot\n"
-        "with DataRoot(sys.argv[1]).lock('features/in-00000'):\n    print('held', flush=True)\n    time.sleep(600)"
+        "with DataRoot(sys.argv[1]).lock('features/in-00000'):\n    print('held', "
+        "flush=True)\n    time.sleep(600)"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(CHECKOUT)})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(CHECKOUT)}
+    )
     assert process.stdout.readline() == b"held\n"
     threading.Timer(0.3, process.kill).start()
     lock = DataRoot(tmp_path).lock("features/in-00000")
-    with pytest.warns(UserWarning, match="features/in-00000 is being made by another process"), lock:
+    with (
+        pytest.warns(UserWarning, match="features/in-00000 is being made by another process"),
+        lock,
+    ):
         assert process.wait() < 0
     (left,) = (tmp_path / ".locks").iterdir()
     os.utime(left, (4e9, 4e9))

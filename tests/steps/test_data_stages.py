@@ -32,7 +32,9 @@ def training_shards(project: Project) -> list[str]:
     return manifest.filter(pl.col("split") == "train")["shard"].unique().sort().to_list()
 
 
-def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small_project: Project) -> None:
+def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(
+    small_project: Project,
+) -> None:
     """Rows of both stages agree, and drawing a video's views again gives the same bytes."""
     key = training_shards(small_project)[0]
     views = ViewFile(small_project.shard(VIEWS_STAGE, key))
@@ -42,7 +44,10 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(small
     plans = plan_cached_views(file.video_ids, small_project.config.views)[video_id]
     size_px = small_project.config.backbone.crop_px
     config = small_project.config.views
-    drawers = (ViewDrawer(lambda one: file.read(one).jpegs, config=config, size_px=size_px) for _ in range(2))
+    drawers = (
+        ViewDrawer(lambda one: file.read(one).jpegs, config=config, size_px=size_px)
+        for _ in range(2)
+    )
     first, second = ([drawer.draw(plan) for plan in plans] for drawer in drawers)
     assert [plan.donor_id for plan in plans] == views.donors[video_id]
     assert [plan.strength for plan in plans] == ["weak", "strong", "strong"]
@@ -74,7 +79,8 @@ def test_what_is_lost_or_away_is_neither_written_over_nor_given_up(tmp_path: Pat
 
 
 def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> None:
-    """A drive is away also where one of its videos was moved to another folder; what is new elsewhere is taken."""
+    """A drive is away also where one of its videos was moved to another folder; what is new
+    elsewhere is taken."""
     usb, other = tmp_path / "usb", tmp_path / "other"
     for number, folder in enumerate((usb, usb, other)):
         write_clip(folder / f"{number}.mp4", seed=number, seconds=0.5)
@@ -88,7 +94,9 @@ def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> 
     def forgotten() -> None:
         forget(project, plan_forgetting(project, [], offline="usb"))
 
-    for number, change in enumerate((lambda: usb.rename(tmp_path / "away"), forgotten, usb.mkdir), 3):
+    for number, change in enumerate(
+        (lambda: usb.rename(tmp_path / "away"), forgotten, usb.mkdir), 3
+    ):
         assert is_away(project, "usb") == (number == 4)
         change()
         write_clip(other / f"{number}.mp4", seed=number, seconds=0.5)
@@ -97,7 +105,8 @@ def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> 
 
 
 def test_only_what_changed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later clip gets a shard of its own; a touched one is not decoded; other bytes are, once they were looked into."""
+    """A later clip gets a shard of its own; a touched one is not decoded; other bytes are, once
+    they were looked into."""
     folder = tmp_path / "in"
     clips = [write_clip(folder / f"{number}.mp4", seed=number, seconds=1) for number in range(2)]
     project = open_project(tmp_path, folder_settings(folder, tmp_path / "data"))
@@ -151,7 +160,9 @@ def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> No
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
     Path(os.fsdecode(os.fsencode(plain.parent) + b"/\xff\n.mp4")).write_text("no video")
-    project = open_project(tmp_path, folder_settings(plain.parent, tmp_path / "data", shard_videos=100))
+    project = open_project(
+        tmp_path, folder_settings(plain.parent, tmp_path / "data", shard_videos=100)
+    )
     make_manifest(project)
     make_videos(project, "in-00000")
     make_frames(project, "in-00000")

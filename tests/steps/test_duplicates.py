@@ -56,12 +56,20 @@ def kinds(project: Project) -> dict[tuple[str, str], str]:
 
 
 def test_pairs_have_their_kind(project: Project) -> None:
-    """A re-encoded file is a copy, an excerpt within other footage is an overlap; strangers are no pair."""
+    """A re-encoded file is a copy, an excerpt within other footage is an overlap; strangers are no
+    pair."""
     found = kinds(project)
-    copy, overlap = ("in/short.mp4", "in/trips/copy of short.mp4"), ("in/long.mp4", "in/trips/part.mp4")
+    copy, overlap = (
+        ("in/short.mp4", "in/trips/copy of short.mp4"),
+        ("in/long.mp4", "in/trips/part.mp4"),
+    )
     assert found == {copy: "copy", overlap: "overlap"}
     searcher = Searcher.open(project)
-    (part,) = [one for one in duplicate_pairs(project, searcher, min_probability=LIKELY) if one.kind == "overlap"]
+    (part,) = [
+        one
+        for one in duplicate_pairs(project, searcher, min_probability=LIKELY)
+        if one.kind == "overlap"
+    ]
     assert (part.first_start_s, part.second_start_s) == (10, 2)
     assert part.second_covered == pytest.approx(12 / 16, abs=0.02)
     assert part.first_covered == pytest.approx(12 / 40, abs=0.02)
@@ -70,7 +78,10 @@ def test_pairs_have_their_kind(project: Project) -> None:
 def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
     """No copy is named by a model with random weights, but one is by the same model with others."""
     members = make_duplicate_groups(project, Searcher.open(project))
-    assert sorted(member.video_id for member in members) == ["in/short.mp4", "in/trips/copy of short.mp4"]
+    assert sorted(member.video_id for member in members) == [
+        "in/short.mp4",
+        "in/trips/copy of short.mp4",
+    ]
     assert {(member.keep, member.reason) for member in members} == {(False, RANDOM_WEIGHTS)}
     prior = Searcher.open(project).prior
     project.root.delete(GROUPS_PLACE)
@@ -81,13 +92,18 @@ def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
     assert copies == pytest.approx(4 / 9, abs=0.01)
     assert prior == pytest.approx((1 + copies) * alone.prior)
     bundle = shutil.copytree(Searcher.open(project).model, project.folder / "bundle")
-    members = make_duplicate_groups(project, Searcher.open(project, model=str(with_real_weights(bundle))))
+    members = make_duplicate_groups(
+        project, Searcher.open(project, model=str(with_real_weights(bundle)))
+    )
     stored = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
     assert (stored["keep"].sum(), stored["group"].n_unique()) == (1, 1)
     assert all(Path(path).is_file() for path in stored["path"])
     kept = next(Path(row["path"]) for row in stored.rows(named=True) if row["keep"])
     away = kept.rename(project.folder / "away.mp4")  # nobody deletes the other one by this
-    assert {one.reason for one in make_duplicate_groups(project, Searcher.open(project, model=str(bundle)))} == {AWAY}
+    assert {
+        one.reason
+        for one in make_duplicate_groups(project, Searcher.open(project, model=str(bundle)))
+    } == {AWAY}
     away.rename(kept)
 
 
@@ -112,14 +128,17 @@ def grown(project: Project, searchable: Path, tmp_path_factory: pytest.TempPathF
 
 
 def test_only_what_is_new_is_looked_through(grown: Project, tmp_path: Path) -> None:
-    """A new shard alone is searched, and finds the older videos; where one of them cannot be read, nothing is stored."""
+    """A new shard alone is searched, and finds the older videos; where one of them cannot be read,
+    nothing is stored."""
     found = kinds(grown)
     assert found["in/short.mp4", "in/z new excerpt.mp4"] == "contained"
     assert found["in/other 1.mp4", "in/z same bytes.mp4"] == "copy"
     assert found["in/short.mp4", "in/trips/copy of short.mp4"] == "copy"
     project = copied(grown.folder, tmp_path, **MINIMUM)
     searcher = Searcher.open(project)
-    new, old = (searcher.collection.shard_of[f"in/{name}.mp4"] for name in ("z new excerpt", "short"))
+    new, old = (
+        searcher.collection.shard_of[f"in/{name}.mp4"] for name in ("z new excerpt", "short")
+    )
     project.root.delete(rows_place(PAIRS_STAGE, new))
     project.root.local_path(f"features/{old}/data.parquet").write_bytes(b"")
     with pytest.raises(DataError, match="no pairs of the shard"):
@@ -127,7 +146,9 @@ def test_only_what_is_new_is_looked_through(grown: Project, tmp_path: Path) -> N
     assert not project.root.exists(rows_place(PAIRS_STAGE, new))
 
 
-def test_a_file_of_other_bytes_keeps_its_pairs(grown: Project, searchable: Path, tmp_path: Path) -> None:
+def test_a_file_of_other_bytes_keeps_its_pairs(
+    grown: Project, searchable: Path, tmp_path: Path
+) -> None:
     """As after an edit of its tags, of which neither features nor index know."""
     project = copied(grown.folder, tmp_path, videos=True, **MINIMUM)
     before, opened = kinds(project), Searcher.open(project)
@@ -161,7 +182,9 @@ def test_a_part_of_the_data_that_is_older_than_the_rest_gives_no_wrong_answer(
     stored.rename(tmp_path / "after")
     shutil.copytree(old, stored)
     searcher = Searcher.open(project)
-    asked = Path("videos/short.mp4") if stage == "search" else video  # what it showed, and what it shows
+    asked = (
+        Path("videos/short.mp4") if stage == "search" else video
+    )  # what it showed, and what it shows
     answer = searcher.search(tmp_path / asked)
     found = {one.reference: one for one in answer.matches}.get("in/z new excerpt.mp4")
     assert found is None
@@ -172,34 +195,53 @@ def test_a_part_of_the_data_that_is_older_than_the_rest_gives_no_wrong_answer(
         assert "in/z new excerpt.mp4" not in {one.video_id for one in groups}
 
 
-def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(grown: Project, tmp_path: Path) -> None:
-    """--between wants a video of each part. Without a calibration files of the same bytes are groups, with one line on why
-    there is nothing else."""
+def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(
+    grown: Project, tmp_path: Path
+) -> None:
+    """--between wants a video of each part. Without a calibration files of the same bytes are
+    groups, with one line on why there is nothing else."""
 
     def told(*options: object) -> dict[str, Any]:
-        given = ["--config", grown.folder / "config.yaml", "--set", f"search.min_duplicate_probability={LIKELY}"]
+        given = [
+            "--config",
+            grown.folder / "config.yaml",
+            "--set",
+            f"search.min_duplicate_probability={LIKELY}",
+        ]
         done = CliRunner().invoke(app, ["duplicates", "--json", *map(str, (*given, *options))])
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
     found = told("--pairs", "--between", "in/z", "in/s")["pairs"]
-    assert [(row["first"], row["second"]) for row in found] == [("in/short.mp4", "in/z new excerpt.mp4")]
+    assert [(row["first"], row["second"]) for row in found] == [
+        ("in/short.mp4", "in/z new excerpt.mp4")
+    ]
     tasks = tmp_path / "groups.label-studio.json"
-    members = told("--between", "in/other", "in/z", "--plan", tmp_path / "plan.json", "--out", tasks)["groups"]
-    assert {task["data"]["second"] for task in json.loads(tasks.read_text())} < {row["video_id"] for row in members}
+    members = told(
+        "--between", "in/other", "in/z", "--plan", tmp_path / "plan.json", "--out", tasks
+    )["groups"]
+    assert {task["data"]["second"] for task in json.loads(tasks.read_text())} < {
+        row["video_id"] for row in members
+    }
     assert {row["video_id"] for row in members} == {"in/other 1.mp4", "in/z same bytes.mp4"}
     assert [row["keep"] for row in members] == [True, False]
-    assert [row["action"] for row in json.loads((tmp_path / "plan.json").read_text())] == ["keep", "link"]
+    assert [row["action"] for row in json.loads((tmp_path / "plan.json").read_text())] == [
+        "keep",
+        "link",
+    ]
     shutil.rmtree(grown.root.local_path("duplicate_pairs"))
     answer = told("--model", bundle_of(grown, tmp_path, fitted=None))
-    groups, known = ([(row["video_id"], row["keep"]) for row in rows] for rows in (answer["groups"], members))
+    groups, known = (
+        [(row["video_id"], row["keep"]) for row in rows] for rows in (answer["groups"], members)
+    )
     assert groups == known
     assert f"only files of the same bytes are listed; {UNSURE}" in answer["warnings"]
     make_all(grown)
 
 
 def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
-    """No match: no pair, no common group. A match that no search found is listed. Taken back: as before."""
+    """No match: no pair, no common group. A match that no search found is listed. Taken back: as
+    before."""
     searcher = Searcher.open(grown)
 
     def grouped() -> list[str]:
@@ -209,13 +251,19 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
 
     before = grouped()
     assert before == [
-        "in/other 1.mp4", "in/short.mp4", "in/trips/copy of short.mp4", "in/z same bytes.mp4",
-    ]  # fmt: skip
+        "in/other 1.mp4",
+        "in/short.mp4",
+        "in/trips/copy of short.mp4",
+        "in/z same bytes.mp4",
+    ]
     copies = ("in/short.mp4", "in/trips/copy of short.mp4")
     mark(grown.root, *copies, "not_a_match")
     mark(grown.root, "in/short.mp4", "in/other 0.mp4", "match")
     assert grouped() == ["in/other 1.mp4", "in/z same bytes.mp4"]
-    found = {(pair.first, pair.second): pair for pair in duplicate_pairs(grown, searcher, min_probability=0.9)}
+    found = {
+        (pair.first, pair.second): pair
+        for pair in duplicate_pairs(grown, searcher, min_probability=0.9)
+    }
     assert copies not in found
     told = found["in/other 0.mp4", "in/short.mp4"]
     assert (told.kind, told.mark) == ("same_incident", "match")
@@ -227,13 +275,16 @@ def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
 
 
 def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Path) -> None:
-    """Pairs of the model before do not count; its index that comes back asks for them under another name."""
+    """Pairs of the model before do not count; its index that comes back asks for them under another
+    name."""
     assert outdated_pairs(grown) == {}
     assert set(kinds(grown).values()) == {"copy", "overlap", "contained"}
     first = Searcher.open(grown).current.model
     update_index(grown, search_model(grown, str(bundle_of(grown, tmp_path, seed=1))))
     assert list(outdated_pairs(grown)) == Searcher.open(grown).collection.shards()
-    assert kinds(grown) == {("in/other 1.mp4", "in/z same bytes.mp4"): "copy"}  # equal bytes need no model
+    assert kinds(grown) == {
+        ("in/other 1.mp4", "in/z same bytes.mp4"): "copy"
+    }  # equal bytes need no model
     assert all(make_all(grown))
     assert outdated_pairs(grown) == {}
     update_index(grown, search_model(grown, first))
@@ -241,11 +292,14 @@ def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Pat
 
 
 def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
-    """The file of another shard's pair shows something else now: its shard alone is searched again, and the pair is gone."""
+    """The file of another shard's pair shows something else now: its shard alone is searched again,
+    and the pair is gone."""
     make_all(grown)
     pair = ("in/short.mp4", "in/z new excerpt.mp4")
     searcher = Searcher.open(grown)
-    theirs = grown.root.local_path(rows_place(PAIRS_STAGE, searcher.collection.shard_of["in/short.mp4"]))
+    theirs = grown.root.local_path(
+        rows_place(PAIRS_STAGE, searcher.collection.shard_of["in/short.mp4"])
+    )
     assert pair in pl.read_parquet(theirs).select("first", "second").rows()
     assert pair in kinds(grown)
     write_scenes(grown.folder / "videos" / "z new excerpt.mp4", list(range(700, 706)))

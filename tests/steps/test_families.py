@@ -1,4 +1,5 @@
-"""Each family goes through the whole chain: trained, evaluated, registered, scored with, searched with."""
+"""Each family goes through the whole chain: trained, evaluated, registered, scored with, searched
+with."""
 
 import pytest
 
@@ -17,13 +18,16 @@ from tests.train.runs import run as train
 
 @pytest.mark.slow
 def test_families_go_through_the_chain(pooled_project: Project) -> None:
-    """A pair of files has a similarity, the same file one of nearly 1, and a file of the collection finds itself."""
+    """A pair of files has a similarity, the same file one of nearly 1, and a file of the collection
+    finds itself."""
     new_store(pooled_project.folder / "data" / "mlflow")
     clips = pooled_project.path(pooled_project.config.sources[0].path)
     first, second = clips / "clip 00.mp4", clips / "clip 01.mp4"
     for family in ("tca", "vvs"):
         overrides = {"train.network.family": family}
-        project = Project.open(pooled_project.folder / "pooled.yaml", folder=pooled_project.folder, overrides=overrides)
+        project = Project.open(
+            pooled_project.folder / "pooled.yaml", folder=pooled_project.folder, overrides=overrides
+        )
         run = prepare_training(project, f"family-{family}", tags={})
         train(project, run.folder)
         assert finish_training(project, run)["steps"] == project.config.train.steps
@@ -32,7 +36,9 @@ def test_families_go_through_the_chain(pooled_project: Project) -> None:
         registered = CHAIN["registered_model"].run(project)
         assert registered.decision.champion == "1"  # the untrained baseline
         assert read_description(registered.bundle / "network").settings.family == family
-        (other, itself) = load_bundle(registered.bundle).score_pairs([(first, second), (first, first)], segments=True)
+        (other, itself) = load_bundle(registered.bundle).score_pairs(
+            [(first, second), (first, first)], segments=True
+        )
         assert other.error == itself.error == ""
         assert itself.similarity == pytest.approx(1, abs=1e-3)
         assert -1 <= other.similarity < itself.similarity

@@ -1,4 +1,5 @@
-"""HDF5 features become shards that a reader cannot tell from extracted ones, and damage is found."""
+"""HDF5 features become shards that a reader cannot tell from extracted ones, and damage is
+found."""
 
 from collections import Counter
 from pathlib import Path
@@ -34,7 +35,9 @@ def hdf5_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_import_features_keeps_every_value_and_counts_every_loss(hdf5_file: Path, tmp_path: Path) -> None:
+def test_import_features_keeps_every_value_and_counts_every_loss(
+    hdf5_file: Path, tmp_path: Path
+) -> None:
     """Features come back to half precision; every dataset is a row."""
     root = DataRoot(tmp_path / "data")
     done = import_features(root, hdf5_file, name="set", fps=2.0, shard_videos=4)
@@ -58,7 +61,8 @@ def test_import_features_keeps_every_value_and_counts_every_loss(hdf5_file: Path
 
 
 def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path: Path) -> None:
-    """Finished shards of the same file are left alone, a lost one is made again with the same bytes."""
+    """Finished shards of the same file are left alone, a lost one is made again with the same
+    bytes."""
     root = DataRoot(tmp_path / "data")
     first = import_features(root, hdf5_file, name="set", shard_videos=4)
     digests = [one.shard.read().data_sha256 for one in first]

@@ -52,12 +52,21 @@ MARKER = "marker-QXZ7"
 VIDEO = f"in/{MARKER}.mp4"
 RUN = "run-1"
 STAGES = {"manifest", "videos", "frames", "features", "training_views", "pseudo_labels", "search"}
-STAGES |= {"duplicate_pairs", "duplicate_groups", "watch_matches", "watch", "marks", "models", "mlflow"}
+STAGES |= {
+    "duplicate_pairs",
+    "duplicate_groups",
+    "watch_matches",
+    "watch",
+    "marks",
+    "models",
+    "mlflow",
+}
 
 
 @pytest.fixture(scope="session")
 def made(make_once: MakeOnce) -> Path:
-    """The folder of a collection whose every stage, index, table, training and store has something of VIDEO."""
+    """The folder of a collection whose every stage, index, table, training and store has something
+    of VIDEO."""
     return make_once("forgettable", make)
 
 
@@ -72,7 +81,13 @@ def make(folder: Path) -> None:
     project = open_project(folder, settings)
     make_feature_data(project)
     register_bundle(project, with_real_weights(bundle_of(project, folder)))
-    for name in ("training_views", "pseudo_labels", "frame_descriptors", "search_index", "duplicate_pairs"):
+    for name in (
+        "training_views",
+        "pseudo_labels",
+        "frame_descriptors",
+        "search_index",
+        "duplicate_pairs",
+    ):
         run(project, name)
     mark(project.root, VIDEO, "in/long.mp4", "match")
     mark(project.root, "in/short.mp4", "in/other 1.mp4", "not_a_match")
@@ -81,7 +96,9 @@ def make(folder: Path) -> None:
     searcher = Searcher.open(project)
     file = videos / f"{MARKER}.mp4"
     make_watch_list(project, replace(searcher.read(file), name=file.name), file, max_bytes=10**6)
-    with file.open("ab") as edited:  # as by an edit of its tags: the list knows the digest that it had
+    with file.open(
+        "ab"
+    ) as edited:  # as by an edit of its tags: the list knows the digest that it had
         edited.write(b"\0\0\0\x10freehapvr-1.")
     for name in ("videos", "frames"):
         run(project, name)
@@ -94,7 +111,8 @@ def run(project: Project, name: str) -> None:
 
 
 def add_training(project: Project) -> None:
-    """Tables as a training and its evaluation write them, in its folder and among the artifacts of an MLflow run."""
+    """Tables as a training and its evaluation write them, in its folder and among the artifacts of
+    an MLflow run."""
     folder = project.root.local_path(f"models/{RUN}")
     scores = folder / "benchmarks" / "own-test"
     scores.mkdir(parents=True)
@@ -103,7 +121,9 @@ def add_training(project: Project) -> None:
     write_table(table.to_arrow(), scores / "similarities-trained.parquet")
     tracker = tracker_of(project)
     run_id = tracker.start(RUN, name=RUN, params={}, tags={})
-    tracker.client.log_artifact(run_id, str(scores / "similarities-trained.parquet"), "benchmarks/own-test")
+    tracker.client.log_artifact(
+        run_id, str(scores / "similarities-trained.parquet"), "benchmarks/own-test"
+    )
     tracker.client.delete_run(run_id)
 
 
@@ -114,7 +134,8 @@ def project(made: Path, tmp_path: Path) -> Project:
 
 
 def traces(folder: Path, needles: list[bytes]) -> set[str]:
-    """Files below a folder with one of these bytes in them, in what they unpack to, or in their name."""
+    """Files below a folder with one of these bytes in them, in what they unpack to, or in their
+    name."""
     found = set()
     for path in folder.rglob("*"):
         texts = [path.as_posix().encode()]
@@ -124,16 +145,23 @@ def traces(folder: Path, needles: list[bytes]) -> set[str]:
             table = pq.read_table(path, partitioning=None)
             texts += [repr(table.schema.metadata).encode(), repr(table.to_pylist()).encode()]
         if path.suffix == ".lance" and path.is_dir():
-            texts.append(repr(lance.dataset(str(path)).to_table(columns=["video_id"]).to_pylist()).encode())
+            texts.append(
+                repr(lance.dataset(str(path)).to_table(columns=["video_id"]).to_pylist()).encode()
+            )
         if any(needle in text for needle in needles for text in texts):
             found.add(path.relative_to(folder).as_posix())
     return found
 
 
 def traits(project: Project) -> list[bytes]:
-    """Name and digest of VIDEO, a part of a picture, and a vector, as descriptors and as the index store it."""
+    """Name and digest of VIDEO, a part of a picture, and a vector, as descriptors and as the index
+    store it."""
     metadata = Searcher.open(project).collection.metadata.of(VIDEO)
-    (key,) = {row["shard"] for row in manifest.manifest_table(project.root).to_pylist() if row["video_id"] == VIDEO}
+    (key,) = {
+        row["shard"]
+        for row in manifest.manifest_table(project.root).to_pylist()
+        if row["video_id"] == VIDEO
+    }
     jpeg = open_frames(project, key).read(VIDEO).jpegs[-1]
     shard = descriptor_shard(project.root, current_index(project.root).digest, key)
     place = sum(shard.read().places()[VIDEO]) - 1
@@ -146,26 +174,44 @@ def traits(project: Project) -> list[bytes]:
 
 
 def answers(project: Project) -> dict[str, object]:
-    """What a search for each other video finds, and all pairs, without VIDEO; how likely that is follows from all candidates.
-    Which videos the network compares together changes the last digits of similarities."""
+    """What a search for each other video finds, and all pairs, without VIDEO; how likely that is
+    follows from all candidates. Which videos the network compares together changes the last digits
+    of similarities."""
     searcher = Searcher.open(project)
     found: dict[str, object] = {}
     for video_id in sorted({*searcher.collection.video_ids()} - {VIDEO}):
         matches = searcher.search_id(video_id).matches
         found[video_id] = [
-            asdict(one) | {"rank": 0, "probability": None, "verdict": None, "similarity": round(one.similarity, 5)}
+            asdict(one)
+            | {
+                "rank": 0,
+                "probability": None,
+                "verdict": None,
+                "similarity": round(one.similarity, 5),
+            }
             for one in matches
             if one.reference != VIDEO
         ]
     pairs = duplicate_pairs(project, searcher, min_probability=0.5)
-    found["pairs"] = [replace(one, probability=0.0) for one in pairs if VIDEO not in (one.first, one.second)]
+    found["pairs"] = [
+        replace(one, probability=0.0) for one in pairs if VIDEO not in (one.first, one.second)
+    ]
     return found
 
 
 def call(project: Project, *arguments: str, kill_at: int = 0) -> str:
-    """`hapvr forget` in a process of its own, which kills itself at its `kill_at`-th write; returns what it prints."""
+    """`hapvr forget` in a process of its own, which kills itself at its `kill_at`-th write; returns
+    what it prints."""
     script = CALL.replace("KILL_AT", str(kill_at))
-    command = [sys.executable, "-c", script, "forget", *arguments, "--config", str(project.folder / "config.yaml")]
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        "forget",
+        *arguments,
+        "--config",
+        str(project.folder / "config.yaml"),
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT)
     assert ended.returncode == (-signal.SIGKILL if kill_at else 0), ended.stderr
     return ended.stdout
@@ -198,16 +244,27 @@ forget(project, planned)
 
 
 def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project: Project) -> None:
-    """Names, digests, pictures and vectors are in no file; other videos have their answers, and every step is done as before.
-    The user's file stays, and is not listed again."""
-    data, wanted, before = project.root.local_path("frames").parent, traits(project), answers(project)
-    (shard,) = {row["shard"] for row in manifest.manifest_table(project.root).to_pylist() if row["video_id"] == VIDEO}
+    """Names, digests, pictures and vectors are in no file; other videos have their answers, and
+    every step is done as before. The user's file stays, and is not listed again."""
+    data, wanted, before = (
+        project.root.local_path("frames").parent,
+        traits(project),
+        answers(project),
+    )
+    (shard,) = {
+        row["shard"]
+        for row in manifest.manifest_table(project.root).to_pylist()
+        if row["video_id"] == VIDEO
+    }
     assert {name.split("/")[0] for name in traces(data, wanted)} == STAGES
     files = digests(data)
     inspected = project.root.local_path(project.shard("videos", shard).index_name)
     whole = inspected.read_bytes()
     inspected.write_bytes(b"")  # what the file holds, and so what was made of it, is not known
-    assert "is damaged" in invoke("forget", VIDEO, "--yes", "--config", str(project.folder / "config.yaml")).stderr
+    assert (
+        "is damaged"
+        in invoke("forget", VIDEO, "--yes", "--config", str(project.folder / "config.yaml")).stderr
+    )
     inspected.write_bytes(whole)
     dry = invoke("forget", VIDEO, "--config", str(project.folder / "config.yaml"))
     assert f"{VIDEO}: the file {project.config.sources[0].path}" in dry.stdout
@@ -222,9 +279,14 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     done.result()
     assert traces(data, wanted) == set()
     assert answers(project) == before
-    assert [sorted(one.names) for one in read_marks(project.root).rows()] == [["in/other 1.mp4", "in/short.mp4"]]
+    assert [sorted(one.names) for one in read_marks(project.root).rows()] == [
+        ["in/other 1.mp4", "in/short.mp4"]
+    ]
     asked = stale(project) | outdated(project)
-    assert not any(asked.get(name) for name in ("videos", "frames", "features", "frame_descriptors", "search_index"))
+    assert not any(
+        asked.get(name)
+        for name in ("videos", "frames", "features", "frame_descriptors", "search_index")
+    )
     assert outdated_pairs(project).keys() == {shard}
     assert {one.state for one in verify_root(project.root)} == {"ok"}
     for name in ("video_manifest", "videos", "frames", "whitening", "features"):
@@ -241,7 +303,11 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
 
 def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
     """Wherever it is killed; nothing is made again, and searches have the same answers."""
-    data, wanted, before = project.root.local_path("frames").parent, traits(project), answers(project)
+    data, wanted, before = (
+        project.root.local_path("frames").parent,
+        traits(project),
+        answers(project),
+    )
     for kill_at in (8, 11):  # between the data and the index of frames and of features
         call(project, VIDEO, "--yes", kill_at=kill_at)
     call(project, "--yes")
@@ -254,12 +320,20 @@ def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
 
 
 @pytest.mark.parametrize("kill_at", [6, 18])
-def test_a_call_that_was_planned_before_another_was_killed_finishes_both(project: Project, kill_at: int) -> None:
+def test_a_call_that_was_planned_before_another_was_killed_finishes_both(
+    project: Project, kill_at: int
+) -> None:
     """What was made of a shard that was already written still counts as made of it."""
     data, wanted = project.root.local_path("frames").parent, traits(project)
     call(project, VIDEO, "--yes", kill_at=kill_at)
     assert "forget_unfinished" in {one.event for one in health(project).concerns}
-    command = [sys.executable, "-c", LATE, str(project.folder / "config.yaml"), str(data / manifest.FORGETTING)]
+    command = [
+        sys.executable,
+        "-c",
+        LATE,
+        str(project.folder / "config.yaml"),
+        str(data / manifest.FORGETTING),
+    ]
     subprocess.run(command, check=True, cwd=CHECKOUT)
     assert traces(data, wanted) == set()
     assert {one.state for one in verify_root(project.root)} == {"ok"}
@@ -267,7 +341,9 @@ def test_a_call_that_was_planned_before_another_was_killed_finishes_both(project
         plan_forgetting(project, [])
 
 
-def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_come_back(project: Project) -> None:
+def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_come_back(
+    project: Project,
+) -> None:
     root, gone = project.root, "in/other 2.mp4"
     with pytest.raises(ArgumentError, match="nothing to forget"):
         plan_forgetting(project, [], offline="in")
@@ -277,12 +353,16 @@ def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_co
         plan_forgetting(project, ["in/nobody.mp4"])
     for key in manifest.shard_keys(root):
         rows = manifest.read_manifest_shard(root, key)
-        moved = [replace(row, uri="/nowhere/x.mp4") if row.video_id == gone else row for row in rows]
+        moved = [
+            replace(row, uri="/nowhere/x.mp4") if row.video_id == gone else row for row in rows
+        ]
         manifest.write_manifest_shard(root, key, moved)
     copy, other = "in/other 3.mp4", "in/other 4.mp4"
     mark(root, gone, other, "match")
     has_content_of(project, copy, gone)
-    mark(root, other, "in/other 1.mp4", "match", names=(gone, "in/other 1.mp4"))  # its name before it was used again
+    mark(
+        root, other, "in/other 1.mp4", "match", names=(gone, "in/other 1.mp4")
+    )  # its name before it was used again
     earlier = root.local_path(f"search/{'0' * 64}/index-0001")
     shutil.copytree(root.local_path(current_index(root).place), earlier)
     (earlier / "index.json").write_text("{")
@@ -301,14 +381,20 @@ def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_co
 def has_content_of(project: Project, video_id: str, other: str) -> None:
     """Let the record of a video say that it has the content of another one."""
     shards = [project.shard("videos", key) for key in project.root.list_folders("videos")]
-    (sha256,) = (row["sha256"] for shard in shards for row in shard.rows() if row["video_id"] == other)
+    (sha256,) = (
+        row["sha256"] for shard in shards for row in shard.rows() if row["video_id"] == other
+    )
     for shard in shards:
-        rows = [row | ({"sha256": sha256} if row["video_id"] == video_id else {}) for row in shard.rows()]
+        rows = [
+            row | ({"sha256": sha256} if row["video_id"] == video_id else {})
+            for row in shard.rows()
+        ]
         shard.write_index(rows, provenance=shard.require({}), fields=manifest.VIDEO_COLUMNS)
 
 
 def test_a_whitening_stays_whatever_leaves(project: Project) -> None:
-    """A video that is deleted changes what it was fitted on, and a source that is forgotten takes it away."""
+    """A video that is deleted changes what it was fitted on, and a source that is forgotten takes
+    it away."""
     root, (key, *_) = project.root, manifest.training_shard_keys(project.root)
     for kept in (1, 0):
         manifest.write_manifest_shard(root, key, manifest.read_manifest_shard(root, key)[:kept])
@@ -319,7 +405,8 @@ def test_a_whitening_stays_whatever_leaves(project: Project) -> None:
 def test_benchmarks_that_were_made_of_a_forgotten_clip_are_made_again_without_it(
     small_project: Project, tmp_path: Path
 ) -> None:
-    """Copies of a held-out clip, and those that show it with another one, go with it; a whole source may become empty."""
+    """Copies of a held-out clip, and those that show it with another one, go with it; a whole
+    source may become empty."""
     project = copied(small_project.folder, tmp_path)
     root = project.root
     rows = manifest.manifest_table(root).to_pylist()

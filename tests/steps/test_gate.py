@@ -1,4 +1,5 @@
-"""The gate on stored evaluations, in a real registry: what is promoted, what is written down, what is not comparable."""
+"""The gate on stored evaluations, in a real registry: what is promoted, what is written down, what
+is not comparable."""
 
 import json
 import re
@@ -12,7 +13,14 @@ import pytest
 
 from hapvr.errors import DataError
 from hapvr.registry.client import registered_bundle
-from hapvr.registry.versions import DECISION_TAG, SINCE_TAG, champion_of, promote, register, version_tags
+from hapvr.registry.versions import (
+    DECISION_TAG,
+    SINCE_TAG,
+    champion_of,
+    promote,
+    register,
+    version_tags,
+)
 from hapvr.scorer.bundle import read_calibration
 from hapvr.seeding import numpy_rng
 from hapvr.steps import evaluation
@@ -31,7 +39,9 @@ BENCHMARK = "own-test"
 @pytest.fixture(scope="module")
 def base(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project of one's own with a registry, on a copy of the small project's data."""
-    return copied(small_project.folder, tmp_path_factory.mktemp("gate"), **{"evaluation.gate.enabled": True})
+    return copied(
+        small_project.folder, tmp_path_factory.mktemp("gate"), **{"evaluation.gate.enabled": True}
+    )
 
 
 @pytest.fixture
@@ -46,7 +56,9 @@ def project(base: Project, request: pytest.FixtureRequest) -> Project:
 def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
     """Noise over all pairs of the benchmark, and `gain` on copies."""
     definition = project_benchmark(project, BENCHMARK)
-    pairs = [(query, reference) for query in definition.queries for reference in definition.database]
+    pairs = [
+        (query, reference) for query in definition.queries for reference in definition.database
+    ]
     frame = pl.DataFrame(pairs, schema=["query_id", "reference_id"], orient="row").with_columns(
         pl.Series("similarity", numpy_rng(seed, "gate").normal(size=len(pairs)))
     )
@@ -58,11 +70,19 @@ def similarities(project: Project, gain: float, seed: int) -> pl.DataFrame:
 
 
 def evaluated(
-    project: Project, key: str, *, gain: float, seed: int = 0, digest: str | None = None, model_uri: str | None = None
+    project: Project,
+    key: str,
+    *,
+    gain: float,
+    seed: int = 0,
+    digest: str | None = None,
+    model_uri: str | None = None,
 ) -> Version:
     """A run with a stored evaluation of that quality, registered as the next version."""
     tracker = tracker_of(project)
-    run_id = tracker.start(f"{project.config.tracking.registered_model}-{key}", name=key, params={}, tags={})
+    run_id = tracker.start(
+        f"{project.config.tracking.registered_model}-{key}", name=key, params={}, tags={}
+    )
     run = TrainingRun(key, project.root.local_path(f"models/{run_id}"), run_id)
     folder = run.folder / "benchmarks" / BENCHMARK
     folder.mkdir(parents=True)
@@ -104,8 +124,8 @@ def champion(project: Project) -> int | None:
 
 
 def test_a_better_version_becomes_champion(project: Project) -> None:
-    """The numbers, the version compared with and both runs stay on the version and its run. Decided once, a version is not
-    decided on again: a repeated registration does not undo a rollback."""
+    """The numbers, the version compared with and both runs stay on the version and its run. Decided
+    once, a version is not decided on again: a repeated registration does not undo a rollback."""
     first, one = champion_with(project, gain=0.5)
     second, two = evaluated(project, "second", gain=6.0)
     decision = make_decision(project, second, two)
@@ -117,11 +137,15 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
     assert tags["hapvr.gate.champion"] == str(one)
     assert tags["hapvr.gate.champion_run"] == first.mlflow_run_id
     assert "better" in tracker.client.get_model_version(name, str(two)).description
-    stored = json.loads(tracker.artifact(second.mlflow_run_id, "gate/decision.json").read_text(encoding="utf-8"))
+    stored = json.loads(
+        tracker.artifact(second.mlflow_run_id, "gate/decision.json").read_text(encoding="utf-8")
+    )
     assert stored["verdict"]["target"]["difference"] > 0
     assert {row["name"] for row in stored["verdict"]["metrics"]} == {
-        "own-test/DSVR", "own-test/DSVD", "own-test/parts",
-    }  # fmt: skip
+        "own-test/DSVR",
+        "own-test/DSVD",
+        "own-test/parts",
+    }
     since = [version_tags(tracker.client, name, version)[SINCE_TAG] for version in (one, two)]
     assert since == sorted(since)
     promote(tracker.client, name, one, how="rollback", reason="complaints")
@@ -135,7 +159,8 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
 
 
 def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: Project) -> None:
-    """The baseline is a calibrated version and the first champion, made once; it is scored on the benchmark by its bundle."""
+    """The baseline is a calibrated version and the first champion, made once; it is scored on the
+    benchmark by its bundle."""
     weak, one = evaluated(project, "weak", gain=0.0)
     for _ in range(2):
         ensure_baseline(project)
@@ -144,9 +169,13 @@ def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: P
     found = tracker.client.get_model_version(name, "2")
     assert found.tags["hapvr.warning"].startswith("this model is untrained")
     assert tracker.client.get_run(found.run_id).info.run_name == "small-untrained"
-    assert read_calibration(registered_bundle(f"models:/{name}/2", project.tracking_uri)) is not None
+    assert (
+        read_calibration(registered_bundle(f"models:/{name}/2", project.tracking_uri)) is not None
+    )
     decision = make_decision(project, weak, one)
-    assert decision.reason.startswith("not promoted: against champion version 2, worse on own-test/DSVR")
+    assert decision.reason.startswith(
+        "not promoted: against champion version 2, worse on own-test/DSVR"
+    )
     promote(tracker.client, name, one, reason="all the same")
     ensure_baseline(project)  # a trained champion stays
     assert champion(project) == one
@@ -170,7 +199,11 @@ def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
     ("settings", "digest", "said"),
     [
         ({"gate": {"enabled": False}}, None, "evaluation.gate.enabled is false"),
-        ({"gate": {"required_metrics": ["DSVRR"]}}, None, "required_metrics: DSVRR was measured on no benchmark"),
+        (
+            {"gate": {"required_metrics": ["DSVRR"]}},
+            None,
+            "required_metrics: DSVRR was measured on no benchmark",
+        ),
         ({}, "another edition", "cannot be compared"),  # and its model cannot be loaded
     ],
     ids=["closed", "misspelt", "gone"],
@@ -189,21 +222,30 @@ def test_what_cannot_be_compared_waits_for_a_person(
     assert champion(project) == one
 
 
-def test_a_champion_of_another_edition_is_scored_on_this_one(project: Project, tmp_path: Path) -> None:
-    """Its stored scores are of other pairs, so its network is loaded from the registry and scores the present ones."""
+def test_a_champion_of_another_edition_is_scored_on_this_one(
+    project: Project, tmp_path: Path
+) -> None:
+    """Its stored scores are of other pairs, so its network is loaded from the registry and scores
+    the present ones."""
     bundle = bundle_of(project, tmp_path)
     _, one = champion_with(project, gain=0.5, digest="another edition", model_uri=bundle.as_uri())
     second, two = evaluated(project, "second", gain=0.0)
     decision = make_decision(project, second, two)
     assert decision.verdict is not None, decision.reason
-    assert (second.folder / "benchmarks" / BENCHMARK / f"similarities-champion-{one}.parquet").is_file()
+    assert (
+        second.folder / "benchmarks" / BENCHMARK / f"similarities-champion-{one}.parquet"
+    ).is_file()
     assert not decision.promoted  # noise does not beat a network on real features
 
 
-def test_a_champion_that_somebody_chose_meanwhile_stays(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_champion_that_somebody_chose_meanwhile_stays(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Promoted by hand while the gate compares."""
     _, one = champion_with(project, gain=0.5)
-    (run, version), (_, other) = (evaluated(project, f"meanwhile {gain}", gain=gain) for gain in (6.0, 1.0))
+    (run, version), (_, other) = (
+        evaluated(project, f"meanwhile {gain}", gain=gain) for gain in (6.0, 1.0)
+    )
     client, name = tracker_of(project).client, project.config.tracking.registered_model
 
     def decide_slowly(*arguments: Any) -> evaluation.Decision:
@@ -217,7 +259,9 @@ def test_a_champion_that_somebody_chose_meanwhile_stays(project: Project, monkey
     assert champion_of(client, name).version == other != one
 
 
-def test_a_promotion_that_was_ended_is_finished(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promotion_that_was_ended_is_finished(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the alias and the tags that say why."""
     _, one = champion_with(project, gain=0.5)
     run, version = evaluated(project, "ended", gain=6.0)
@@ -227,18 +271,25 @@ def test_a_promotion_that_was_ended_is_finished(project: Project, monkeypatch: p
             make_decision(project, run, version)
     decision, client = make_decision(project, run, version), tracker_of(project).client
     tags = version_tags(client, project.config.tracking.registered_model, version)
-    assert (decision.promoted, decision.champion, tags[DECISION_TAG]) == (True, str(one), "promoted")
+    assert (decision.promoted, decision.champion, tags[DECISION_TAG]) == (
+        True,
+        str(one),
+        "promoted",
+    )
     assert SINCE_TAG in tags
 
 
 def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Project) -> None:
-    """Whoever is second is compared with the one that won, not with the champion that both saw at first."""
+    """Whoever is second is compared with the one that won, not with the champion that both saw at
+    first."""
     _, one = champion_with(project, gain=0.5)
     versions = [evaluated(project, f"rival {number}", gain=6.0, seed=number) for number in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda version: make_decision(project, *version), versions))
     client, name = tracker_of(project).client, project.config.tracking.registered_model
-    compared = sorted(version_tags(client, name, number)["hapvr.gate.champion"] for _, number in versions)
+    compared = sorted(
+        version_tags(client, name, number)["hapvr.gate.champion"] for _, number in versions
+    )
     numbers = [number for _, number in versions]
     winner = min(numbers, key=lambda one: version_tags(client, name, one).get(SINCE_TAG, "~"))
     assert compared == sorted([str(one), str(winner)])

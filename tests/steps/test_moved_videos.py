@@ -37,9 +37,18 @@ def run(project: Project, *steps: str) -> None:
 
 
 def test_moved_files_and_drives_that_are_away_decode_nothing(project: Project) -> None:
-    """A renamed file keeps its id, pairs and features; another file at its old place is a new video. With the drive away all
-    is found as before; when it is back at another place, the paths follow."""
-    steps = ("video_manifest", "videos", "frames", "features", "frame_descriptors", "search_index", "duplicate_pairs")
+    """A renamed file keeps its id, pairs and features; another file at its old place is a new
+    video. With the drive away all is found as before; when it is back at another place, the paths
+    follow."""
+    steps = (
+        "video_manifest",
+        "videos",
+        "frames",
+        "features",
+        "frame_descriptors",
+        "search_index",
+        "duplicate_pairs",
+    )
     run(project, *steps)
     videos, pairs = project.folder / "videos", found_pairs(project)
     frames = digests(project.root.local_path("frames"))
@@ -67,7 +76,9 @@ def test_moved_files_and_drives_that_are_away_decode_nothing(project: Project) -
 
     settings = project.config.model_dump(mode="json")
     settings["sources"][0]["path"] = str(away)
-    back = Project.open(write_settings(project.folder / "config.yaml", settings), folder=project.folder)
+    back = Project.open(
+        write_settings(project.folder / "config.yaml", settings), folder=project.folder
+    )
     run(back, *steps)
     assert metadata_of(back, MOVED).path == away / "trips" / "renamed.mp4"
     assert metadata_of(back, f"{MOVED}~2").path == away / "short.mp4"
@@ -75,7 +86,9 @@ def test_moved_files_and_drives_that_are_away_decode_nothing(project: Project) -
 
     # and where the files of the old place are still there
     settings["sources"][0]["path"] = str(shutil.copytree(away, project.folder / "copy"))
-    back = Project.open(write_settings(project.folder / "config.yaml", settings), folder=project.folder)
+    back = Project.open(
+        write_settings(project.folder / "config.yaml", settings), folder=project.folder
+    )
     run(back, *steps)
     assert metadata_of(back, f"{MOVED}~2").path == project.folder / "copy" / "short.mp4"
     assert digests(project.root.local_path("features")) == files

@@ -28,12 +28,17 @@ def project(small_project: Project, tmp_path: Path) -> Project:
     return project
 
 
-def test_a_model_has_seen_what_its_training_read(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a training all usable videos are pending; after it none, unless settings change or shards come."""
+def test_a_model_has_seen_what_its_training_read(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a training all usable videos are pending; after it none, unless settings change or
+    shards come."""
     before = pending_data(project)
     assert not before.is_empty
     assert before.num_videos > 0
-    monkeypatch.setattr("hapvr.steps.training.copies_of", Mock(side_effect=[{"a": "1"}, {"b": "2"}]))
+    monkeypatch.setattr(
+        "hapvr.steps.training.copies_of", Mock(side_effect=[{"a": "1"}, {"b": "2"}])
+    )
     run = prepare_training(project, "seen", tags={})
     project.root.write_json("models/current.json", {"key": run.key})
     after = pending_data(project)
@@ -50,7 +55,9 @@ def test_a_model_has_seen_what_its_training_read(project: Project, monkeypatch: 
     save_whitening(project.root, replace(own, mean=own.mean + 1), provenance)
     assert not pending_data(project).is_empty
     save_whitening(project.root, own, provenance)
-    project.root.write_json(f"models/{run.key}/run.json", read_record(run.folder) | {"shards": before.shards[1:]})
+    project.root.write_json(
+        f"models/{run.key}/run.json", read_record(run.folder) | {"shards": before.shards[1:]}
+    )
     assert pending_data(project).shards == before.shards[:1]
     project.root.local_path(f"models/{run.key}/run.json").write_text("")
     with pytest.warns(UserWarning, match=r"run\.json is damaged .* counts as no model"):
@@ -58,7 +65,8 @@ def test_a_model_has_seen_what_its_training_read(project: Project, monkeypatch: 
 
 
 def test_shards_of_the_benchmarks_are_awaited(project: Project) -> None:
-    """Validation and test; those of the training split are not, they only count once they have features."""
+    """Validation and test; those of the training split are not, they only count once they have
+    features."""
     assert pending_data(project).awaited == ()
     for key in ("own-test-00000", "own-validation-00000", "own-train-00000"):
         project.root.delete(project.shard(STAGE, key).index_name)
@@ -67,8 +75,11 @@ def test_shards_of_the_benchmarks_are_awaited(project: Project) -> None:
     assert "own-train-00000" not in pending.shards
 
 
-def test_an_offer_changes_with_the_files_and_waits_for_those_that_are_written(tmp_path: Path) -> None:
-    """Names make the digest; a file that was written a moment ago is unsettled; a source that is gone is named."""
+def test_an_offer_changes_with_the_files_and_waits_for_those_that_are_written(
+    tmp_path: Path,
+) -> None:
+    """Names make the digest; a file that was written a moment ago is unsettled; a source that is
+    gone is named."""
     inbox = tmp_path / "inbox"
     settings = small_settings(tmp_path, tmp_path / "data")
     settings["sources"] = [{"kind": "folder", "name": "inbox", "path": str(inbox)}]

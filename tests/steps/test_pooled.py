@@ -19,7 +19,8 @@ CHANNELS = 960
 
 @pytest.mark.parametrize(("extras_dims", "dims"), [(960, 32), (31, 32)])
 def test_side_comes_back(extras_dims: int, dims: int) -> None:
-    """Joined and split again, in half precision, for sizes that fill the last row and that do not."""
+    """Joined and split again, in half precision, for sizes that fill the last row and that do
+    not."""
     generator = torch.Generator().manual_seed(extras_dims)
     regions = torch.randn(3, 5, 9, dims, generator=generator).half()
     pooled = torch.randn(3, 5, extras_dims, generator=generator).half()
@@ -31,10 +32,17 @@ def test_side_comes_back(extras_dims: int, dims: int) -> None:
 
 
 def test_the_backbone_gives_both_at_once() -> None:
-    """Regions are those without; the pooled vector is their mean of unit length; the magnitude is of the raw mean."""
-    config = {"architecture": "resnet18.tv_in1k", "weights": {"source": "random", "seed": 1}, "crop_px": 128}
+    """Regions are those without; the pooled vector is their mean of unit length; the magnitude is
+    of the raw mean."""
+    config = {
+        "architecture": "resnet18.tv_in1k",
+        "weights": {"source": "random", "seed": 1},
+        "crop_px": 128,
+    }
     backbone = load_backbone(BackboneConfig.model_validate(config))
-    frames = torch.randint(0, 256, (3, 3, 128, 128), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    frames = torch.randint(
+        0, 256, (3, 3, 128, 128), dtype=torch.uint8, generator=torch.Generator().manual_seed(2)
+    )
     frames[2] = 0
     vectors = backbone.regions_and_means(frames)
     regions, (pooled, magnitude) = vectors[:, :9], frame_extras(vectors)
@@ -48,7 +56,8 @@ def test_the_backbone_gives_both_at_once() -> None:
 
 
 def test_stored_features_have_frame_extras(pooled_project: Project, small_project: Project) -> None:
-    """Regions are those of features without; every frame has a pooled vector of unit length and a magnitude."""
+    """Regions are those of features without; every frame has a pooled vector of unit length and a
+    magnitude."""
     keys = shard_keys(pooled_project.root)
     store, plain = FeatureStore(pooled_project.root, keys), FeatureStore(small_project.root, keys)
     wanted = dict(plain.read(sorted(plain.available())))
@@ -61,4 +70,6 @@ def test_stored_features_have_frame_extras(pooled_project: Project, small_projec
         assert bool((magnitude > 0).all())
     shard = pooled_project.shard("features", keys[0])
     video_id = next(iter(shard.read().places()))
-    assert np.array_equal(FeatureFile(shard, extras=True).regions(video_id, 0, 1), found[video_id][:1].numpy())
+    assert np.array_equal(
+        FeatureFile(shard, extras=True).regions(video_id, 0, 1), found[video_id][:1].numpy()
+    )

@@ -1,4 +1,5 @@
-"""Findings on real shards: healthy ones, and ones with losses, duplicates, wrong values and changed bytes."""
+"""Findings on real shards: healthy ones, and ones with losses, duplicates, wrong values and changed
+bytes."""
 
 import shutil
 
@@ -22,7 +23,8 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
 
 @pytest.fixture(scope="module")
 def inbox(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A folder source of four clips, a copy of one of them, and two files that are no videos; ingested up to frames."""
+    """A folder source of four clips, a copy of one of them, and two files that are no videos;
+    ingested up to frames."""
     folder = tmp_path_factory.mktemp("inbox")
     videos = folder / "videos"
     for seed in range(4):
@@ -42,7 +44,8 @@ def inbox(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def test_losses_and_duplicates_of_videos_are_counted_and_named(inbox: Project) -> None:
-    """Two of seven files are no videos: over the limit of 20 %; two of five usable ones are the same: over 10 %."""
+    """Two of seven files are no videos: over the limit of 20 %; two of five usable ones are the
+    same: over 10 %."""
     found = by_name(check_videos(inbox, "inbox-00000"))
     assert found["unavailable_videos"].passed
     failed, copies = found["failed_videos"], found["duplicate_videos"]
@@ -55,11 +58,14 @@ def test_losses_and_duplicates_of_videos_are_counted_and_named(inbox: Project) -
 
 
 def test_frames_fit_the_durations_or_are_found(inbox: Project) -> None:
-    """Six-second clips at one frame per second give six rows each; for four frames per second they are far too few."""
+    """Six-second clips at one frame per second give six rows each; for four frames per second they
+    are far too few."""
     found = by_name(check_frames(inbox, "inbox-00000"))
     assert all(found[name].passed for name in ("undecodable_videos", "frame_rate", "stored_bytes"))
     assert found["frame_rate"].values["of"] == 5
-    faster = Project.open(inbox.folder / "config.yaml", folder=inbox.folder, overrides={"sampling.fps": 4.0})
+    faster = Project.open(
+        inbox.folder / "config.yaml", folder=inbox.folder, overrides={"sampling.fps": 4.0}
+    )
     rate = by_name(check_frames(faster, "inbox-00000"))["frame_rate"]
     assert (rate.passed, rate.values["videos"]) == (False, 5)
 

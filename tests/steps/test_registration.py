@@ -31,7 +31,8 @@ def run(small_project: Project) -> TrainingRun:
 
 @pytest.fixture
 def any_pairs_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which clips are held out, and so how many pairs there are, goes by their bytes, which differ from run to run."""
+    """Which clips are held out, and so how many pairs there are, goes by their bytes, which differ
+    from run to run."""
     monkeypatch.setattr("hapvr.scorer.calibration.MIN_PAIRS", 1)
     monkeypatch.setattr("hapvr.steps.calibration.MIN_PAIRS", 1)
 
@@ -39,16 +40,22 @@ def any_pairs_do(monkeypatch: pytest.MonkeyPatch) -> None:
 def with_validation(project: Project, name: str | None) -> Project:
     """The project with another validation benchmark, and no test benchmarks."""
     evaluation = EvaluationConfig(benchmarks=(), validation=name)
-    return Project(project.config.model_copy(update={"evaluation": evaluation}), project.root, project.folder)
+    return Project(
+        project.config.model_copy(update={"evaluation": evaluation}), project.root, project.folder
+    )
 
 
 @pytest.mark.usefixtures("any_pairs_do")
-def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, run: TrainingRun) -> None:
+def test_calibration_is_fitted_on_the_validation_pairs(
+    small_project: Project, run: TrainingRun
+) -> None:
     """Counts are those of the labels; the source names benchmark, labels and features."""
     fitted = calibrate(with_validation(small_project, "own-test"), run)
     assert fitted.num_matches > 0
     assert fitted.num_others > 0
-    assert fitted.prior == pytest.approx(fitted.num_matches / (fitted.num_matches + fitted.num_others))
+    assert fitted.prior == pytest.approx(
+        fitted.num_matches / (fitted.num_matches + fitted.num_others)
+    )
     assert fitted.source["benchmark"] == "own-test"
     assert {"ND", "DS"} <= set(fitted.source["labels"])
     assert fitted.source["shards"]
@@ -57,7 +64,8 @@ def test_calibration_is_fitted_on_the_validation_pairs(small_project: Project, r
 
 @pytest.mark.usefixtures("any_pairs_do")
 def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: TrainingRun) -> None:
-    """Data with counts and digest, weights, metrics with intervals against the baseline, calibration, warnings, use."""
+    """Data with counts and digest, weights, metrics with intervals against the baseline,
+    calibration, warnings, use."""
     make_benchmark_scores(small_project, run, "own-test")
     scores = {"own-test": stored_scores(small_project, run, "own-test")}
     calibrated = calibrate(with_validation(small_project, "own-test"), run)
@@ -80,7 +88,9 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     ):
         assert text in card
     assert card.startswith("**Warning: the frozen networks of this model have random weights")
-    without = card_of(small_project, run, {}, calibrate(with_validation(small_project, None), run), {})
+    without = card_of(
+        small_project, run, {}, calibrate(with_validation(small_project, None), run), {}
+    )
     for text in (
         "None: the configuration names no validation benchmark. The column `probability` is empty",
         "Measured on no benchmark only",

@@ -17,15 +17,22 @@ DAY_MS = 86_400_000
 
 
 def test_old_trainings_without_a_version_are_removed_with_all_their_files(tmp_path: Path) -> None:
-    """Failed, unregistered and deleted ones. Those of the champion, the one before and any other version stay, and so do the
-    current model, one that runs, and one that ended a day ago."""
-    project = open_project(tmp_path, folder_settings(tmp_path, tmp_path / "data", retention={"run_days": 30}))
+    """Failed, unregistered and deleted ones. Those of the champion, the one before and any other
+    version stay, and so do the current model, one that runs, and one that ended a day ago."""
+    project = open_project(
+        tmp_path, folder_settings(tmp_path, tmp_path / "data", retention={"run_days": 30})
+    )
     assert remove_old_trainings(project) == []
     new_store(project.root.local_path("mlflow"))
     keys = ("failed", "deleted", "unregistered", "current", "first", "champion", "other")
     runs = {key: add(project, key) for key in keys}
-    tracker_of(project).client.delete_run(again := add(project, "recent"))  # its key is used once more
-    runs |= {"recent": add(project, "recent", days=1), "running": add(project, "running", days=None)}
+    tracker_of(project).client.delete_run(
+        again := add(project, "recent")
+    )  # its key is used once more
+    runs |= {
+        "recent": add(project, "recent", days=1),
+        "running": add(project, "running", days=None),
+    }
     tracker, name = tracker_of(project), project.config.tracking.registered_model
     tracker.client.delete_run(runs["deleted"])
     source = (tmp_path / "data").as_uri()
@@ -44,7 +51,10 @@ def test_old_trainings_without_a_version_are_removed_with_all_their_files(tmp_pa
     left = {"current", "first", "champion", "other", "recent", "running"}
     assert {run.info.run_id for run in tracker.runs()} == {again, *(runs[key] for key in left)}
     assert set(project.root.list_folders("models")) == left
-    found = {path.parent.parent.name for path in project.root.local_path("mlflow/artifacts").rglob("note.txt")}
+    found = {
+        path.parent.parent.name
+        for path in project.root.local_path("mlflow/artifacts").rglob("note.txt")
+    }
     assert found == {again, *(runs[key] for key in left)}
     assert remove_old_trainings(project) == []
 
@@ -58,5 +68,7 @@ def add(project: Project, key: str, *, days: float | None = 40) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "last").write_bytes(b"weights")
     if days is not None:
-        tracker.client.set_terminated(run_id, status="FAILED", end_time=int(time.time() * 1000 - days * DAY_MS))
+        tracker.client.set_terminated(
+            run_id, status="FAILED", end_time=int(time.time() * 1000 - days * DAY_MS)
+        )
     return run_id

@@ -1,4 +1,5 @@
-"""Damage to what search, duplicates and watch lists keep: `verify` names it, `repair` makes it again, nothing blocks that."""
+"""Damage to what search, duplicates and watch lists keep: `verify` names it, `repair` makes it
+again, nothing blocks that."""
 
 import shutil
 import warnings
@@ -24,7 +25,8 @@ KEY = "in-00001"
 
 @pytest.fixture
 def project(searchable: Path, tmp_path: Path) -> Project:
-    """A collection with an index, pairs, groups, a watch list with matches, a message that waits, and a mark."""
+    """A collection with an index, pairs, groups, a watch list with matches, a message that waits,
+    and a mark."""
     (tmp_path / "watched").mkdir()
     shutil.copy(searchable / "videos" / "short.mp4", tmp_path / "watched" / "clip.mp4")
     lists = [{"name": "clips", "path": str(tmp_path / "watched"), "min_probability": 0.5}]
@@ -75,7 +77,9 @@ def test_what_can_be_made_again_is(project: Project) -> None:
     # The test's registry has no champion, so the record of the model is made first.
     update_index(project, search_model(project, model), rebuild=True)
     repaired = repair(project, verify_root(project.root))
-    assert {check.state for check in repaired} == {"ok", "repaired"}, [check.message for check in repaired]
+    assert {check.state for check in repaired} == {"ok", "repaired"}, [
+        check.message for check in repaired
+    ]
     assert {check.state for check in verify_root(project.root)} == {"ok"}
     blank = project.root.local_path(names[-1])
     blank.write_bytes(blank.read_bytes()[:-1] + bytes([blank.read_bytes()[-1] ^ 1]))

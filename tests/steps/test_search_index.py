@@ -25,7 +25,9 @@ from tests.steps.search_projects import copied, copied_project, network_folder
 
 
 @pytest.fixture(scope="module")
-def indexed(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, IndexUpdate]:
+def indexed(
+    small_project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Project, IndexUpdate]:
     """A project with an index; tests that change it copy it."""
     folder = tmp_path_factory.mktemp("indexed")
     project = copied_project(small_project, folder)
@@ -47,15 +49,18 @@ def serving(project: Project) -> FrameIndex:
 
 
 def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, IndexUpdate]) -> None:
-    """What is found for the features of a video, by the model's own network, is that video at the same times. Others may be as
-    near: a compilation holds frames of the clips that it was made of."""
+    """What is found for the features of a video, by the model's own network, is that video at the
+    same times. Others may be as near: a compilation holds frames of the clips that it was made of.
+    """
     project, _ = indexed
     index, current = serving(project), current_index(project.root)
     model = search_model(project, current.model)
     store = FeatureStore(project.root, project.root.list_folders("features"))
     assert not known_blank(project.root, current.digest, "of other features").size
     for video_id, regions in store.read(sorted(index.videos())[::4]):
-        found = frame_descriptors(model.embed(regions.numpy()), blank=read_blank(project.root, current.digest))
+        found = frame_descriptors(
+            model.embed(regions.numpy()), blank=read_blank(project.root, current.digest)
+        )
         assert found.kept.any()
         hits = index.search_frames(found.vectors[found.kept], 50).to_pylist()
         own = [hit for hit in hits if hit["video_id"] == video_id and hit["similarity"] > 0.999]
@@ -73,22 +78,35 @@ def test_vectors_of_another_length_are_not_searched(project: Project, tmp_path: 
     import_features(project.root, tmp_path / "features.h5", name="imported")
     with pytest.warns(UserWarning, match="three of shard imported-00000 is left out"):
         rows = make_descriptors(project, "imported-00000", model).shard.rows()
-    assert {row["video_id"]: row["reason"] for row in rows} == {"one": "", "three": "no_unit_vectors"}
+    assert {row["video_id"]: row["reason"] for row in rows} == {
+        "one": "",
+        "three": "no_unit_vectors",
+    }
     shutil.rmtree(project.root.local_path("manifest/own-held-out-00000"))
-    with pytest.raises(DataError, match="manifest/own-held-out-00000 is lost; restore it from a copy"):
+    with pytest.raises(
+        DataError, match="manifest/own-held-out-00000 is lost; restore it from a copy"
+    ):
         update_index(project, model)
     write_manifest_shard(project.root, "own-held-out-00000", [])
     features = project.root.local_path("features")
     for name in ("other-00000", "own-train-00000"):
         shutil.copytree(features / "imported-00000", features / name, dirs_exist_ok=True)
-    with pytest.raises(DataError, match="one has features in the shards imported-00000 and other-00000; move"):
+    with pytest.raises(
+        DataError, match="one has features in the shards imported-00000 and other-00000; move"
+    ):
         update_index(project, model)
-    with pytest.raises(DataError, match="shard own-train-00000 were imported, and would be replaced; give the source"):
+    with pytest.raises(
+        DataError,
+        match="shard own-train-00000 were imported, and would be replaced; give the source",
+    ):
         make_features(project, "own-train-00000")
 
 
-def test_generated_videos_are_left_out(small_project: Project, indexed: tuple[Project, IndexUpdate]) -> None:
-    """The index has every usable file of the user once, the held-out ones too, and none of the copies made of them."""
+def test_generated_videos_are_left_out(
+    small_project: Project, indexed: tuple[Project, IndexUpdate]
+) -> None:
+    """The index has every usable file of the user once, the held-out ones too, and none of the
+    copies made of them."""
     project, _ = indexed
     held_out = read_manifest_shard(project.root, "own-held-out-00000")
     assert {row.split for row in held_out} == {"test"}
@@ -106,7 +124,8 @@ def test_generated_videos_are_left_out(small_project: Project, indexed: tuple[Pr
 
 
 def test_new_and_removed_shards(project: Project) -> None:
-    """A shard that comes is taken in, one whose folder is gone is forgotten, one that is unfinished stays as it was."""
+    """A shard that comes is taken in, one whose folder is gone is forgotten, one that is unfinished
+    stays as it was."""
     keys = collection_shards(project.root)[0]
     folder, aside = project.root.local_path(f"features/{keys[0]}"), project.folder / "aside"
     folder.rename(aside)
@@ -124,8 +143,11 @@ def test_new_and_removed_shards(project: Project) -> None:
     assert set(serving(project).status().shards) == set(keys)
 
 
-def test_a_shard_made_again_is_replaced_in_one_version(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another kind of frames of the same shard: its videos have other descriptors, the others stay."""
+def test_a_shard_made_again_is_replaced_in_one_version(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another kind of frames of the same shard: its videos have other descriptors, the others
+    stay."""
     key = collection_shards(project.root)[0][0]
     before = serving(project)
     monkeypatch.setattr("hapvr.search.descriptors.MAX_FROZEN_SIMILARITY", 0.5)
@@ -134,13 +156,19 @@ def test_a_shard_made_again_is_replaced_in_one_version(project: Project, monkeyp
         shutil.move(project.root.local_path(f"features/{name}"), project.folder / name)
         (project.root.local_path(f"features/{name}")).mkdir()
     made = update_index(project, model_of(project))
-    assert (made.shards["replaced"], made.shards["added"], made.shards["removed"]) == ([key], [], [])
+    assert (made.shards["replaced"], made.shards["added"], made.shards["removed"]) == (
+        [key],
+        [],
+        [],
+    )
     assert made.status.revision == before.status().revision + 1
     assert made.status.frames < before.status().frames
     assert all(made.status.shards[name] == before.status().shards[name] for name in others)
 
 
-def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_back(project: Project) -> None:
+def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_back(
+    project: Project,
+) -> None:
     first, second, third = (model_of(project, seed=seed) for seed in range(3))
     old = current_index(project.root)
     assert old.digest == first.digest
@@ -161,12 +189,27 @@ def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_b
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("place", ""), ("place", "search/x/../../own"), ("made", ["mlflow/artifacts"]), ("digest", "x")]
+    ("name", "value"),
+    [
+        ("place", ""),
+        ("place", "search/x/../../own"),
+        ("made", ["mlflow/artifacts"]),
+        ("digest", "x"),
+    ],
 )
-def test_a_record_that_names_something_else_than_an_index(tmp_path: Path, name: str, value: object) -> None:
+def test_a_record_that_names_something_else_than_an_index(
+    tmp_path: Path, name: str, value: object
+) -> None:
     """What it names may be removed."""
     root, place = DataRoot(tmp_path), "search/0123456789abcdef/index-0001"
-    whole = {"place": place, "model": "m", "digest": "0123456789abcdef", "recall": 1.0, "since": "", "made": [place]}
+    whole = {
+        "place": place,
+        "model": "m",
+        "digest": "0123456789abcdef",
+        "recall": 1.0,
+        "since": "",
+        "made": [place],
+    }
     root.write_json(CURRENT, whole)
     assert current_index(root).place == place
     root.write_json(CURRENT, whole | {name: value})
@@ -179,7 +222,8 @@ def test_a_record_that_names_something_else_than_an_index(tmp_path: Path, name: 
 
 
 def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_path: Path) -> None:
-    """A search that has the replaced index open goes on; a copy of it, and what lies behind a link, is somebody else's."""
+    """A search that has the replaced index open goes on; a copy of it, and what lies behind a link,
+    is somebody else's."""
     old = current_index(project.root)
     reader, folder = serving(project), project.root.local_path(old.place).parent
     shutil.copytree(folder / "index-0001", folder / "index-0007")
@@ -195,8 +239,16 @@ def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_pa
     update_index(project, model_of(project))
     assert (tmp_path / "elsewhere" / "index.json").exists()
     (folder / "index-0001").unlink()
-    assert sorted(path.name for path in folder.glob("index-*")) == ["index-0007", "index-0008", "index-backup"]
+    assert sorted(path.name for path in folder.glob("index-*")) == [
+        "index-0007",
+        "index-0008",
+        "index-backup",
+    ]
     update_index(project, model_of(project), rebuild=True)
     update_index(project, model_of(project))
-    assert sorted(path.name for path in folder.glob("index-*")) == ["index-0007", "index-0009", "index-backup"]
+    assert sorted(path.name for path in folder.glob("index-*")) == [
+        "index-0007",
+        "index-0009",
+        "index-backup",
+    ]
     assert len(serving(project).search_frames(query, 5)) == 5

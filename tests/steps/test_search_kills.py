@@ -1,4 +1,5 @@
-"""kill -9 at any moment of a build or an update of the index: what answers is whole, and the next update ends as a calm one."""
+"""kill -9 at any moment of a build or an update of the index: what answers is whole, and the next
+update ends as a calm one."""
 
 import random
 import shutil
@@ -73,7 +74,8 @@ def frames_of(index: FrameIndex) -> Counter[str]:
 
 
 def check_whole(updates: Updates) -> None:
-    """Every shard of the index that answers is wholly there, as one of the two configurations has it."""
+    """Every shard of the index that answers is wholly there, as one of the two configurations has
+    it."""
     if not updates.project.root.exists(CURRENT):
         return
     index = updates.index()

@@ -1,4 +1,5 @@
-"""Searches in a real collection: files, pictures, ids and parts of them find what they show, where it is."""
+"""Searches in a real collection: files, pictures, ids and parts of them find what they show, where
+it is."""
 
 import json
 import os
@@ -53,8 +54,11 @@ def as_demo(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
-def test_the_notebook(as_demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The cells of the quick start, one after the other: its first video is a copy of another one."""
+def test_the_notebook(
+    as_demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cells of the quick start, one after the other: its first video is a copy of another
+    one."""
     monkeypatch.setenv("MPLBACKEND", "agg")
     notebook = json.loads((CHECKOUT / "notebooks" / "quickstart.ipynb").read_text(encoding="utf-8"))
     shared: dict[str, object] = {}
@@ -70,7 +74,8 @@ def test_the_notebook(as_demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_an_excerpt_is_found_at_its_second(searcher: Searcher, tmp_path: Path) -> None:
-    """Six seconds of the long clip within others: the clip comes first, with the times and the coverage of both sides."""
+    """Six seconds of the long clip within others: the clip comes first, with the times and the
+    coverage of both sides."""
     clip = write_scenes(tmp_path / "query.mp4", [500, 501, *LONG[25:31], 502, 503])
     answer = searcher.search(clip)
     best = answer.matches[0]
@@ -88,7 +93,8 @@ def test_an_excerpt_is_found_at_its_second(searcher: Searcher, tmp_path: Path) -
 
 
 def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) -> None:
-    """Compared whole, a video gets the number that `hapvr score` gives, up to the half precision of stored features."""
+    """Compared whole, a video gets the number that `hapvr score` gives, up to the half precision of
+    stored features."""
     searcher = Searcher.open(project.folder / "config.yaml")
     clip = write_scenes(tmp_path / "query.mp4", list(LONG[3:9]))
     best = searcher.search(clip).matches[0]
@@ -97,8 +103,11 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
     assert best.verdict == "match"
 
 
-def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(searcher: Searcher, tmp_path: Path) -> None:
-    """What the best view adds is the log-odds of the answer, also of a video that was no candidate."""
+def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(
+    searcher: Searcher, tmp_path: Path
+) -> None:
+    """What the best view adds is the log-odds of the answer, also of a video that was no
+    candidate."""
     query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[25:35])))
     best = searcher.answer(query, SearchOptions()).matches[0]
     found = explain(searcher, query, "in/long.mp4", SearchOptions())
@@ -107,42 +116,62 @@ def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(searcher
     assert any("common part" in line for line in found)
     whole = "\n".join(found).split("\nview")[1].splitlines()
     added = sum(float(line.split()[2]) for line in whole if "log odds" in line)
-    assert best.probability == pytest.approx(searcher.evidence.probability(added, prior=searcher.prior), abs=0.01)
+    assert best.probability == pytest.approx(
+        searcher.evidence.probability(added, prior=searcher.prior), abs=0.01
+    )
     other = explain(searcher, query, "in/short.mp4", SearchOptions(top=1))
     assert other[1].endswith("left out: 1 are better")
     unlikely = explain(searcher, query, "in/short.mp4", SearchOptions(min_probability=0.9))
     assert unlikely[1].endswith("left out: its probability is below 0.9")
     few = explain(replace(searcher, candidates=1), query, "in/short.mp4", SearchOptions())
     assert "in/short.mp4: no candidate: " in few[1]
-    assert few[2].partition("; ")[0] == other[3].partition("; ")[0].replace(": a candidate", ": no candidate")
+    assert few[2].partition("; ")[0] == other[3].partition("; ")[0].replace(
+        ": a candidate", ": no candidate"
+    )
 
 
 def test_a_hash_finds_what_the_network_does_not(searcher: Searcher, tmp_path: Path) -> None:
-    """The network is given other regions, as if an edit had undone all that it looks at; the pictures are the long clip's."""
+    """The network is given other regions, as if an edit had undone all that it looks at; the
+    pictures are the long clip's."""
     query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[10:26])))
-    regions = np.resize(searcher.collection.whole("in/other 1.mp4").regions, query.features.regions.shape)
+    regions = np.resize(
+        searcher.collection.whole("in/other 1.mp4").regions, query.features.regions.shape
+    )
     found = {}
     for hashes in (query.features.hashes, np.zeros(16, np.uint64)):
-        blind = replace(query, features=replace(query.features, regions=regions, hashes=hashes, inner=()))
+        blind = replace(
+            query, features=replace(query.features, regions=regions, hashes=hashes, inner=())
+        )
         answer = searcher.answer(blind, SearchOptions())
-        found[bool(hashes.any())] = next(match for match in answer.matches if match.reference == "in/long.mp4")
+        found[bool(hashes.any())] = next(
+            match for match in answer.matches if match.reference == "in/long.mp4"
+        )
     assert found[True].similarity == found[False].similarity < 0.7
     assert found[False].verdict != "match"
     assert (found[True].verdict, found[True].rank <= 2) == ("match", True)
 
 
-def test_parts_of_two_places_are_segments(searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_two_places_are_segments(
+    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both are found where a video is compared by parts, in whatever order the query shows them."""
     monkeypatch.setattr("hapvr.search.engine.WHOLE_FRAMES", 8)
     clip = write_scenes(tmp_path / "query.mp4", [*LONG[32:38], *range(500, 504), *LONG[2:8]])
     best = searcher.search(clip).matches[0]
     assert best.reference == "in/long.mp4"
-    assert {(one.query_start_s, one.reference_start_s) for one in best.segments} >= {(0, 32), (10, 2)}
+    assert {(one.query_start_s, one.reference_start_s) for one in best.segments} >= {
+        (0, 32),
+        (10, 2),
+    }
 
 
 def test_a_picture_in_a_picture_is_found(searcher: Searcher, tmp_path: Path) -> None:
-    """Ten seconds of the long clip on a quarter of other, changing pictures: by that part of the picture, not by the whole."""
-    host = [Image.fromarray(scene(600 + second)).resize((2, 2)).resize((192, 160)) for second in range(10)]
+    """Ten seconds of the long clip on a quarter of other, changing pictures: by that part of the
+    picture, not by the whole."""
+    host = [
+        Image.fromarray(scene(600 + second)).resize((2, 2)).resize((192, 160))
+        for second in range(10)
+    ]
     for frame, shown in zip(host, LONG[10:20], strict=True):
         frame.paste(Image.fromarray(scene(shown)).resize((96, 80)), (84, 70))
     write_mp4(tmp_path / "query.mp4", np.repeat(np.stack(host), 4, axis=0), fps=4)
@@ -159,8 +188,12 @@ def test_a_picture_in_a_picture_is_found(searcher: Searcher, tmp_path: Path) -> 
 
 
 def test_ids_find_other_videos_and_not_themselves(searcher: Searcher) -> None:
-    """A video of the collection as a query gives its copy and what shares a part with it, not itself."""
-    assert names(searcher.search_id("in/short.mp4", SearchOptions(top=3)).matches)[0] == "in/trips/copy of short.mp4"
+    """A video of the collection as a query gives its copy and what shares a part with it, not
+    itself."""
+    assert (
+        names(searcher.search_id("in/short.mp4", SearchOptions(top=3)).matches)[0]
+        == "in/trips/copy of short.mp4"
+    )
     found = searcher.search_id("in/trips/part.mp4").matches
     assert found[0].reference == "in/long.mp4"
     assert found[0].segments[0].reference_start_s == 10
@@ -180,7 +213,8 @@ def test_a_still_picture_finds_its_second(searcher: Searcher, tmp_path: Path) ->
 
 
 def test_a_part_of_a_query_is_searched_alone(searcher: Searcher, tmp_path: Path) -> None:
-    """Of two scenes in a query, the one in the part decides; times stay those of the whole query."""
+    """Of two scenes in a query, the one in the part decides; times stay those of the whole
+    query."""
     clip = write_scenes(tmp_path / "two.mp4", [*LONG[5:11], *range(300, 306)])
     first = searcher.search(clip, SearchOptions(part=Part(end_s=6))).matches[0]
     assert first.reference == "in/long.mp4"
@@ -196,15 +230,20 @@ def test_a_part_of_a_query_is_searched_alone(searcher: Searcher, tmp_path: Path)
 def test_only_a_folder_is_searched(searcher: Searcher, tmp_path: Path) -> None:
     """The best video outside of the folder is not given."""
     clip = write_scenes(tmp_path / "query.mp4", list(LONG[10:18]))
-    found, nothing = (searcher.search(clip, SearchOptions(folder=name)) for name in ("in/trips/", "elsewhere/"))
+    found, nothing = (
+        searcher.search(clip, SearchOptions(folder=name)) for name in ("in/trips/", "elsewhere/")
+    )
     assert names(found.matches)[0] == "in/trips/part.mp4"
     assert set(names(found.matches)) <= {"in/trips/part.mp4", "in/trips/copy of short.mp4"}
     assert nothing.matches == ()
-    assert nothing.warnings[-1] == "no video of the collection has an id that begins with elsewhere/"
+    assert (
+        nothing.warnings[-1] == "no video of the collection has an id that begins with elsewhere/"
+    )
 
 
 def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path) -> None:
-    """Without pictures, black, missing, no video, forbidden, too long: each has its reason; one frame is enough."""
+    """Without pictures, black, missing, no video, forbidden, too long: each has its reason; one
+    frame is enough."""
     write_sound(tmp_path / "sound.mp4")
     (tmp_path / "text.mp4").write_text("no video")
     (tmp_path / "text.png").write_text("no picture")
@@ -237,14 +276,17 @@ def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path)
 def test_a_model_of_another_network_is_refused(copied: Project, tmp_path: Path) -> None:
     """What --model names must be the network of the index; a bundle in another place may be."""
     other = bundle_of(copied, tmp_path / "other", seed=1)
-    with pytest.raises(DataError, match=r"made with another network than .*bundle-1 has; name .*bundle-0, or"):
+    with pytest.raises(
+        DataError, match=r"made with another network than .*bundle-1 has; name .*bundle-0, or"
+    ):
         Searcher.open(copied, model=str(other))
     same = bundle_of(copied, tmp_path / "same")
     assert Searcher.open(copied, model=str(same)).num_videos == 9
 
 
 def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
-    """A pair marked as no match is left out, by content: also where the query is a copy of the file elsewhere."""
+    """A pair marked as no match is left out, by content: also where the query is a copy of the file
+    elsewhere."""
     searcher = Searcher.open(copied)
     short = searcher.collection.metadata.of("in/short.mp4")
     elsewhere = tmp_path / "renamed.mp4"
@@ -257,7 +299,9 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     assert names(answer.matches)[0] == "in/short.mp4"
     assert "in/trips/copy of short.mp4" not in names(answer.matches)
     assert [match.rank for match in answer.matches] == list(range(1, 9))
-    assert {match.reference: match.mark for match in answer.matches if match.mark} == {"in/other 0.mp4": "match"}
+    assert {match.reference: match.mark for match in answer.matches if match.mark} == {
+        "in/other 0.mp4": "match"
+    }
     # a match that moves up has segments, too
     best, *more = searcher.search_id("in/short.mp4", SearchOptions(top=1)).matches
     assert "in/other 0.mp4" in names([best, *more][:2])  # of what was marked all is there
@@ -281,7 +325,9 @@ def test_without_calibration_nothing_is_unsure(copied: Project, tmp_path: Path) 
     assert answer.headline == f"1 video matches; the others are {CANNOT_SAY}"
 
 
-def test_a_name_that_is_no_utf_8_is_a_query_like_any_other(searcher: Searcher, tmp_path: Path) -> None:
+def test_a_name_that_is_no_utf_8_is_a_query_like_any_other(
+    searcher: Searcher, tmp_path: Path
+) -> None:
     """Tables and JSON can be written of its answer, also of one that is an error."""
     clip = tmp_path / os.fsdecode(b"b\xff.mp4")
     write_scenes(tmp_path / "a.mp4", list(LONG[10:18])).rename(clip)

@@ -24,7 +24,8 @@ def test_text_has_mean_and_spread_over_seeds() -> None:
 
 @pytest.mark.slow
 def test_seeds_are_trained_one_by_one(small_project: Project, tmp_path: Path, call: Call) -> None:
-    """Two MLflow runs of one tag, their benchmark scored; none becomes the current model. A failure is exit code 1."""
+    """Two MLflow runs of one tag, their benchmark scored; none becomes the current model. A failure
+    is exit code 1."""
     data = yaml.safe_load(dump_config(with_train(small_project, steps=2, validate_every_steps=1)))
     data["tracking"]["uri"] = new_store(tmp_path)
     path = tmp_path / "config.yaml"
@@ -37,7 +38,10 @@ def test_seeds_are_trained_one_by_one(small_project: Project, tmp_path: Path, ca
     assert f"own-test/DSVR: {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}" in text
     project = Project.open(path, folder=small_project.folder)
     tracker = tracker_of(project)
-    assert len(tracker.client.search_runs([tracker.experiment_id], f"tags.`{SEEDS_TAG}` = 'pair'")) == 2
+    assert (
+        len(tracker.client.search_runs([tracker.experiment_id], f"tags.`{SEEDS_TAG}` = 'pair'"))
+        == 2
+    )
     current = project.root.read_json(CURRENT_NAME) if project.root.exists(CURRENT_NAME) else {}
     assert current.get("key") not in {run["key"] for run in runs}
     outcome = call(*arguments, "--run", "broken", "--set", "evaluation.benchmarks=[absent]")

@@ -12,7 +12,13 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import LISTS, WatchMatches, all_matches, make_watch_matches, unwatched_shards
+from hapvr.steps.watch_lists import (
+    LISTS,
+    WatchMatches,
+    all_matches,
+    make_watch_matches,
+    unwatched_shards,
+)
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import scene, write_scenes
 from tests.steps.search_projects import LONG, copied, with_real_weights
@@ -24,21 +30,28 @@ WEBHOOK: dict[str, object] = {"url": "http://127.0.0.1:9/nobody"}
 
 @pytest.fixture(scope="module")
 def watched(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A list of a clip, a still, a file that is no video, a link to nothing, and a name that is no UTF-8."""
+    """A list of a clip, a still, a file that is no video, a link to nothing, and a name that is no
+    UTF-8."""
     folder = tmp_path_factory.mktemp("watched")
     project = copied(searchable, folder, videos=True)
-    update_index(project, search_model(project, str(folder / "bundle-0")))  # the tests change this one
+    update_index(
+        project, search_model(project, str(folder / "bundle-0"))
+    )  # the tests change this one
     queries = folder / "queries"
     write_scenes(queries / "leak.mp4", [500, *LONG[22:30], 501])
     write_scenes(queries / "nothing.mp4", list(range(900, 906)))
     Image.fromarray(scene(303)).resize((300, 250)).save(queries / "still.jpg", quality=80)
     (queries / "text.mp4").write_text("no video")
     (queries / "gone.mp4").symlink_to("nowhere.mp4")
-    write_scenes(queries / "bytes.mp4", [700, *LONG[2:9]]).rename(queries / os.fsdecode(b"b\xff.mp4"))
+    write_scenes(queries / "bytes.mp4", [700, *LONG[2:9]]).rename(
+        queries / os.fsdecode(b"b\xff.mp4")
+    )
     return project
 
 
-def lists(project: Project, *watch_lists: dict[str, object], webhook: dict[str, object] | None = None) -> Project:
+def lists(
+    project: Project, *watch_lists: dict[str, object], webhook: dict[str, object] | None = None
+) -> Project:
     """The project with these watch lists."""
     watch = {"watch.lists": list(watch_lists), "watch.webhook": webhook}
     return Project.open(project.folder / "config.yaml", folder=project.folder, overrides=watch)
@@ -53,14 +66,16 @@ def pairs(project: Project) -> set[tuple[str, str]]:
     return {(Path(row["query"]).name, row["video_id"]) for row in all_matches(project)}
 
 
-def leaked(project: Project, *, webhook: dict[str, object] | None = None, at_least: float = 0.5) -> Project:
+def leaked(
+    project: Project, *, webhook: dict[str, object] | None = None, at_least: float = 0.5
+) -> Project:
     one = {"name": "leaked", "path": str(project.folder / "queries"), "min_probability": at_least}
     return lists(project, one, webhook=webhook)
 
 
 def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Project) -> None:
-    """Clip and still, with times; a file that is no video is named and tried again; a new shard alone is compared. A model with
-    random weights announces nothing."""
+    """Clip and still, with times; a file that is no video is named and tried again; a new shard
+    alone is compared. A model with random weights announces nothing."""
     project = leaked(watched, webhook=WEBHOOK)
     compare(project)
     assert AlertOutbox(project.root).counts() == (0, 0)
@@ -75,7 +90,12 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
         assert sorted(Path(name).name for name in one.failed) == ["gone.mp4", "text.mp4"]
     (row,) = [row for row in all_matches(project) if row["query"].endswith("leak.mp4")]
     assert (row["verdict"], row["model"]) == ("match", str(watched.folder / "bundle-0"))
-    assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (1, 9, 22, 30)
+    assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (
+        1,
+        9,
+        22,
+        30,
+    )
     assert AlertOutbox(project.root).counts() == (0, len(found))
     for name in ("text.mp4", "gone.mp4"):
         (watched.folder / "queries" / name).unlink()
@@ -85,7 +105,9 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
     assert all(one.done and not one.announced for one in compare(project))
     assert {row["video_id"]: row["since"] for row in all_matches(project)} == since
     assert unwatched_shards(project) == {}
-    assert len(unwatched_shards(leaked(watched))) == 3  # what is found without a webhook is posted once there is one
+    assert (
+        len(unwatched_shards(leaked(watched))) == 3
+    )  # what is found without a webhook is posted once there is one
     with pytest.MonkeyPatch.context() as another_way:
         another_way.setattr("hapvr.steps.searcher.SCORES_FORMAT", 0)
         assert set(unwatched_shards(project)) == set(Searcher.open(project).indexed)
@@ -100,12 +122,17 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
             compare(project)
     again = compare(project)
     assert [one.announced for one in again if one.done] == [1]
-    assert all(row["query_start_s"] is not None for row in all_matches(project) if row["query"].endswith("leak.mp4"))
+    assert all(
+        row["query_start_s"] is not None
+        for row in all_matches(project)
+        if row["query"].endswith("leak.mp4")
+    )
     assert ("leak.mp4", "in/z new.mp4") in pairs(project)
 
 
 def test_marks_and_lists_change_what_matches(watched: Project) -> None:
-    """Marked as no match: gone; taken back: there again. It is not announced a second time. Other queries are left alone."""
+    """Marked as no match: gone; taken back: there again. It is not announced a second time. Other
+    queries are left alone."""
     project = leaked(watched, webhook=WEBHOOK)
     (watched.folder / "queries" / "gone.mp4").unlink(missing_ok=True)
     (watched.folder / "queries" / "text.mp4").write_text("no video")
@@ -115,7 +142,11 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     assert unwatched_shards(project)
     read, asked = Searcher.read, set()
     with pytest.MonkeyPatch.context() as seen:
-        seen.setattr(Searcher, "read", lambda self, query, **to: asked.add(query.name) or read(self, query, **to))
+        seen.setattr(
+            Searcher,
+            "read",
+            lambda self, query, **to: asked.add(query.name) or read(self, query, **to),
+        )
         compare(project)
     assert asked == {"leak.mp4", "text.mp4"}  # what failed is tried again
     assert pairs(project) == before - {("leak.mp4", "in/long.mp4")}
@@ -126,7 +157,8 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
 
 
 def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Project) -> None:
-    """One that is not there, or has nothing, as where its drive was: others are compared, and nothing that was found is lost."""
+    """One that is not there, or has nothing, as where its drive was: others are compared, and
+    nothing that was found is lost."""
     folder, root = watched.folder / "queries", watched.root
     compare(leaked(watched))
     before = pairs(watched)
@@ -139,8 +171,12 @@ def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Proj
     project = lists(watched, *({"name": name, "path": str(path)} for name, path in places.items()))
     for made in compare(project):
         assert sorted(name.partition(":")[0] for name in made.failed) == ["gone", "leaked", "none"]
-        assert all("cannot be read" in said and "wanted a folder" in said for said in made.failed.values())
-    assert pairs(project) == before | {("again.mp4", video) for name, video in before if name == "leak.mp4"}
+        assert all(
+            "cannot be read" in said and "wanted a folder" in said for said in made.failed.values()
+        )
+    assert pairs(project) == before | {
+        ("again.mp4", video) for name, video in before if name == "leak.mp4"
+    }
     assert unwatched_shards(project)
     away.rename(folder)
     compare(leaked(watched))
@@ -149,7 +185,8 @@ def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Proj
 
 @pytest.mark.parametrize("stage", ["videos", "features"])
 def test_a_shard_that_is_damaged_is_said_and_loses_nothing(watched: Project, stage: str) -> None:
-    """Answers leave its videos out, queries of lists fail and keep what was found, and no content is made up for marks."""
+    """Answers leave its videos out, queries of lists fail and keep what was found, and no content
+    is made up for marks."""
     compare(leaked(watched))
     before, project = pairs(watched), leaked(watched, at_least=0.51)
     file = watched.root.local_path(watched.shard(stage, "in-00001").index_name)

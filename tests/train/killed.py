@@ -1,4 +1,5 @@
-"""A training that other tests kill: it runs in a process of its own, started from a server that has read no data."""
+"""A training that other tests kill: it runs in a process of its own, started from a server that has
+read no data."""
 
 import time
 from multiprocessing import get_context

@@ -18,7 +18,9 @@ from hapvr.train.run_folder import History, TrainingResult
 
 def cached_views(project: Project, **changes: Any) -> CachedViews:
     """All training views of a project, with changes of its training settings."""
-    return CachedViews(project.root, training_shards(project), with_train(project, **changes), cpu(), copies={})
+    return CachedViews(
+        project.root, training_shards(project), with_train(project, **changes), cpu(), copies={}
+    )
 
 
 def cpu() -> Fabric:
@@ -27,7 +29,11 @@ def cpu() -> Fabric:
 
 
 def run(
-    project: Project, folder: Path, config: Config | None = None, *, validate: Validate | None = None
+    project: Project,
+    folder: Path,
+    config: Config | None = None,
+    *,
+    validate: Validate | None = None,
 ) -> TrainingResult:
     """Train in this process, on the CPU."""
     config = config or project.config
@@ -47,12 +53,16 @@ def run(
 
 def without_times(history: list[dict[str, float]]) -> list[dict[str, float]]:
     """History without what depends on how long things take."""
-    return [{name: value for name, value in line.items() if name != "clips_per_s"} for line in history]
+    return [
+        {name: value for name, value in line.items() if name != "clips_per_s"} for line in history
+    ]
 
 
 def with_train(project: Project, **changes: object) -> Config:
     """The project's configuration with other training settings."""
-    return project.config.model_copy(update={"train": project.config.train.model_copy(update=changes)})
+    return project.config.model_copy(
+        update={"train": project.config.train.model_copy(update=changes)}
+    )
 
 
 def same_weights(first: Path, second: Path) -> bool:

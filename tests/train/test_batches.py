@@ -24,14 +24,26 @@ from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import build_network
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
-from hapvr.train.batch import Batch, BatchSampler, CachedViews, OnlineViews, look_alikes, video_pair_labels
+from hapvr.train.batch import (
+    Batch,
+    BatchSampler,
+    CachedViews,
+    OnlineViews,
+    look_alikes,
+    video_pair_labels,
+)
 from hapvr.train.loop import TrainingModule
 from tests.train.runs import cached_views, cpu, with_train
 
 
 def online_views(project: Project, **changes: Any) -> OnlineViews:
     """All stored frames of a project, with changes of its training settings."""
-    return OnlineViews(project.root, training_shards(project), with_train(project, source="online", **changes), cpu())
+    return OnlineViews(
+        project.root,
+        training_shards(project),
+        with_train(project, source="online", **changes),
+        cpu(),
+    )
 
 
 def batch_and_plans(views: CachedViews, number: int) -> tuple[Batch, list[ViewPlan]]:
@@ -52,8 +64,11 @@ def test_video_pair_labels_match_the_reference_batch(golden: dict[str, torch.Ten
 
 
 @given(st.integers(2, 40), st.integers(1, 12), st.integers(0, 3), st.integers(1, 3))
-def test_epochs_and_ranks_partition_the_videos(count: int, size: int, seed: int, ranks: int) -> None:
-    """No video comes twice in an epoch, and ranks have disjoint parts that are the batch, for whatever sizes."""
+def test_epochs_and_ranks_partition_the_videos(
+    count: int, size: int, seed: int, ranks: int
+) -> None:
+    """No video comes twice in an epoch, and ranks have disjoint parts that are the batch, for
+    whatever sizes."""
     ids = [f"{number:02d}" for number in range(count)]
     if count < 2 * ranks:
         with pytest.raises(DataError, match=rf"negatives need at least {2 * ranks}; add videos"):
@@ -63,7 +78,9 @@ def test_epochs_and_ranks_partition_the_videos(count: int, size: int, seed: int,
     parts = [BatchSampler(ids, rank=rank, **wanted) for rank in range(ranks)]
     per_epoch = count // parts[0].batch_videos
     for start in (0, per_epoch):
-        epoch = [video for number in range(start, start + per_epoch) for video in parts[0].videos(number)]
+        epoch = [
+            video for number in range(start, start + per_epoch) for video in parts[0].videos(number)
+        ]
         assert len(set(epoch)) == len(epoch) == per_epoch * parts[0].batch_videos
     whole = parts[0].videos(0)
     assert [video for part in parts for video in part.videos(0)[part.rank_slice()]] == whole
@@ -86,11 +103,15 @@ def test_batch_is_a_function_of_seed_and_number(small_project: Project) -> None:
     assert first.video_ids == second.video_ids
     assert torch.equal(first.regions, second.regions)
     other = cached_views(small_project, seed=1)
-    assert any(other.sampler.videos(step) != cached_views(small_project).sampler.videos(step) for step in range(3))
+    assert any(
+        other.sampler.videos(step) != cached_views(small_project).sampler.videos(step)
+        for step in range(3)
+    )
 
 
 def test_batch_pairs_the_views_of_each_video(small_project: Project) -> None:
-    """Labels say which clips share a video; every positive pair has its frame labels, the self pairs included."""
+    """Labels say which clips share a video; every positive pair has its frame labels, the self
+    pairs included."""
     batch, plans = batch_and_plans(cached_views(small_project), 0)
     assert batch.regions.shape == (8, 4, 9, 32)
     assert batch.video_ids[0::2] == batch.video_ids[1::2]
@@ -102,11 +123,14 @@ def test_batch_pairs_the_views_of_each_video(small_project: Project) -> None:
     assert batch.frame_labels.shape == (len(batch.pair_index), 4, 4)
     assert batch.num_frames is None
     ended = cached_views(small_project, repeat_short_clips=False)[0]
-    assert ended.num_frames.tolist() == [1 if "видео" in video_id else 4 for video_id in ended.video_ids]
+    assert ended.num_frames.tolist() == [
+        1 if "видео" in video_id else 4 for video_id in ended.video_ids
+    ]
 
 
 def test_look_alikes_share_a_batch_and_copies_do_not() -> None:
-    """Groups join those that look most like them until they fill a batch; known copies of each other stay apart."""
+    """Groups join those that look most like them until they fill a batch; known copies of each
+    other stay apart."""
     angles = {"a": 0.0, "b": 1.5, "c": 0.1, "d": 1.4, "e": 0.05, "f": 3.0}
     means = {name: torch.tensor([np.cos(angle), np.sin(angle)]) for name, angle in angles.items()}
     groups = [[name] for name in angles]
@@ -122,7 +146,8 @@ def unit(batch: Batch) -> Batch:
 
 
 def test_a_drawn_clip_is_a_positive_of_its_donor(small_project: Project) -> None:
-    """On real views: the label matrix of a batch joins each clip with a donor to the donor's clips, both ways."""
+    """On real views: the label matrix of a batch joins each clip with a donor to the donor's clips,
+    both ways."""
     data = cached_views(small_project)
     found = 0
     for number in range(20):
@@ -139,7 +164,8 @@ def test_a_drawn_clip_is_a_positive_of_its_donor(small_project: Project) -> None
 
 
 def test_what_repeats_changes_nothing(small_project: Project) -> None:
-    """Masked frames move neither loss nor gradient, and a clip scores as it does when it is cut after its last frame."""
+    """Masked frames move neither loss nor gradient, and a clip scores as it does when it is cut
+    after its last frame."""
     batch, settings = cached_views(small_project)[0], small_project.config.train
     counts = torch.tensor([1, 2, 3, 4, 1, 2, 3, 4])
     network = build_network(settings.network, dims=32, seed=0)
@@ -158,25 +184,39 @@ def test_what_repeats_changes_nothing(small_project: Project) -> None:
         return total.detach(), [parameter.grad.clone() for parameter in network.parameters()]
 
     total, gradients = step(regions)
-    torch.testing.assert_close(step(torch.where(rest[:, :, None, None], noise, regions)), (total, gradients))
+    torch.testing.assert_close(
+        step(torch.where(rest[:, :, None, None], noise, regions)), (total, gradients)
+    )
     repeated = module(replace(batch, num_frames=None))[0]
     assert abs(float(repeated.detach() - total)) > 1e-3
     with torch.no_grad():
         embedded = network.embed(regions)
-        similarity = network.compare(embedded, embedded, query_mask=~rest, reference_mask=~rest).video
-        cut = [network.embed(clip[:count])[None] for clip, count in zip(regions, counts.tolist(), strict=True)]
+        similarity = network.compare(
+            embedded, embedded, query_mask=~rest, reference_mask=~rest
+        ).video
+        cut = [
+            network.embed(clip[:count])[None]
+            for clip, count in zip(regions, counts.tolist(), strict=True)
+        ]
         for row, column in ((0, 1), (1, 0), (2, 5), (3, 3), (7, 4)):
             score = network.compare(cut[row], cut[column]).video
             torch.testing.assert_close(score[0, 0], similarity[row, column], rtol=1e-4, atol=1e-5)
 
 
-def test_online_features_and_labels_equal_the_cached_ones(small_project: Project, online: OnlineViews) -> None:
-    """The same views, drawn and extracted now, give the cached batch: regions to half precision, labels exactly."""
+def test_online_features_and_labels_equal_the_cached_ones(
+    small_project: Project, online: OnlineViews
+) -> None:
+    """The same views, drawn and extracted now, give the cached batch: regions to half precision,
+    labels exactly."""
     cached, shown = batch_and_plans(cached_views(small_project), 1)
     plans = []
     for key in training_shards(small_project):
         ids = FrameFile(small_project.shard("frames", key)).video_ids
-        plans += [plan for views in plan_cached_views(ids, small_project.config.views).values() for plan in views]
+        plans += [
+            plan
+            for views in plan_cached_views(ids, small_project.config.views).values()
+            for plan in views
+        ]
     by_name = {(plan.video_id, plan.index): plan for plan in plans}
     chosen = [by_name[plan.video_id, plan.index] for plan in shown]
     batch = online.finish((torch.stack([online._files.draw(plan) for plan in chosen]), 0, chosen))
@@ -189,7 +229,8 @@ def test_online_features_and_labels_equal_the_cached_ones(small_project: Project
 
 
 def test_online_views_are_new_in_every_batch(small_project: Project, online: OnlineViews) -> None:
-    """Views by (seed, number), new in each batch, made again alike; the views of an item share their window."""
+    """Views by (seed, number), new in each batch, made again alike; the views of an item share
+    their window."""
     (frames, _, first), (_, _, second) = online[0], online[1]
     assert frames.shape == (8, 4, 3, 128, 128)
     assert {plan.index for plan in first}.isdisjoint(plan.index for plan in second)
@@ -202,8 +243,8 @@ def test_online_views_are_new_in_every_batch(small_project: Project, online: Onl
 
 
 def test_online_batches_label_donors_and_count_frames(small_project: Project) -> None:
-    """A clip with a donor is a positive of all clips of its donor. Clips of 16 frames of videos of six seconds have six
-    frames."""
+    """A clip with a donor is a positive of all clips of its donor. Clips of 16 frames of videos of
+    six seconds have six frames."""
     views = small_project.config.views.model_copy(update={"num_frames": 16})
     config = small_project.config.model_copy(update={"views": views})
     online = online_views(replace(small_project, config=config), repeat_short_clips=False)
@@ -212,7 +253,9 @@ def test_online_batches_label_donors_and_count_frames(small_project: Project) ->
         item = online[number]
         batch, plans = online.finish(item), item[2]
         assert [plan.strength for plan in plans[:2]] == ["weak", "strong"]
-        assert batch.num_frames.tolist() == [1 if "видео" in video_id else 6 for video_id in batch.video_ids]
+        assert batch.num_frames.tolist() == [
+            1 if "видео" in video_id else 6 for video_id in batch.video_ids
+        ]
         for row, plan in enumerate(plans):
             if plan.donor_id:
                 of_donor = torch.tensor([other.video_id == plan.donor_id for other in plans])
@@ -254,7 +297,10 @@ def start(project: Project) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (spoil_backbone, r"training_views of shard .* made with other settings: .*features\.backbone\.sha256"),
+        (
+            spoil_backbone,
+            r"training_views of shard .* made with other settings: .*features\.backbone\.sha256",
+        ),
         (spoil_embeddings, "not of the same views; materialise both again"),
     ],
 )

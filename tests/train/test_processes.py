@@ -14,7 +14,13 @@ import torch
 from hapvr.config_file import dump_config
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
-from hapvr.steps.training import fail_training, prepare_training, run_training, training_command, training_environment
+from hapvr.steps.training import (
+    fail_training,
+    prepare_training,
+    run_training,
+    training_command,
+    training_environment,
+)
 from hapvr.train.run_folder import list_checkpoints, read_checkpoint, read_history
 from tests.train.killed import read_history_so_far, start_training, wait_for_step
 from tests.train.runs import run, same_weights, with_train, without_times
@@ -28,9 +34,12 @@ def project_with(project: Project, **changes: object) -> Project:
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp_path: Path) -> None:
-    """Losses of two gloo processes are those of one process to rounding, and so are the weights. QuadLinear-AP counts the
-    positives above a positive (HAP-VR Eq. 11): where two are equal but for rounding, the loss of a single step may jump."""
+def test_two_processes_equal_one_with_the_same_batch(
+    small_project: Project, tmp_path: Path
+) -> None:
+    """Losses of two gloo processes are those of one process to rounding, and so are the weights.
+    QuadLinear-AP counts the positives above a positive (HAP-VR Eq. 11): where two are equal but for
+    rounding, the loss of a single step may jump."""
     steps = 20
     changes = {"steps": steps}
     run(small_project, tmp_path, with_train(small_project, **changes))
@@ -43,7 +52,11 @@ def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp
     )
     assert len(one) == steps
     assert two == pytest.approx(one, rel=1e-2)
-    differing = [step for step, (a, b) in enumerate(zip(one, two, strict=True)) if b != pytest.approx(a, rel=1e-4)]
+    differing = [
+        step
+        for step, (a, b) in enumerate(zip(one, two, strict=True))
+        if b != pytest.approx(a, rel=1e-4)
+    ]
     assert len(differing) <= max(steps // 10, 1), differing
     alone, together = (
         read_checkpoint(list_checkpoints(folder / "checkpoints")[-1])["training"]
@@ -56,11 +69,16 @@ def test_two_processes_equal_one_with_the_same_batch(small_project: Project, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["single process", "one rank"])
 def test_ended_training_leaves_no_process(small_project: Project, whom: str) -> None:
-    """SIGTERM ends a training after the step, with a checkpoint; a rank that dies ends the others and torchrun."""
+    """SIGTERM ends a training after the step, with a checkpoint; a rank that dies ends the others
+    and torchrun."""
     never = {"steps": 100_000, "validate_every_steps": 100_000}
-    project = project_with(small_project, num_processes=1 if whom == "single process" else 2, **never)
+    project = project_with(
+        small_project, num_processes=1 if whom == "single process" else 2, **never
+    )
     training = prepare_training(project, f"ended-{whom.split()[0]}", tags={})
-    process = subprocess.Popen(training_command(project, training), env=os.environ | training_environment(project))
+    process = subprocess.Popen(
+        training_command(project, training), env=os.environ | training_environment(project)
+    )
     while not read_history_so_far(training.folder) and process.poll() is None:
         time.sleep(0.2)
     family = psutil.Process(process.pid).children(recursive=True)
@@ -83,8 +101,11 @@ def test_ended_training_leaves_no_process(small_project: Project, whom: str) -> 
 
 
 @pytest.mark.slow
-def test_killed_at_random_steps_equals_uninterrupted(small_project: Project, tmp_path: Path) -> None:
-    """SIGKILL at random moments, each time gone on from the last checkpoint: equal weights and losses, bit for bit."""
+def test_killed_at_random_steps_equals_uninterrupted(
+    small_project: Project, tmp_path: Path
+) -> None:
+    """SIGKILL at random moments, each time gone on from the last checkpoint: equal weights and
+    losses, bit for bit."""
     rng = random.Random(0)
     steps = 6 * NUM_KILLS
     changes = {"steps": steps, "validate_every_steps": 2}
@@ -102,7 +123,8 @@ def test_killed_at_random_steps_equals_uninterrupted(small_project: Project, tmp
         os.kill(process.pid or 0, signal.SIGKILL)
         process.join()
         kills += process.exitcode == -signal.SIGKILL
-        # Two are kept; a kill between the write of the next and the removal of the oldest leaves three.
+        # Two are kept; a kill between the write of the next and the removal of the oldest leaves
+        # three.
         assert len(list_checkpoints(cut / "checkpoints")) <= 3
     last = start_training(config, small_project.folder, cut)
     last.join()

@@ -1,4 +1,5 @@
-"""TCA's training: losses of one positive against their equations, the bank, what is compared with what, resuming."""
+"""TCA's training: losses of one positive against their equations, the bank, what is compared with
+what, resuming."""
 
 import math
 from collections.abc import Sequence
@@ -33,7 +34,9 @@ def of_circle(row: Sequence[float], margin: float, scale: float) -> float:
     """Eq. 4 of an anchor's row, its positive first."""
     logits = [scale * max(1 + margin - row[0], 0) * (row[0] - 1 + margin)]
     logits += [scale * max(value + margin, 0) * (value - margin) for value in row[1:]]
-    return math.log(sum(math.exp(logit - max(logits)) for logit in logits)) + max(logits) - logits[0]
+    return (
+        math.log(sum(math.exp(logit - max(logits)) for logit in logits)) + max(logits) - logits[0]
+    )
 
 
 @pytest.mark.parametrize(("seed", "size"), [(1, (4, 9)), (2, (1, 2)), (3, (7, 40))])
@@ -42,13 +45,16 @@ def test_the_papers_circle_loss_is_its_equation(seed: int, size: tuple[int, int]
     rows = rows_of(seed, size)
     for margin, scale in ((0.25, 256.0), (0.4, 32.0)):
         wanted = [of_circle(row, margin, scale) for row in rows.tolist()]
-        found = contrast_loss(ContrastSettings(margin=margin, scale=scale, circle_form="paper"), rows)
+        found = contrast_loss(
+            ContrastSettings(margin=margin, scale=scale, circle_form="paper"), rows
+        )
         assert float(found) == pytest.approx(sum(wanted) / len(rows), rel=1e-9)
 
 
 @pytest.mark.parametrize("settings", [ContrastSettings(loss="infonce"), ContrastSettings()])
 def test_what_is_left_out_changes_nothing(settings: ContrastSettings) -> None:
-    """A negative that does not count gives neither loss nor gradient; a row without negatives has a loss of 0."""
+    """A negative that does not count gives neither loss nor gradient; a row without negatives has a
+    loss of 0."""
     rows = rows_of(4, (3, 6))
     usable = torch.ones(3, 5, dtype=torch.bool)
     usable[:, 2] = False
@@ -66,24 +72,38 @@ def test_bank_tells_what_an_anchor_may_be_compared_with() -> None:
     bank = MemoryBank(4, dims=2, generator=torch_rng("bank"))
     bank.add(torch.eye(2)[[0, 1, 0]], torch.tensor([[7, -1], [8, 9], [5, 7]]))
     anchors = torch.tensor([[7, -1], [9, 3], [1, 2]])
-    assert bank.usable(anchors).tolist() == [[False, True, False, True], [True, False, True, True], [True] * 4]
+    assert bank.usable(anchors).tolist() == [
+        [False, True, False, True],
+        [True, False, True, True],
+        [True] * 4,
+    ]
 
 
-def tca(project: Project, network: TcaSettings = PLAIN, contrast: ContrastSettings = BANK, **changes: object) -> Config:
+def tca(
+    project: Project,
+    network: TcaSettings = PLAIN,
+    contrast: ContrastSettings = BANK,
+    **changes: object,
+) -> Config:
     return with_train(project, network=network, contrast=contrast, **changes)
 
 
 def training_of(config: Config, num_videos: int = 12) -> ContrastTraining:
     """As a run starts it."""
-    network = build_network(config.train.network, dims=config.whitening.dims, seed=config.train.seed)
+    network = build_network(
+        config.train.network, dims=config.whitening.dims, seed=config.train.seed
+    )
     batch_videos = config.train.batch_videos
-    training = build_training(config.train, network, num_videos=num_videos, batch_videos=batch_videos)
+    training = build_training(
+        config.train, network, num_videos=num_videos, batch_videos=batch_videos
+    )
     assert isinstance(training, ContrastTraining)
     return training
 
 
 def test_loss_is_that_of_each_anchor_with_its_own_positive(small_project: Project) -> None:
-    """Anchor by anchor: its positive, the positives of other videos and the bank, without what shows its own videos."""
+    """Anchor by anchor: its positive, the positives of other videos and the bank, without what
+    shows its own videos."""
     config = tca(small_project, contrast=ContrastSettings(bank_size=8, momentum=0.5))
     training = training_of(config)
     network = training.network
@@ -97,7 +117,11 @@ def test_loss_is_that_of_each_anchor_with_its_own_positive(small_project: Projec
             for anchor in range(0, len(vectors), 2):
                 own = set(batch.source_ids[anchor].tolist()) - {-1}
                 others = [k for k in strong if not own & set(batch.source_ids[k].tolist())]
-                stored = [k for k in range(len(bank.vectors)) if not own & set(bank.source_ids[k].tolist())]
+                stored = [
+                    k
+                    for k in range(len(bank.vectors))
+                    if not own & set(bank.source_ids[k].tolist())
+                ]
                 negatives = torch.cat([vectors[others], bank.vectors[stored]])
                 cosines = torch.cat([vectors[anchor + 1 : anchor + 2], negatives]) @ vectors[anchor]
                 losses.append(contrast_loss(config.train.contrast, cosines[None]))
@@ -108,7 +132,9 @@ def test_loss_is_that_of_each_anchor_with_its_own_positive(small_project: Projec
         assert bank.source_ids[: len(shown)].tolist() == shown if number == 0 else True
 
 
-def test_resuming_is_exact_with_bank_key_network_and_dropout(small_project: Project, tmp_path: Path) -> None:
+def test_resuming_is_exact_with_bank_key_network_and_dropout(
+    small_project: Project, tmp_path: Path
+) -> None:
     """All that changes is in the checkpoint, and draws are those of the step."""
     config = tca(small_project, TcaSettings(dropout=0.3))
     run(small_project, tmp_path / "whole", config)
@@ -120,4 +146,6 @@ def test_resuming_is_exact_with_bank_key_network_and_dropout(small_project: Proj
     newest.unlink()
     assert run(small_project, tmp_path / "cut", config).first_step == 4
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
-    assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
+    assert without_times(read_history(tmp_path / "whole")) == without_times(
+        read_history(tmp_path / "cut")
+    )

@@ -1,4 +1,5 @@
-"""TCA's bank, losses and training steps against the numbers of its release (tests/golden/tca_golden.md)."""
+"""TCA's bank, losses and training steps against the numbers of its release
+(tests/golden/tca_golden.md)."""
 
 import copy
 
@@ -30,7 +31,9 @@ def golden() -> release.Arrays:
 
 def close_gradient(found: Tensor, wanted: Tensor) -> None:
     """To a thousandth of the largest entry."""
-    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()) + 2e-5)
+    torch.testing.assert_close(
+        found, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()) + 2e-5
+    )
 
 
 def vectors_of(network: ContextNetwork, golden: release.Arrays, name: str, step: int) -> Tensor:
@@ -51,7 +54,8 @@ def shown(vectors: Tensor) -> Tensor:
 
 
 def test_bank_holds_the_last_steps(golden: release.Arrays) -> None:
-    """Contents and pointer after each of three steps, the last of which begins anew at the front."""
+    """Contents and pointer after each of three steps, the last of which begins anew at the
+    front."""
     network, bank = release.network_of(golden), bank_of(golden)
     for step in STEPS:
         with torch.no_grad():
@@ -63,7 +67,8 @@ def test_bank_holds_the_last_steps(golden: release.Arrays) -> None:
 
 @pytest.mark.parametrize("run", LOSSES)
 def test_losses_of_given_logits(golden: release.Arrays, run: str) -> None:
-    """Value, and gradient by the logits as given: for InfoNCE they are already divided by the temperature."""
+    """Value, and gradient by the logits as given: for InfoNCE they are already divided by the
+    temperature."""
     for step in STEPS:
         logits = golden[f"{run}/logits"][step].clone().requires_grad_()
         settings = LOSSES[run].model_copy(update={"temperature": 1.0})
@@ -75,21 +80,30 @@ def test_losses_of_given_logits(golden: release.Arrays, run: str) -> None:
 
 @pytest.mark.parametrize("run", LOSSES)
 def test_steps_with_fixed_weights(golden: release.Arrays, run: str) -> None:
-    """Logits against the bank before the step, loss, and gradients by frames, by video vectors and by weights."""
+    """Logits against the bank before the step, loss, and gradients by frames, by video vectors and
+    by weights."""
     network, bank = release.network_of(golden).train(), bank_of(golden)
     for step in STEPS:
         frames, mask = release.frames_of(golden, "batch/anchor")
         anchors = frames[step].clone().requires_grad_()
         network.zero_grad()
-        encoded = video_vectors(network.embed(anchors[:, :, None], mask=mask[step])[:, :, 0], mask[step])
+        encoded = video_vectors(
+            network.embed(anchors[:, :, None], mask=mask[step])[:, :, 0], mask[step]
+        )
         encoded.retain_grad()
         with torch.no_grad():
-            positives, negatives = (vectors_of(network, golden, name, step) for name in ("positive", "negative"))
+            positives, negatives = (
+                vectors_of(network, golden, name, step) for name in ("positive", "negative")
+            )
         torch.testing.assert_close(encoded, golden["bank/anchor_video"][step], **CLOSE)
         query = torch.nn.functional.normalize(encoded, dim=-1)
-        similarity = torch.cat([(query * positives).sum(1, keepdim=True), query @ bank.vectors.clone().T], dim=1)
+        similarity = torch.cat(
+            [(query * positives).sum(1, keepdim=True), query @ bank.vectors.clone().T], dim=1
+        )
         scale = 0.07 if run == "infonce" else 1.0
-        torch.testing.assert_close(similarity / scale, golden[f"{run}/logits"][step], rtol=2e-4, atol=2e-5 / scale)
+        torch.testing.assert_close(
+            similarity / scale, golden[f"{run}/logits"][step], rtol=2e-4, atol=2e-5 / scale
+        )
         loss = contrast_loss(LOSSES[run], similarity)
         loss.backward()
         bank.add(negatives, shown(negatives))
@@ -113,12 +127,18 @@ def test_training_with_a_key_encoder(golden: release.Arrays, run: str, momentum:
         follow(keys, network, momentum=momentum)
         anchors = vectors_of(network, golden, "anchor", step)
         with torch.no_grad():
-            positives, negatives = (vectors_of(keys, golden, name, step) for name in ("positive", "negative"))
-        similarity = torch.cat([(anchors * positives).sum(1, keepdim=True), anchors @ bank.vectors.clone().T], dim=1)
+            positives, negatives = (
+                vectors_of(keys, golden, name, step) for name in ("positive", "negative")
+            )
+        similarity = torch.cat(
+            [(anchors * positives).sum(1, keepdim=True), anchors @ bank.vectors.clone().T], dim=1
+        )
         loss = contrast_loss(settings, similarity)
         bank.add(negatives, shown(negatives))
         torch.testing.assert_close(loss.detach(), golden[f"{run}/loss"][step], rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(bank.vectors.T, golden[f"{run}/bank"][step], rtol=2e-4, atol=2e-4)
+        torch.testing.assert_close(
+            bank.vectors.T, golden[f"{run}/bank"][step], rtol=2e-4, atol=2e-4
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

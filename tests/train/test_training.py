@@ -1,4 +1,5 @@
-"""Training in this process: resuming, damaged checkpoints, the best weights, and what ends a training with a message."""
+"""Training in this process: resuming, damaged checkpoints, the best weights, and what ends a
+training with a message."""
 
 import os
 import shutil
@@ -55,22 +56,27 @@ def flip_bits(path: Path) -> None:
 def test_training_goes_on_from_the_newest_good_checkpoint(
     small_project: Project, whole: Path, cut: Path, spoil: Callable[[Path], None]
 ) -> None:
-    """Without the last checkpoint it ends with the same weights, bit for bit, and the same history; so also if that is
-    damaged. Nothing half-written is left, and two checkpoints are kept."""
+    """Without the last checkpoint it ends with the same weights, bit for bit, and the same history;
+    so also if that is damaged. Nothing half-written is left, and two checkpoints are kept."""
     spoil(checkpoints(cut)[-1])
     (cut / "result.json").unlink()
     again = run(small_project, cut)
     assert again.first_step == 4
     assert same_weights(whole, cut)
     assert without_times(read_history(whole)) == without_times(read_history(cut))
-    assert [path.name for path in sorted((cut / CHECKPOINTS).iterdir())] == ["step-00000004.pt", "step-00000008.pt"]
+    assert [path.name for path in sorted((cut / CHECKPOINTS).iterdir())] == [
+        "step-00000004.pt",
+        "step-00000008.pt",
+    ]
 
 
 def test_only_damaged_checkpoints_are_refused(small_project: Project, cut: Path) -> None:
     """Training does not silently start from the beginning."""
     for path in checkpoints(cut):
         halve(path)
-    with pytest.raises(DataError, match=r"step-00000008\.pt is damaged.*so are all 2 in .*delete that folder"):
+    with pytest.raises(
+        DataError, match=r"step-00000008\.pt is damaged.*so are all 2 in .*delete that folder"
+    ):
         run(small_project, cut)
 
 
@@ -78,18 +84,24 @@ def test_only_damaged_checkpoints_are_refused(small_project: Project, cut: Path)
     ("changes", "message"),
     [
         ({"steps": 9}, r"step-00000008\.pt belongs to .*train\.steps: wanted 9, found 8"),
-        ({"network": NetworkSettings(comparator=False)}, r"train\.network\.comparator: wanted False, found True"),
+        (
+            {"network": NetworkSettings(comparator=False)},
+            r"train\.network\.comparator: wanted False, found True",
+        ),
     ],
 )
 def test_checkpoint_of_another_training_is_refused(
     small_project: Project, cut: Path, changes: dict[str, object], message: str
 ) -> None:
-    """Going on with other settings names the file, the key and both values, before any weight is loaded."""
+    """Going on with other settings names the file, the key and both values, before any weight is
+    loaded."""
     with pytest.raises(DataError, match=message):
         run(small_project, cut, with_train(small_project, **changes))
 
 
-def test_training_lowers_its_loss_and_writes_a_network(small_project: Project, tmp_path: Path) -> None:
+def test_training_lowers_its_loss_and_writes_a_network(
+    small_project: Project, tmp_path: Path
+) -> None:
     """Over 30 steps the total loss falls; the result folder loads as the trained network."""
     result = run(small_project, tmp_path, with_train(small_project, steps=30))
     losses = [line["loss/total"] for line in read_history(tmp_path)]
@@ -99,9 +111,14 @@ def test_training_lowers_its_loss_and_writes_a_network(small_project: Project, t
 
 
 def test_few_videos_give_a_narrower_network(small_project: Project, tmp_path: Path) -> None:
-    """Where the whitening has fewer dimensions than the configuration asks for, the network has those of the whitening."""
+    """Where the whitening has fewer dimensions than the configuration asks for, the network has
+    those of the whitening."""
     whitening = small_project.config.whitening.model_copy(update={"dims": 512})
-    run(small_project, tmp_path, with_train(small_project).model_copy(update={"whitening": whitening}))
+    run(
+        small_project,
+        tmp_path,
+        with_train(small_project).model_copy(update={"whitening": whitening}),
+    )
     assert load_network(tmp_path / "network")[0].dims == 32
 
 
@@ -124,7 +141,10 @@ def test_best_validation_chooses_the_weights(small_project: Project, tmp_path: P
 def test_training_never_reads_the_test_benchmark(small_project: Project) -> None:
     """Neither its batches nor its validation come from a shard of it."""
     evaluation = small_project.config.evaluation
-    read = {*training_shards(small_project), *benchmark_shards(small_project, evaluation.validation)}
+    read = {
+        *training_shards(small_project),
+        *benchmark_shards(small_project, evaluation.validation),
+    }
     for name in evaluation.benchmarks:
         assert read.isdisjoint(benchmark_shards(small_project, name))
 
@@ -162,9 +182,12 @@ def test_not_finite_loss_stops_with_step_and_videos(small_project: Project, tmp_
 def test_secrets_of_the_environment_are_stored_by_name(
     small_project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the folder of a run nor MLflow holds the value of `${NAME}`; the stored configuration gives an equal one."""
+    """Neither the folder of a run nor MLflow holds the value of `${NAME}`; the stored configuration
+    gives an equal one."""
     monkeypatch.setenv("HOOK_URL", "https://hooks.example/s3cret")
-    lines = dump_config(small_project.config).replace("watch:\n", "watch:\n  webhook: {url: '${HOOK_URL}'}\n")
+    lines = dump_config(small_project.config).replace(
+        "watch:\n", "watch:\n  webhook: {url: '${HOOK_URL}'}\n"
+    )
     path = tmp_path / "config.yaml"
     path.write_text(lines.replace("  webhook: null\n", ""), encoding="utf-8")
     project = Project.open(path, folder=small_project.folder)
@@ -174,5 +197,9 @@ def test_secrets_of_the_environment_are_stored_by_name(
     assert load_config(training.folder / "config.yaml") == project.config
     params = tracker_of(project).client.get_run(training.mlflow_run_id).data.params
     assert {"train", "watch"} & {name.partition(".")[0] for name in params} == {"train"}
-    stored = [file for place in (training.folder, project.root.local_path("mlflow")) for file in place.rglob("*")]
+    stored = [
+        file
+        for place in (training.folder, project.root.local_path("mlflow"))
+        for file in place.rglob("*")
+    ]
     assert not [file for file in stored if file.is_file() and b"s3cret" in file.read_bytes()]

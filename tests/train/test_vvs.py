@@ -31,7 +31,8 @@ def test_easy_frames_are_those_of_small_magnitude() -> None:
 
 
 def test_distractors_are_of_other_videos() -> None:
-    """They are easy frames of negatives; where negatives have none, of any clip. The draw is a function of its seed."""
+    """They are easy frames of negatives; where negatives have none, of any clip. The draw is a
+    function of its seed."""
     easy = torch.zeros(4, 5, dtype=torch.bool)
     easy[0, 1] = easy[2, 3] = easy[3, 0] = True
     labels = torch.tensor([[1, 1, -1, -1], [-1, -1, 1, 1], [1, 1, 1, 1]], dtype=torch.int8)
@@ -41,14 +42,17 @@ def test_distractors_are_of_other_videos() -> None:
 
 
 def test_negatives_share_no_video() -> None:
-    """The nearest clip of another video is the negative; an anchor whose batch has none is left out."""
+    """The nearest clip of another video is the negative; an anchor whose batch has none is left
+    out."""
     vectors = F.normalize(torch.tensor([[1.0, 0], [1, 0.1], [1, 0.2], [0, 1]]), dim=-1)
     labels = torch.tensor([[1, 1, -1, -1], [1, 1, 1, 1]], dtype=torch.int8)
     negative, found = hardest_negatives(vectors[:2], vectors, labels)
     assert (int(negative[0]), found.tolist()) == (2, [True, False])
 
 
-def batch_of(project: Project, settings: VvsSettings = SMALL, number: int = 0) -> tuple[SuppressionTraining, Batch]:
+def batch_of(
+    project: Project, settings: VvsSettings = SMALL, number: int = 0
+) -> tuple[SuppressionTraining, Batch]:
     views = cached_views(project, network=settings)
     network = build_network(settings, dims=32, seed=1, extras_dims=views.extras_dims)
     training = SuppressionTraining(network, with_train(project, network=settings).train)
@@ -56,7 +60,9 @@ def batch_of(project: Project, settings: VvsSettings = SMALL, number: int = 0) -
     return training.train(), replace(batch, regions=batch.regions.float())
 
 
-def test_resumed_training_ends_as_the_uninterrupted_one(pooled_project: Project, tmp_path: Path) -> None:
+def test_resumed_training_ends_as_the_uninterrupted_one(
+    pooled_project: Project, tmp_path: Path
+) -> None:
     """Weights, running statistics and history are equal bit for bit."""
     config = with_train(pooled_project, network=SMALL)
     run(pooled_project, tmp_path / "whole", config)
@@ -64,7 +70,9 @@ def test_resumed_training_ends_as_the_uninterrupted_one(pooled_project: Project,
     list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
     assert run(pooled_project, tmp_path / "cut", config).first_step == 4
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
-    assert without_times(read_history(tmp_path / "whole")) == without_times(read_history(tmp_path / "cut"))
+    assert without_times(read_history(tmp_path / "whole")) == without_times(
+        read_history(tmp_path / "cut")
+    )
     network, _ = load_network(tmp_path / "whole" / "network")
     assert isinstance(network, VvsNetwork)
     assert network.extras_dims == 960
@@ -76,4 +84,9 @@ def test_views_without_pooled_vectors_are_refused(small_project: Project, tmp_pa
     with pytest.raises(DataError, match=r"features\.pooled: true"):
         run(small_project, tmp_path / "a", with_train(small_project, network=SMALL, steps=2))
     without = SMALL.model_copy(update={"distractor_discrimination": False})
-    assert run(small_project, tmp_path / "b", with_train(small_project, network=without, steps=2)).steps == 2
+    assert (
+        run(
+            small_project, tmp_path / "b", with_train(small_project, network=without, steps=2)
+        ).steps
+        == 2
+    )

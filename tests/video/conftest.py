@@ -1,4 +1,5 @@
-"""Real video files made by the tests; every frame shows its own number as eight black or white fields."""
+"""Real video files made by the tests; every frame shows its own number as eight black or white
+fields."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from tests.conftest import write_sound
 
 
 def numbered_frame(number: int, *, width_px: int, height_px: int) -> NDArray[np.uint8]:
-    """[H, W, 3] grey, with a row of eight fields at half height: the bits of the number, lowest first."""
+    """[H, W, 3] grey, with a row of eight fields at half height: the bits of the number, lowest
+    first."""
     frame = np.full((height_px, width_px, 3), 128, np.uint8)
     for bit in range(8):
         columns = slice(bit * width_px // 8, (bit + 1) * width_px // 8)
@@ -46,7 +48,8 @@ def write_video(
     container_options: dict[str, str] | None = None,
     codec_options: dict[str, str] | None = None,
 ) -> Path:
-    """Encode frames [H, W, 3]; times_s: when each is shown, in steps of a millisecond, instead of a constant rate."""
+    """Encode frames [H, W, 3]; times_s: when each is shown, in steps of a millisecond, instead of a
+    constant rate."""
     height_px, width_px = frames[0].shape[:2]
     with av.open(str(path), "w", options=container_options or {}) as container:
         stream = container.add_stream(codec, rate=fps, options=codec_options or {})
@@ -73,10 +76,19 @@ class VideoWriter:
     folder: Path
 
     def numbered(
-        self, name: str = "clip.mp4", *, num_frames: int = 30, width_px: int = 128, height_px: int = 96, **settings
+        self,
+        name: str = "clip.mp4",
+        *,
+        num_frames: int = 30,
+        width_px: int = 128,
+        height_px: int = 96,
+        **settings,
     ) -> Path:
         """A clip whose frames show 0, 1, 2 ..."""
-        frames = [numbered_frame(number, width_px=width_px, height_px=height_px) for number in range(num_frames)]
+        frames = [
+            numbered_frame(number, width_px=width_px, height_px=height_px)
+            for number in range(num_frames)
+        ]
         return write_video(self.folder / name, frames, **settings)
 
     def corner(self, name: str = "corner.mp4", **settings) -> Path:
@@ -104,7 +116,11 @@ class VideoWriter:
                 if packet.dts is not None:
                     packet.stream = track
                     container.mux(packet)
-            container.mux(cover.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")))
+            container.mux(
+                cover.encode(
+                    av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
+                )
+            )
             container.mux(cover.encode())
         return path
 

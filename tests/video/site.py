@@ -18,7 +18,8 @@ PATIENT = DownloadConfig(retries=3, workers=1)
 
 @dataclass
 class Site:
-    """A web site of one video. address: its root. requests: (path, first byte asked for) of each GET."""
+    """A web site of one video. address: its root. requests: (path, first byte asked for) of each
+    GET."""
 
     address: str
     data: bytes
@@ -32,7 +33,9 @@ class Site:
         key = config.model_dump_json()
         if key not in self.downloaders:
             self.downloaders[key] = self.stack.enter_context(Downloader(config, backoff_s=0))
-        return self.downloaders[key].download(ManifestEntry(f"s{path}", self.address + path), folder=folder)
+        return self.downloaders[key].download(
+            ManifestEntry(f"s{path}", self.address + path), folder=folder
+        )
 
     def segment(self, number):
         """One of the SEGMENTS pieces of the video, which `/stream.m3u8` lists."""
@@ -41,15 +44,19 @@ class Site:
 
 
 ENDLESS = {
-    "/endless/video.mp4": (b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\n\r\n", bytes(100_000), 0),
+    "/endless/video.mp4": (
+        b"HTTP/1.1 200 OK\r\nContent-Type: video/mp4\r\n\r\n",
+        bytes(100_000),
+        0,
+    ),
     "/endless/headers.mp4": (b"HTTP/1.1 200 OK\r\n", b"X", 0.5),
 }
 """Answers without an end: path -> (first bytes, bytes that are repeated, seconds between them)."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What a path means: /STATUS/..., /flaky, /cut, /slow, /longer, /page, /moved; the hostile ones of ENDLESS;
-    playlists (*.m3u8) and their segments; else it is the video."""
+    """What a path means: /STATUS/..., /flaky, /cut, /slow, /longer, /page, /moved; the hostile ones
+    of ENDLESS; playlists (*.m3u8) and their segments; else it is the video."""
 
     protocol_version = "HTTP/1.1"
     site: Site
@@ -102,11 +109,17 @@ class Handler(BaseHTTPRequestHandler):
             lines.append("#EXT-X-PLAYLIST-TYPE:VOD")
         for number in range(SEGMENTS):
             lines += ["#EXTINF:1.0,", f"/segment-{number}.ts"]
-        return "\n".join(lines if self.path.startswith("/live") else [*lines, "#EXT-X-ENDLIST"]) + "\n"
+        return (
+            "\n".join(lines if self.path.startswith("/live") else [*lines, "#EXT-X-ENDLIST"]) + "\n"
+        )
 
     def answer(self, status, body, *, kind="text/plain", **headers):
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            **headers,
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -123,7 +136,9 @@ class Handler(BaseHTTPRequestHandler):
         part = len(data) // 3 if self.path.startswith("/cut") else len(data)
         step = 500 if self.path.startswith("/slow") else 65536
         self.close_connection = True
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # clients that have had enough
+        with contextlib.suppress(
+            BrokenPipeError, ConnectionResetError
+        ):  # clients that have had enough
             for position in range(start, min(len(data), start + part), step):
                 self.wfile.write(data[position : min(position + step, start + part)])
                 time.sleep(0.1 if step == 500 else 0)

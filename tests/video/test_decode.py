@@ -18,7 +18,9 @@ def sampled(path, *, fps=1.0, short_side_px=None, **settings):
     return SimpleNamespace(frames=np.stack(frames), missing=missing)
 
 
-@pytest.mark.parametrize(("fps", "expected"), [(1.0, [0, 10, 20]), (2.5, [0, 4, 8, 12, 16, 20, 24, 28]), (0.1, [0])])
+@pytest.mark.parametrize(
+    ("fps", "expected"), [(1.0, [0, 10, 20]), (2.5, [0, 4, 8, 12, 16, 20, 24, 28]), (0.1, [0])]
+)
 def test_sample_frames_takes_the_frame_at_each_multiple_of_the_period(videos, fps, expected):
     """Frame k is the one on display at k / fps."""
     result = sampled(videos.numbered(fps=10, num_frames=30), fps=fps)
@@ -43,7 +45,8 @@ def test_sample_frames_of_29_97_fps_is_not_misled_by_rounding(videos):
 @pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
 @pytest.mark.parametrize("rotation_deg", [90, 180, 270])
 def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg):
-    """A camera held on its side stores turned frames with a flag; they are sampled as an upright copy is."""
+    """A camera held on its side stores turned frames with a flag; they are sampled as an upright
+    copy is."""
     numbers = [numbered_frame(number, width_px=128, height_px=96) for number in range(20)]
     upright = write_video(videos.folder / "upright.mp4", numbers, codec=codec)
     turned = [np.ascontiguousarray(np.rot90(frame, k=-rotation_deg // 90)) for frame in numbers]
@@ -57,7 +60,10 @@ def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg)
 @pytest.mark.parametrize(
     ("matrix", "shown"),
     [
-        ((0, 0, 0, 0), lambda picture: picture),  # FFmpeg says NaN of its angle, and PyAV some integer
+        (
+            (0, 0, 0, 0),
+            lambda picture: picture,
+        ),  # FFmpeg says NaN of its angle, and PyAV some integer
         ((-1, 0, 0, 1), lambda picture: picture[:, ::-1]),
         ((1, 0, 0, -1), lambda picture: picture[::-1]),
         ((0, -1, -1, 0), lambda picture: picture[::-1, ::-1].transpose(1, 0, 2)),
@@ -83,20 +89,28 @@ def test_sample_frames_have_square_pixels(videos):
 @pytest.mark.parametrize(
     ("name", "codec", "pixel_format"),
     [
-        ("clip.mp4", "libx265", "yuv420p10le"), ("clip.avi", "mpeg4", "yuv420p"), ("clip.wmv", "libx264", "yuv420p"),
-        ("clip.mpg", "libx264", "yuv420p"), ("clip.mov", "png", "gray"), ("clip.webm", "libvpx-vp9", "yuv420p"),
-        ("clip.ts", "libx264", "yuv420p"), ("clip.h264", "libx264", "yuv420p"),
+        ("clip.mp4", "libx265", "yuv420p10le"),
+        ("clip.avi", "mpeg4", "yuv420p"),
+        ("clip.wmv", "libx264", "yuv420p"),
+        ("clip.mpg", "libx264", "yuv420p"),
+        ("clip.mov", "png", "gray"),
+        ("clip.webm", "libvpx-vp9", "yuv420p"),
+        ("clip.ts", "libx264", "yuv420p"),
+        ("clip.h264", "libx264", "yuv420p"),
     ],
-)  # fmt: skip
+)
 def test_sample_frames_reads_formats_alike(videos, name, codec, pixel_format):
     """Containers, codecs, bit depths and grey make no difference to which frames are taken."""
     options = {"x265-params": "log-level=none"} if codec == "libx265" else {}
-    path = videos.numbered(name, num_frames=50, fps=25, codec=codec, pixel_format=pixel_format, codec_options=options)
+    path = videos.numbered(
+        name, num_frames=50, fps=25, codec=codec, pixel_format=pixel_format, codec_options=options
+    )
     assert read_numbers(sampled(path, fps=2).frames) == pytest.approx([0, 13, 25, 38], abs=1)
 
 
 def test_sample_frames_of_streams_that_change_size_have_the_first_size(videos):
-    """Two streams of different size in one file become frames of one size, none of them stretched."""
+    """Two streams of different size in one file become frames of one size, none of them
+    stretched."""
     first = videos.corner("first.ts").read_bytes()
     square = videos.numbered("second.ts", num_frames=30, width_px=96, height_px=96).read_bytes()
     path = videos.folder / "both.ts"
@@ -106,7 +120,8 @@ def test_sample_frames_of_streams_that_change_size_have_the_first_size(videos):
 
 
 def test_sample_frames_goes_on_after_timestamps_that_run_back(videos):
-    """A file made of two recordings whose clocks both start at zero is sampled through to its end."""
+    """A file made of two recordings whose clocks both start at zero is sampled through to its
+    end."""
     one = videos.numbered("one.ts", num_frames=30).read_bytes()
     (videos.folder / "two.ts").write_bytes(one + one)
     assert read_numbers(sampled(videos.folder / "two.ts").frames) == [0, 10, 20, 0, 10, 20]
@@ -153,7 +168,9 @@ def test_sample_frames_opens_any_name(videos, name):
     assert len(sampled(path).frames) == 3
 
 
-@pytest.mark.parametrize(("name", "codec"), [("a.mp4", "libx264"), ("a.webm", "libvpx-vp9"), ("old.webm", "libvpx")])
+@pytest.mark.parametrize(
+    ("name", "codec"), [("a.mp4", "libx264"), ("a.webm", "libvpx-vp9"), ("old.webm", "libvpx")]
+)
 def test_frames_equal_those_of_another_reader(videos, name, codec):
     """decord finds the frames by counting them, and shows the same pixels, also behind a cut."""
     decord = pytest.importorskip("decord")
@@ -162,4 +179,6 @@ def test_frames_equal_those_of_another_reader(videos, name, codec):
     moving = [np.ascontiguousarray(wide[:, 5 * k : 5 * k + 128]) for k in range(30)]
     path = write_video(videos.folder / name, [*moving, *reversed(moving)], codec=codec)
     ours = sampled(path, fps=2).frames
-    np.testing.assert_array_equal(ours, decord.VideoReader(str(path)).get_batch(range(0, 60, 5)).asnumpy())
+    np.testing.assert_array_equal(
+        ours, decord.VideoReader(str(path)).get_batch(range(0, 60, 5)).asnumpy()
+    )

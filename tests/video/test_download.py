@@ -39,7 +39,9 @@ def site(served) -> Site:
     return served
 
 
-@pytest.mark.parametrize("path", ["/video.mp4", "/without-suffix", "/moved.mp4", "/a%20b.mp4?x=1&y=2"])
+@pytest.mark.parametrize(
+    "path", ["/video.mp4", "/without-suffix", "/moved.mp4", "/a%20b.mp4?x=1&y=2"]
+)
 def test_download_video_saves_the_bytes_under_a_name_of_its_own(site, tmp_path, path):
     """The file is whole, is named after the id, is a video, and is not fetched twice."""
     result = site.get(path, tmp_path / "out")
@@ -61,7 +63,9 @@ def test_download_video_saves_the_bytes_under_a_name_of_its_own(site, tmp_path, 
         ("/page.html", "not_video", "not_video", 1),
     ],
 )
-def test_download_video_tells_what_is_gone_from_what_may_come_back(site, tmp_path, path, status, reason, num_attempts):
+def test_download_video_tells_what_is_gone_from_what_may_come_back(
+    site, tmp_path, path, status, reason, num_attempts
+):
     """Refusals are final; overload and server errors are tried again as often as configured."""
     result = site.get(path, tmp_path)
     assert (result.status, result.reason, result.path) == (status, reason, None)
@@ -85,11 +89,14 @@ def test_download_video_resumes_where_a_connection_broke(site, tmp_path):
 
 
 def test_download_video_gives_up_at_the_limits(site, tmp_path):
-    """Too slow is a failure that a later run resumes; too large is final and leaves nothing behind."""
+    """Too slow is a failure that a later run resumes; too large is final and leaves nothing
+    behind."""
     slow = site.get("/slow.mp4", tmp_path / "slow", config=DownloadConfig(timeout_s=4, workers=1))
     assert (slow.status, slow.reason) == ("failed", "timeout")
     cookies = tmp_path / "cookies.txt"
-    cookies.write_text(text := "# Netscape HTTP Cookie File\n# mine\n127.0.0.1\tFALSE\t/\tFALSE\t0\tname\tvalue\n")
+    cookies.write_text(
+        text := "# Netscape HTTP Cookie File\n# mine\n127.0.0.1\tFALSE\t/\tFALSE\t0\tname\tvalue\n"
+    )
     config = DownloadConfig(max_bytes=1000, workers=1, cookies_file=cookies)
     large = site.get("/video.mp4", tmp_path / "large", config=config)
     assert cookies.read_text() == text
@@ -107,7 +114,8 @@ def test_download_video_gives_up_at_the_limits(site, tmp_path):
     ],
 )
 def test_no_answer_takes_more_than_the_limits(site, tmp_path, path, timeout_s, status, reason):
-    """Answers that never end cost bounded time, disk, and memory of a process that is not this one."""
+    """Answers that never end cost bounded time, disk, and memory of a process that is not this
+    one."""
     before, started = psutil.Process().memory_info().rss, time.monotonic()
     config = DownloadConfig(retries=0, timeout_s=timeout_s, max_bytes=10_000_000, workers=1)
     result = site.get(path, tmp_path, config=config)
@@ -121,15 +129,20 @@ def test_no_answer_takes_more_than_the_limits(site, tmp_path, path, timeout_s, s
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/locked.m3u8", "/stream.m3u8"])
 def test_no_other_program_is_started(site, tmp_path, monkeypatch, path):
-    """Streams that yt-dlp would hand to ffmpeg are refused, though a program of that name is there."""
+    """Streams that yt-dlp would hand to ffmpeg are refused, though a program of that name is
+    there."""
     for name in ("ffmpeg", "ffprobe"):
         program = tmp_path / "programs" / name
         program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!/bin/sh\necho started >> {tmp_path}/started\necho ffmpeg version 7.0\n")
+        program.write_text(
+            f"#!/bin/sh\necho started >> {tmp_path}/started\necho ffmpeg version 7.0\n"
+        )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "programs"), prepend=os.pathsep)
     with Downloader(ONCE) as downloader:  # its process starts with this path
-        result = downloader.download(ManifestEntry("s/x", site.address + path), folder=tmp_path / "out")
+        result = downloader.download(
+            ManifestEntry("s/x", site.address + path), folder=tmp_path / "out"
+        )
     assert (result.status, result.reason) in {("unavailable", "unsupported"), ("ok", "")}
     assert not (tmp_path / "started").exists()
 
@@ -137,7 +150,12 @@ def test_no_other_program_is_started(site, tmp_path, monkeypatch, path):
 @pytest.mark.parametrize("path", ["/stream.m3u8", "/video.mp4"])
 def test_what_a_killed_download_left_is_no_video(site, tmp_path, path):
     """Pieces are fetched whole, whatever a killed run left of them."""
-    kinds = ((".mp4.part-Frag1", ".mp4.ytdl"), (".mp4.part-Frag1.part",), (".mp4",), (".webm.part-Frag0",))
+    kinds = (
+        (".mp4.part-Frag1", ".mp4.ytdl"),
+        (".mp4.part-Frag1.part",),
+        (".mp4",),
+        (".webm.part-Frag0",),
+    )
     for number, leftovers in enumerate(kinds):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -149,11 +167,15 @@ def test_what_a_killed_download_left_is_no_video(site, tmp_path, path):
 
 
 def test_only_what_the_record_describes_is_replaced(site, tmp_path):
-    """A file of ours that changed, one that somebody put there, and a link are set aside under another name."""
+    """A file of ours that changed, one that somebody put there, and a link are set aside under
+    another name."""
     mine = tmp_path / "mine.mp4"
     mine.write_bytes(b"mine")
     first = site.get("/video.mp4", tmp_path).path
-    for change in (lambda: first.write_bytes(b"edited"), lambda: (first.unlink(), first.symlink_to(mine))):
+    for change in (
+        lambda: first.write_bytes(b"edited"),
+        lambda: (first.unlink(), first.symlink_to(mine)),
+    ):
         change()
         assert site.get("/video.mp4", tmp_path).path == first
         assert first.read_bytes() == site.data
@@ -176,7 +198,8 @@ def test_only_what_was_fetched_of_a_video_is_removed(site, tmp_path):
 
 
 def connects(address: tuple[str, int], *, local: bool) -> str:
-    """In a download process: what comes of a connection while it fetches from the internet, or from this machine."""
+    """In a download process: what comes of a connection while it fetches from the internet, or from
+    this machine."""
     download._may_go_local = local
     try:
         socket.create_connection(address).close()
@@ -186,15 +209,35 @@ def connects(address: tuple[str, int], *, local: bool) -> str:
 
 
 def test_an_address_of_the_internet_does_not_lead_into_the_local_network(site):
-    """A redirect to this machine is refused where the connection is made; a source that lies here may be read."""
+    """A redirect to this machine is refused where the connection is made; a source that lies here
+    may be read."""
     address = ("127.0.0.1", int(site.address.rpartition(":")[2]))
     with open_pool(workers=1, limits={}, prepare=download.guard_process) as pool:
-        outcomes = [pool.schedule(connects, args=(address,), kwargs={"local": local}) for local in (False, True)]
+        outcomes = [
+            pool.schedule(connects, args=(address,), kwargs={"local": local})
+            for local in (False, True)
+        ]
         assert [outcome.result() for outcome in outcomes] == ["local_address", "connected"]
-    hosts = ("127.0.0.1", "localhost", "::1", "10.0.0.1", "169.254.169.254", "224.0.0.1", "64:ff9b::7f00:1",
-             "2002:7f00:1::", "::ffff:10.0.0.1", "::10.0.0.1", "fec0::1", "ff02::1")  # fmt: skip
+    hosts = (
+        "127.0.0.1",
+        "localhost",
+        "::1",
+        "10.0.0.1",
+        "169.254.169.254",
+        "224.0.0.1",
+        "64:ff9b::7f00:1",
+        "2002:7f00:1::",
+        "::ffff:10.0.0.1",
+        "::10.0.0.1",
+        "fec0::1",
+        "ff02::1",
+    )
     assert [host for host in hosts if not download._is_local(host)] == []
-    assert [host for host in ("8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808") if download._is_local(host)] == []
+    assert [
+        host
+        for host in ("8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808")
+        if download._is_local(host)
+    ] == []
 
 
 def test_only_a_proxy_opens_the_local_network(monkeypatch, tmp_path):
@@ -219,11 +262,20 @@ def test_download_video_refuses_local_paths(tmp_path):
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (ExtractorError("Private video. Sign in if you were granted access", expected=True), ("unavailable", "gone")),
-        (ExtractorError("Video unavailable. This video has been removed", expected=True), ("unavailable", "gone")),
+        (
+            ExtractorError("Private video. Sign in if you were granted access", expected=True),
+            ("unavailable", "gone"),
+        ),
+        (
+            ExtractorError("Video unavailable. This video has been removed", expected=True),
+            ("unavailable", "gone"),
+        ),
         (ExtractorError("Sign in to confirm your age", expected=True), ("unavailable", "gone")),
         (GeoRestrictedError("blocked in your country"), ("unavailable", "gone")),
-        (ExtractorError("Sign in to confirm you're not a bot", expected=True), ("failed", "network")),
+        (
+            ExtractorError("Sign in to confirm you're not a bot", expected=True),
+            ("failed", "network"),
+        ),
         (OSError("connection reset"), ("failed", "network")),
         (TransportError("ffmpeg-talk: Remote end closed connection"), ("failed", "network")),
     ],

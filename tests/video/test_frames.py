@@ -1,4 +1,5 @@
-"""Sizes and orientation of displayed frames; black bars are found, and dark pictures are not taken for bars."""
+"""Sizes and orientation of displayed frames; black bars are found, and dark pictures are not taken
+for bars."""
 
 from pathlib import Path
 
@@ -8,21 +9,33 @@ from hypothesis import given, strategies as st
 
 from hapvr.demo.corpus import write_mp4
 from hapvr.video.decode import sample_frames
-from hapvr.video.frames import MAX_ASPECT, content_area, display_frame, display_size, encode_jpeg, same_pictures
+from hapvr.video.frames import (
+    MAX_ASPECT,
+    content_area,
+    display_frame,
+    display_size,
+    encode_jpeg,
+    same_pictures,
+)
 from tests.conftest import write_clip
 
 
 @pytest.mark.parametrize(
     ("size", "aspect", "rotation", "short", "expected"),
     [
-        ((1920, 1080), 1.0, 0, 256, (455, 256)), ((1920, 1080), 1.0, 90, 256, (256, 455)),
-        ((1920, 1080), 1.0, -90, None, (1080, 1920)), ((720, 576), 16 / 15, 0, None, (768, 576)),
-        ((720, 576), 16 / 15, 90, None, (576, 768)), ((100, 100), 1000.0, 0, None, (100, 100)),
-        ((1, 1), 1.0, 0, 256, (256, 256)), ((4000, 2), 1.0, 0, 256, (2048, 256)),
+        ((1920, 1080), 1.0, 0, 256, (455, 256)),
+        ((1920, 1080), 1.0, 90, 256, (256, 455)),
+        ((1920, 1080), 1.0, -90, None, (1080, 1920)),
+        ((720, 576), 16 / 15, 0, None, (768, 576)),
+        ((720, 576), 16 / 15, 90, None, (576, 768)),
+        ((100, 100), 1000.0, 0, None, (100, 100)),
+        ((1, 1), 1.0, 0, 256, (256, 256)),
+        ((4000, 2), 1.0, 0, 256, (2048, 256)),
     ],
-)  # fmt: skip
+)
 def test_display_size_of_known_cases(size, aspect, rotation, short, expected):
-    """Rotation swaps the sides, pixel aspect widens, strips are squeezed and absurd aspects are not believed."""
+    """Rotation swaps the sides, pixel aspect widens, strips are squeezed and absurd aspects are not
+    believed."""
     got = display_size(*size, pixel_aspect=aspect, rotation_deg=rotation, short_side_px=short)
     assert got == expected
 
@@ -34,15 +47,25 @@ def test_display_size_of_known_cases(size, aspect, rotation, short, expected):
     rotation=st.sampled_from([-180, -90, 0, 90, 180, 270]),
     short=st.integers(32, 512),
 )
-def test_display_size_has_the_short_side_and_a_bounded_long_one(width, height, aspect, rotation, short):
+def test_display_size_has_the_short_side_and_a_bounded_long_one(
+    width, height, aspect, rotation, short
+):
     """Whatever is stored, the short side is the one asked for and the long one is bounded."""
-    size = display_size(width, height, pixel_aspect=aspect, rotation_deg=rotation, short_side_px=short)
+    size = display_size(
+        width, height, pixel_aspect=aspect, rotation_deg=rotation, short_side_px=short
+    )
     assert min(size) == short
     assert max(size) <= MAX_ASPECT * short
 
 
-@given(st.lists(st.integers(0, 15), max_size=12), st.lists(st.integers(0, 15), max_size=12), st.integers(0, 2))
-def test_same_pictures_counts_each_once_at_the_best_offset(first: list[int], second: list[int], radius: int) -> None:
+@given(
+    st.lists(st.integers(0, 15), max_size=12),
+    st.lists(st.integers(0, 15), max_size=12),
+    st.integers(0, 2),
+)
+def test_same_pictures_counts_each_once_at_the_best_offset(
+    first: list[int], second: list[int], radius: int
+) -> None:
     """As it is defined; 0 stands for no hash."""
     counts = [0]
     for offset in range(-len(first), len(second)):
@@ -50,7 +73,9 @@ def test_same_pictures_counts_each_once_at_the_best_offset(first: list[int], sec
         for row, one in enumerate(first):
             other = second[row + offset] if 0 <= row + offset < len(second) else 0
             if one and other and (one ^ other).bit_count() <= radius:
-                pictures += [other] * all((other ^ known).bit_count() > radius for known in pictures)
+                pictures += [other] * all(
+                    (other ^ known).bit_count() > radius for known in pictures
+                )
         counts.append(len(pictures))
     query, reference = (np.array(video, np.uint64) for video in (first, second))
     assert same_pictures(query, reference, radius=radius) == max(counts)
@@ -60,7 +85,9 @@ def test_display_frame_of_another_shape_is_cropped_not_stretched():
     """A wide frame in a square picture loses its sides; its centre keeps its proportions."""
     frame = np.zeros((64, 128, 3), np.uint8)
     frame[16:48, 48:80] = 255
-    square = display_frame(frame, pixel_aspect=1, rotation_deg=0, short_side_px=64, size_px=(64, 64))
+    square = display_frame(
+        frame, pixel_aspect=1, rotation_deg=0, short_side_px=64, size_px=(64, 64)
+    )
     assert square.shape == (64, 64, 3)
     assert (square[:, :, 0] > 128).sum() == 32 * 32
 

@@ -5,7 +5,14 @@ from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from hapvr.seeding import numpy_rng
-from hapvr.video.frames import HASH_SIDE_PX, NO_HASH, encode_jpeg, frame_hashes, picture_hash, same_pictures
+from hapvr.video.frames import (
+    HASH_SIDE_PX,
+    NO_HASH,
+    encode_jpeg,
+    frame_hashes,
+    picture_hash,
+    same_pictures,
+)
 from tests.scorer.bundles import scene
 
 LUMA = np.repeat([[0.299], [0.587], [0.114]], 3, axis=1)
@@ -24,7 +31,9 @@ def test_the_hash_is_the_sign_of_low_frequencies_against_their_median() -> None:
     small = numpy_rng(0, "hash").integers(0, 256, (HASH_SIDE_PX, HASH_SIDE_PX)).astype(np.uint8)
     places = np.arange(HASH_SIDE_PX)
     waves = [np.cos(np.pi * k * (2 * places + 1) / (2 * HASH_SIDE_PX)) for k in range(1, 9)]
-    wanted = np.array([(small * np.outer(down, across)).sum() for down in waves for across in waves])
+    wanted = np.array(
+        [(small * np.outer(down, across)).sum() for down in waves for across in waves]
+    )
     signs = "".join("1" if one > np.median(wanted) else "0" for one in wanted)
     assert picture_hash(small) == int(signs, 2)
     assert signs.count("1") == 32
@@ -42,7 +51,10 @@ def test_a_hash_survives_grey_noise_scale_and_bars_but_no_flip() -> None:
     pictures = [scene(seed) for seed in range(6)]
     own = frame_hashes(list(map(encode_jpeg, pictures)))
     rng = numpy_rng(0, "noise")
-    noisy = [np.clip(one @ LUMA + rng.normal(0, 20, one.shape), 0, 255).astype(np.uint8) for one in pictures]
+    noisy = [
+        np.clip(one @ LUMA + rng.normal(0, 20, one.shape), 0, 255).astype(np.uint8)
+        for one in pictures
+    ]
     barred = [np.pad(one[::2, ::2], ((20, 20), (0, 0), (0, 0))) for one in pictures]
     for edited in (noisy, barred):
         assert np.bitwise_count(own ^ frame_hashes(list(map(encode_jpeg, edited)))).max() <= 10
@@ -72,4 +84,8 @@ def test_a_still_scene_is_one_picture_however_long_it_is() -> None:
     assert same_pictures(moving, moving, radius=10) == 5
     assert same_pictures(np.roll(moving, 2), moving, radius=10) == 3
     assert same_pictures(still, still, radius=10) == 1
-    assert same_pictures(moving, own[6:], radius=10) == same_pictures(still * 0, still * 0, radius=10) == 0
+    assert (
+        same_pictures(moving, own[6:], radius=10)
+        == same_pictures(still * 0, still * 0, radius=10)
+        == 0
+    )

@@ -37,17 +37,27 @@ def test_distances_are_those_of_a_loop_over_all_pairs() -> None:
 
 
 def test_lists_are_text_csv_or_lines_of_vpdq(tmp_path: Path) -> None:
-    """Lines that cannot be used are named; those of a low quality, empty ones and a header are not."""
+    """Lines that cannot be used are named; those of a low quality, empty ones and a header are
+    not."""
     good = ("hash,label", A, "", f'"{B}", "bad, thing"', "", f"in/v.mp4,3,50,{A},2.000")
     (tmp_path / "l[1].csv").write_text("\ufeff" + "\r\n".join((*good, A[1:], f"{A},{B}", "x")))
-    with pytest.warns(UserWarning, match=r"l\[1\].csv: lines without a hash, or with several, are left out: 7, 8, 9$"):
+    with pytest.warns(
+        UserWarning,
+        match=r"l\[1\].csv: lines without a hash, or with several, are left out: 7, 8, 9$",
+    ):
         hashes, places = read_hashes(tmp_path / "l[1].csv")
     assert [digest.tobytes().hex() for digest in hashes] == [A, B.lower(), A]
     assert places == [(2, ""), (4, "bad, thing"), (6, "in/v.mp4, 3, 50, 2.000")]
     quoted = f'"3", "49", "{A}", "2e-5", "x"\n3,90.0,{B},0'
-    for rows in (f'hash,label,Quality\n{A},"a, 90",49\n{B},"a, 12",50', quoted, f"id,votes,hash,seen\n17,3,{B},2"):
+    for rows in (
+        f'hash,label,Quality\n{A},"a, 90",49\n{B},"a, 12",50',
+        quoted,
+        f"id,votes,hash,seen\n17,3,{B},2",
+    ):
         (tmp_path / "low.csv").write_text(rows)
-        assert [digest.tobytes().hex() for digest in read_hashes(tmp_path / "low.csv")[0]] == [B.lower()]
+        assert [digest.tobytes().hex() for digest in read_hashes(tmp_path / "low.csv")[0]] == [
+            B.lower()
+        ]
 
 
 def test_a_file_without_a_hash_or_too_large_is_refused(tmp_path: Path) -> None:
@@ -57,5 +67,7 @@ def test_a_file_without_a_hash_or_too_large_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "large.txt").open("wb") as file:
         file.truncate(MAX_USER_BYTES + 1)
     for name in ("words.txt", "other.txt", "long.txt", "large.txt"):
-        with pytest.raises(DataError, match="wanted a text or CSV file as `hapvr pdq export` writes it"):
+        with pytest.raises(
+            DataError, match="wanted a text or CSV file as `hapvr pdq export` writes it"
+        ):
             read_hashes(tmp_path / name)

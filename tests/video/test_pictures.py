@@ -1,4 +1,5 @@
-"""Still pictures as one frame: any size and format that people have, upright, and nothing that fills the memory."""
+"""Still pictures as one frame: any size and format that people have, upright, and nothing that
+fills the memory."""
 
 from pathlib import Path
 
@@ -16,15 +17,20 @@ def read(path: Path) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.bmp"])
-@pytest.mark.parametrize(("size", "wanted"), [((640, 360), (64, 114)), ((30, 90), (192, 64)), ((64, 64), (64, 64))])
-def test_short_sides_are_of_sampling(tmp_path: Path, name: str, size: tuple[int, int], wanted: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("size", "wanted"), [((640, 360), (64, 114)), ((30, 90), (192, 64)), ((64, 64), (64, 64))]
+)
+def test_short_sides_are_of_sampling(
+    tmp_path: Path, name: str, size: tuple[int, int], wanted: tuple[int, int]
+) -> None:
     Image.new("RGB", size, "red").save(tmp_path / name)
     assert is_picture(tmp_path / name)
     assert read(tmp_path / name) == (*wanted, 3)
 
 
 def test_a_turned_picture_is_upright(tmp_path: Path) -> None:
-    """EXIF orientation 6: the camera was turned, so the stored rows are columns of what was seen."""
+    """EXIF orientation 6: the camera was turned, so the stored rows are columns of what was
+    seen."""
     image = Image.new("RGB", (128, 64), "black")
     image.paste("white", (0, 0, 64, 64))
     exif = Image.Exif()
@@ -38,7 +44,9 @@ def test_a_turned_picture_is_upright(tmp_path: Path) -> None:
 
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     whole = tmp_path / "whole.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 90, 3), dtype=np.uint8)).save(whole)
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (90, 90, 3), dtype=np.uint8)).save(
+        whole
+    )
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:2000])
     (tmp_path / "text.jpg").write_text("no picture")
     Image.new("1", (9000, 9000)).save(tmp_path / "huge.png")

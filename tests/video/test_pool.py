@@ -27,16 +27,27 @@ def reasons(results):
 def test_in_workers_kills_a_worker_that_hangs():
     """An item over the time limit becomes a timeout; the others are done."""
     started = time.monotonic()
-    results = list(in_workers(time.sleep, [0, 600, 0], config=SamplingConfig(timeout_s=2, workers=1)))
+    results = list(
+        in_workers(time.sleep, [0, 600, 0], config=SamplingConfig(timeout_s=2, workers=1))
+    )
     assert reasons(results) == [None, "timeout", None]
     assert "2 s" in str(results[1][1])
     assert time.monotonic() - started < 20
 
 
 def test_in_workers_survives_workers_that_die():
-    """Death by signal, exit and exception cost their own item only, whatever is beside them; deaths are counted."""
+    """Death by signal, exit and exception cost their own item only, whatever is beside them; deaths
+    are counted."""
     before = killed_workers["crashed"]
-    commands = ["true", "kill -ABRT $PPID", "true", "kill -SEGV $PPID", "true", "kill -KILL $PPID", "true"]
+    commands = [
+        "true",
+        "kill -ABRT $PPID",
+        "true",
+        "kill -SEGV $PPID",
+        "true",
+        "kill -KILL $PPID",
+        "true",
+    ]
     results = in_workers(os.system, commands, config=SamplingConfig())
     assert reasons(results) == [0, "crashed", 0, "crashed", 0, "crashed", 0]
     assert reasons(in_workers(int, ["1", "one", "2"], config=ALONE)) == [1, "crashed", 2]
@@ -45,7 +56,9 @@ def test_in_workers_survives_workers_that_die():
 
 def test_in_workers_bounds_memory():
     """A worker that wants more than the limit fails alone."""
-    results = in_workers(bytearray, [10, 8 * 2**30, 10], config=SamplingConfig(max_memory_bytes=2 * 2**30, workers=1))
+    results = in_workers(
+        bytearray, [10, 8 * 2**30, 10], config=SamplingConfig(max_memory_bytes=2 * 2**30, workers=1)
+    )
     kept = reasons(results)
     assert kept[1] == "crashed"
     assert kept[0] == kept[2] == bytearray(10)
@@ -57,8 +70,16 @@ def test_in_workers_leaves_no_process_behind_when_abandoned():
     results = in_workers(time.sleep, [0, 600, 600], config=SamplingConfig(timeout_s=900, workers=1))
     next(results)
     results.close()
-    after = {child.pid for child in psutil.Process().children(recursive=True) if child.status() != "zombie"}
-    workers = {pid for pid in after - before if "resource_tracker" not in " ".join(psutil.Process(pid).cmdline())}
+    after = {
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != "zombie"
+    }
+    workers = {
+        pid
+        for pid in after - before
+        if "resource_tracker" not in " ".join(psutil.Process(pid).cmdline())
+    }
     assert workers == set()
 
 
@@ -66,8 +87,10 @@ def test_workers_die_with_a_killed_parent(tmp_path):
     """No worker outlives a parent that is killed, not even a hung one."""
     script = tmp_path / "parent.py"
     script.write_text(
-        "import time\nfrom hapvr.config import SamplingConfig\nfrom hapvr.video.pool import in_workers\n"
-        "if __name__ == '__main__':\n    list(in_workers(time.sleep, [600, 600], config=SamplingConfig(timeout_s=900)))\n"
+        "import time\nfrom hapvr.config import SamplingConfig\nfrom hapvr.video.pool import "
+        "in_workers\n"
+        "if __name__ == '__main__':\n    list(in_workers(time.sleep, [600, 600], "
+        "config=SamplingConfig(timeout_s=900)))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     parent = subprocess.Popen([sys.executable, str(script)], env=environment)
@@ -97,7 +120,9 @@ def test_sample_videos_gives_a_row_for_every_file(videos):
         ("s/sound", write_sound(videos.folder / "sound.mp4")),
         ("s/none", videos.folder / "none.mp4"),
     ]
-    rows = list(sample_videos([*items, ("s/single", single)], config=SamplingConfig(short_side_px=64)))
+    rows = list(
+        sample_videos([*items, ("s/single", single)], config=SamplingConfig(short_side_px=64))
+    )
     assert [(row.video_id, row.reason, len(row.jpegs)) for row in rows] == [
         ("s/good", "", 3),
         ("s/text", "not_video", 0),

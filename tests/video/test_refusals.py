@@ -39,9 +39,15 @@ def pipe(folder):
     [
         (lambda videos: written(videos, picture()), "not_video"),
         (lambda videos: written(videos, b"ffconcat version 1.0\nfile target.mp4\n"), "not_video"),
-        (lambda videos: written(videos, b"#EXTM3U\n#EXTINF:3,\ntarget.mp4\n#EXT-X-ENDLIST\n"), "not_video"),
+        (
+            lambda videos: written(videos, b"#EXTM3U\n#EXTINF:3,\ntarget.mp4\n#EXT-X-ENDLIST\n"),
+            "not_video",
+        ),
         (lambda videos: videos.song(), "no_video_stream"),
-        (lambda videos: videos.numbered("rare.avi", codec="magicyuv", pixel_format="gbrp"), "unsupported_codec"),
+        (
+            lambda videos: videos.numbered("rare.avi", codec="magicyuv", pixel_format="gbrp"),
+            "unsupported_codec",
+        ),
         (lambda videos: written(videos, b"no video at all"), "not_video"),
         (lambda videos: written(videos, b""), "empty_file"),
         (lambda videos: pipe(videos.folder), "not_video"),

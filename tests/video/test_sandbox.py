@@ -1,4 +1,5 @@
-"""What a process that decodes a hostile file can still do once the file has taken it over: next to nothing."""
+"""What a process that decodes a hostile file can still do once the file has taken it over: next to
+nothing."""
 
 import ctypes
 import json
@@ -22,7 +23,9 @@ from hapvr.video.sandbox import call_confined, missing_protection
 from hapvr.video.settings import SamplingConfig
 from tests.video.conftest import VideoWriter, read_numbers
 
-pytestmark = pytest.mark.skipif(bool(missing_protection()), reason=f"this system lacks {missing_protection()}")
+pytestmark = pytest.mark.skipif(
+    bool(missing_protection()), reason=f"this system lacks {missing_protection()}"
+)
 
 Result = TypeVar("Result")
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -36,7 +39,8 @@ def call(name: str, *arguments: object) -> None:
 
 
 def in_worker(function: Callable[[Path], Result], path: Path) -> Result:
-    """function(path) in a worker, which has no threads that hold locks: a copy of this process could wait for one for ever."""
+    """function(path) in a worker, which has no threads that hold locks: a copy of this process
+    could wait for one for ever."""
     ((_, found),) = in_workers(function, [path], config=SamplingConfig(workers=1))
     if isinstance(found, VideoError):
         raise found
@@ -55,7 +59,9 @@ def outcomes(attempts: dict[str, Callable[[], object]]) -> bytes:
     return json.dumps(refused).encode()
 
 
-def attempts_on(path: Path, *, other: Path, port: int, sibling_pid: int) -> dict[str, Callable[[], object]]:
+def attempts_on(
+    path: Path, *, other: Path, port: int, sibling_pid: int
+) -> dict[str, Callable[[], object]]:
     memory = ctypes.create_string_buffer(16)
     here = ctypes.addressof(memory)
     older = os.open(other, os.O_RDONLY)
@@ -77,42 +83,62 @@ def attempts_on(path: Path, *, other: Path, port: int, sibling_pid: int) -> dict
         "start a program": lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
         "make a process": os.fork,
         "trace a process": partial(call, "ptrace", PTRACE_ATTACH, sibling_pid, None, None),
-        "read a process's memory": partial(call, "process_vm_readv", sibling_pid, here, 1, here, 1, 0),
+        "read a process's memory": partial(
+            call, "process_vm_readv", sibling_pid, here, 1, here, 1, 0
+        ),
         "kill a process": lambda: os.kill(sibling_pid, signal.SIGKILL),
         "signal its parent": partial(os.kill, os.getppid(), 0),
         "see older descriptors": lambda: os.fstat(older),
     }
 
 
-def confined_attempts(path: Path, *, other: Path, port: int, sibling_pid: int) -> tuple[bytes, bytes]:
+def confined_attempts(
+    path: Path, *, other: Path, port: int, sibling_pid: int
+) -> tuple[bytes, bytes]:
     """Of a confined process, and then of the one that asked for it."""
     attempts = attempts_on(path, other=other, port=port, sibling_pid=sibling_pid)
     confined = call_confined(partial(outcomes, attempts), readable=path)
-    harmless = ("read a file of the system", "list a folder", "connect to this machine", "see older descriptors")
+    harmless = (
+        "read a file of the system",
+        "list a folder",
+        "connect to this machine",
+        "see older descriptors",
+    )
     return confined, outcomes({name: attempts[name] for name in harmless})
 
 
 def confined_frames(path: Path) -> tuple[bytes, bytes]:
     """The environment that a confined process sees, and the frames that it decodes."""
     LIBC.getenv.restype = ctypes.c_char_p
-    environment = call_confined(lambda: repr((dict(os.environ), LIBC.getenv(b"PASSWORD"))).encode(), readable=path)
+    environment = call_confined(
+        lambda: repr((dict(os.environ), LIBC.getenv(b"PASSWORD"))).encode(), readable=path
+    )
     assert os.environ["PASSWORD"] == "secret", "the process that asks has lost it"
-    frames = call_confined(lambda: np.stack(sample_frames(path, fps=1, short_side_px=None)[1]).tobytes(), readable=path)
+    frames = call_confined(
+        lambda: np.stack(sample_frames(path, fps=1, short_side_px=None)[1]).tobytes(), readable=path
+    )
     return environment, frames
 
 
-def test_a_confined_process_reads_its_file_alone(videos: VideoWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other file, no network, no other process, no program, no password; its own file decodes as ever."""
+def test_a_confined_process_reads_its_file_alone(
+    videos: VideoWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other file, no network, no other process, no program, no password; its own file decodes as
+    ever."""
     monkeypatch.setenv("PASSWORD", "secret")
     path, other = videos.numbered(num_frames=30), videos.numbered("other.mp4", num_frames=3)
     listener = socket.create_server(("127.0.0.1", 0))
     sibling = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     before = path.read_bytes()
     try:
-        attempt = partial(confined_attempts, other=other, port=listener.getsockname()[1], sibling_pid=sibling.pid)
+        attempt = partial(
+            confined_attempts, other=other, port=listener.getsockname()[1], sibling_pid=sibling.pid
+        )
         confined, asking = (json.loads(found) for found in in_worker(attempt, path))
         assert [name for name, refused in confined.items() if not refused] == []
-        assert [name for name, refused in asking.items() if refused] == [], "the process that asks has lost it"
+        assert [name for name, refused in asking.items() if refused] == [], (
+            "the process that asks has lost it"
+        )
         assert sibling.poll() is None
     finally:
         sibling.communicate(b"\n", timeout=20)

@@ -9,7 +9,13 @@ import pytest
 
 from hapvr.cli import _say_warning
 from hapvr.errors import DataError
-from hapvr.video.sources import path_of_text, read_list, scan_folder, text_of_path, validate_video_id
+from hapvr.video.sources import (
+    path_of_text,
+    read_list,
+    scan_folder,
+    text_of_path,
+    validate_video_id,
+)
 
 
 def touch(folder, *names):
@@ -25,7 +31,17 @@ def ids(result):
 
 def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
     """All depths, any case of suffix; other and hidden files are none."""
-    touch(tmp_path, "b.mp4", "a/c.MKV", "a/b/d.webm", "README.md", "a/notes.txt", ".hidden.mp4", ".cache/e.mp4", "bare")
+    touch(
+        tmp_path,
+        "b.mp4",
+        "a/c.MKV",
+        "a/b/d.webm",
+        "README.md",
+        "a/notes.txt",
+        ".hidden.mp4",
+        ".cache/e.mp4",
+        "bare",
+    )
     with pytest.warns(UserWarning, match="source s: .* are left out: 1 with no suffix"):
         result = scan_folder(tmp_path, source="s")
     assert ids(result) == ["s/a/b/d.webm", "s/a/c.MKV", "s/b.mp4"]
@@ -33,7 +49,8 @@ def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
 
 
 def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
-    """A name that is no text becomes a row, whose file is found; so is a file whose name only looks escaped."""
+    """A name that is no text becomes a row, whose file is found; so is a file whose name only looks
+    escaped."""
     try:
         with open(os.fsencode(tmp_path) + b"/bad\xff.mp4", "wb"):
             pass
@@ -50,7 +67,8 @@ def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
 
 
 def test_scan_folder_stays_inside_and_ends(tmp_path):
-    """Links to files of the folder are videos; links out of it, to folders, in circles or to nothing add no foreign ones."""
+    """Links to files of the folder are videos; links out of it, to folders, in circles or to
+    nothing add no foreign ones."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     touch(tmp_path, "root/a/one.mp4", "outside/secret.mp4")
     (root / "loop").symlink_to(root)
@@ -73,7 +91,10 @@ def test_a_folder_that_cannot_be_listed_is_named_on_the_terminal(tmp_path, monke
     with monkeypatch.context() as shown:
         shown.setattr("warnings.showwarning", _say_warning)
         assert ids(scan_folder(tmp_path, source="s")) == ["s/a.mp4"]
-    assert "locked cannot be listed (Permission denied); its files are left out" in capsys.readouterr().err
+    assert (
+        "locked cannot be listed (Permission denied); its files are left out"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -100,13 +121,19 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
     ("text", "message"),
     [
         ("name\nx\n", "wanted columns `url`, `video_id`"),
-        ("http://host/a.mp4\n", "wanted columns `url`, `video_id` or both, got 'http://host/a.mp4'"),
+        (
+            "http://host/a.mp4\n",
+            "wanted columns `url`, `video_id` or both, got 'http://host/a.mp4'",
+        ),
         ("", "list.csv is not a readable CSV"),
         ("url\nfile:///etc/passwd\n", "row 1: wanted columns `url`, `video_id` or both"),
         ("url\nftp://host/a\n", "got 'ftp://host/a'"),
         ("video_id\nshort\n", "or an 11-character YouTube id, got 'short'"),
         ("video_id,url\n../up,http://host/a\n", "row 1: video id 's/../up'"),
-        ("video_id,url\nsame,http://me:pw@h/a\nsame,http://h/b\n", "row 2: id 's/same' already stands for http://h/a"),
+        (
+            "video_id,url\nsame,http://me:pw@h/a\nsame,http://h/b\n",
+            "row 2: id 's/same' already stands for http://h/a",
+        ),
     ],
 )
 def test_read_list_names_the_wrong_row(tmp_path, text, message):
@@ -119,7 +146,19 @@ def test_read_list_names_the_wrong_row(tmp_path, text, message):
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "name", "/name", "s/", "s/a//b", "s/../a", "s/./a", "s/a\nb", "s/a\x00", "s/" + "x" * 2000]
+    "bad",
+    [
+        "",
+        "name",
+        "/name",
+        "s/",
+        "s/a//b",
+        "s/../a",
+        "s/./a",
+        "s/a\nb",
+        "s/a\x00",
+        "s/" + "x" * 2000,
+    ],
 )
 def test_validate_video_id_refuses_what_could_mislead(bad):
     """Ids are relative, one line, and lead nowhere else."""

@@ -18,16 +18,20 @@ def read() -> Arrays:
 
 
 def network_of(golden: Arrays, **settings: object) -> ContextNetwork:
-    """A network without dropout that has the golden weights; changed settings decide how it compares."""
+    """A network without dropout that has the golden weights; changed settings decide how it
+    compares."""
     dims, heads, layers, feedforward = golden["config"].tolist()
     sizes = {"heads": heads, "layers": layers, "feedforward": feedforward, "dropout": 0.0}
     network = ContextNetwork(TcaSettings.model_validate(sizes | settings), dims=dims)
-    network.load_state_dict({key.removeprefix("weight/"): v for key, v in golden.items() if key.startswith("weight/")})
+    network.load_state_dict(
+        {key.removeprefix("weight/"): v for key, v in golden.items() if key.startswith("weight/")}
+    )
     return network.eval()
 
 
 def frames_of(golden: Arrays, name: str) -> tuple[Tensor, Tensor]:
-    """Frame vectors [N, T, D] of golden inputs [N, D, T], and the mask of real frames, bool [N, T]."""
+    """Frame vectors [N, T, D] of golden inputs [N, D, T], and the mask of real frames, bool [N,
+    T]."""
     frames = golden[name if name.startswith("batch") else f"{name}/x"].transpose(-1, -2)
     lengths = golden[f"{name}_lengths" if name.startswith("batch") else f"{name}/lengths"]
     return frames, torch.arange(frames.shape[-2]) < lengths[..., None]

@@ -9,7 +9,11 @@ from hapvr.networks.whitening import fit_whitening
 from tests.model.tca import release
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-LEVELS = {"cosine": {}, "chamfer": {"level": "frame"}, "symmetric": {"level": "frame", "symmetric_chamfer": True}}
+LEVELS = {
+    "cosine": {},
+    "chamfer": {"level": "frame"},
+    "symmetric": {"level": "frame", "symmetric_chamfer": True},
+}
 
 
 @pytest.fixture(scope="module")
@@ -20,28 +24,34 @@ def golden() -> release.Arrays:
 @pytest.mark.parametrize("name", ["query", "reference"])
 @pytest.mark.parametrize("training", [False, True])
 def test_encoder(golden: release.Arrays, name: str, training: bool) -> None:
-    """Encoded frames, frame vectors and video vectors, in both of torch's ways to compute a layer."""
+    """Encoded frames, frame vectors and video vectors, in both of torch's ways to compute a
+    layer."""
     network = release.network_of(golden).train(training)
     frames, mask = release.frames_of(golden, name)
     with torch.no_grad():
         encoded = network.embed(frames[:, :, None], mask=mask)
     assert encoded.shape == (*frames.shape[:2], 1, frames.shape[2])
     torch.testing.assert_close(encoded[:, :, 0], golden[f"{name}/encoded"], **CLOSE)
-    torch.testing.assert_close(video_vectors(encoded[:, :, 0], mask), golden[f"{name}/video"], **CLOSE)
+    torch.testing.assert_close(
+        video_vectors(encoded[:, :, 0], mask), golden[f"{name}/video"], **CLOSE
+    )
     unit = torch.nn.functional.normalize(encoded[:, :, 0], dim=-1)
     torch.testing.assert_close(unit, golden[f"{name}/frames"], **CLOSE)
 
 
 @pytest.mark.parametrize("kind", LEVELS)
 def test_similarities_of_batches_and_of_videos_videos(golden: release.Arrays, kind: str) -> None:
-    """The padded batches that training compares, and the videos videos that the scoring engine compares."""
+    """The padded batches that training compares, and the videos videos that the scoring engine
+    compares."""
     network = release.network_of(golden, **LEVELS[kind])
     query, query_mask = release.frames_of(golden, "query")
     reference, reference_mask = release.frames_of(golden, "reference")
     with torch.no_grad():
         first = network.embed(query[:, :, None], mask=query_mask)
         second = network.embed(reference[:, :, None], mask=reference_mask)
-        compared = network.compare(first, second, query_mask=query_mask, reference_mask=reference_mask)
+        compared = network.compare(
+            first, second, query_mask=query_mask, reference_mask=reference_mask
+        )
     wanted = golden[f"similarity/{kind}"]
     torch.testing.assert_close(compared.video, wanted, **CLOSE)
     with torch.inference_mode():
@@ -51,7 +61,9 @@ def test_similarities_of_batches_and_of_videos_videos(golden: release.Arrays, ki
         ]
     torch.testing.assert_close(network.score_videos(*videos), wanted, **CLOSE)
     if kind == "chamfer":
-        torch.testing.assert_close(network.score_videos(*videos[::-1]), golden["similarity/chamfer_back"], **CLOSE)
+        torch.testing.assert_close(
+            network.score_videos(*videos[::-1]), golden["similarity/chamfer_back"], **CLOSE
+        )
 
 
 def test_descriptors_of_feature_maps(golden: release.Arrays) -> None:

@@ -32,20 +32,28 @@ def videos(
 ) -> list[Tensor]:
     """Unit features [T, R, D]."""
     rng = torch_rng(seed, "videos")
-    return [F.normalize(torch.randn(length, regions, dims, generator=rng), dim=-1) for length in lengths]
+    return [
+        F.normalize(torch.randn(length, regions, dims, generator=rng), dim=-1) for length in lengths
+    ]
 
 
 def padded(clips: list[Tensor]) -> tuple[Tensor, Tensor]:
     """[N, T, R, D] with noise as padding, and the mask."""
     size = max(map(len, clips))
     rng = torch_rng("padding")
-    rows = [torch.cat([clip, torch.randn(size - len(clip), *clip.shape[1:], generator=rng)]) for clip in clips]
-    return torch.stack(rows), torch.arange(size) < torch.tensor([len(clip) for clip in clips])[:, None]
+    rows = [
+        torch.cat([clip, torch.randn(size - len(clip), *clip.shape[1:], generator=rng)])
+        for clip in clips
+    ]
+    return torch.stack(rows), torch.arange(size) < torch.tensor([len(clip) for clip in clips])[
+        :, None
+    ]
 
 
 @pytest.mark.parametrize("level", ["video", "frame"])
 def test_order_of_frames_and_padding_change_nothing(level: str) -> None:
-    """No position is encoded, and padding is never attended to, whatever it holds and however much there is."""
+    """No position is encoded, and padding is never attended to, whatever it holds and however much
+    there is."""
     network = build(level=level)
     clips = videos()
     features, mask = padded(clips)
@@ -55,9 +63,13 @@ def test_order_of_frames_and_padding_change_nothing(level: str) -> None:
         shuffled = network.embed(clips[3][torch.randperm(12, generator=torch_rng("order"))])
     for clip, one, row in zip(clips, alone, together, strict=True):
         torch.testing.assert_close(row[: len(clip)], one, **CLOSE)
-    torch.testing.assert_close(video_vectors(shuffled[None, :, 0]), video_vectors(alone[3][None, :, 0]), **CLOSE)
+    torch.testing.assert_close(
+        video_vectors(shuffled[None, :, 0]), video_vectors(alone[3][None, :, 0]), **CLOSE
+    )
     for one in alone:
-        torch.testing.assert_close(network.compare(one[None], one[None]).video, torch.ones(1, 1), **CLOSE)
+        torch.testing.assert_close(
+            network.compare(one[None], one[None]).video, torch.ones(1, 1), **CLOSE
+        )
         matrix = network.frame_similarity(one, alone[0])
         assert matrix.shape == (len(one), len(alone[0]))
         torch.testing.assert_close(network.self_similarity(one), torch.ones(len(one)), **CLOSE)

@@ -40,7 +40,9 @@ def names(golden: Golden) -> list[str]:
 
 def base(raw: Tensor, split: list[int]) -> Tensor:
     """Base normalisation b of raw regions [T, S, C]."""
-    return F.normalize(torch.cat([F.normalize(part, dim=-1) for part in raw.split(split, dim=-1)], dim=-1), dim=-1)
+    return F.normalize(
+        torch.cat([F.normalize(part, dim=-1) for part in raw.split(split, dim=-1)], dim=-1), dim=-1
+    )
 
 
 def pooled(golden: Golden, raw: Tensor) -> Tensor:

@@ -35,7 +35,10 @@ def vvs() -> Golden:
 def close(found: Tensor, wanted: Tensor, *, tolerance: float = 1e-4) -> None:
     """Within the tolerance of the largest entry."""
     assert_close(
-        found.detach(), wanted.reshape(found.shape), rtol=0, atol=tolerance * max(float(wanted.abs().max()), 1e-6)
+        found.detach(),
+        wanted.reshape(found.shape),
+        rtol=0,
+        atol=tolerance * max(float(wanted.abs().max()), 1e-6),
     )
 
 
@@ -47,8 +50,12 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
     if case == "core":
         count, position = vvs["core/injection"].tolist()
         source = block_source(len(raw["anchor"]), count, position)
-        label = inserted(torch.ones(1, len(raw["anchor"]), dtype=torch.int8), torch.zeros(()), source)
-        raw["anchor"] = inserted(raw["anchor"][None], vvs["raw/distractor"].expand(1, count, -1, -1), source)[0]
+        label = inserted(
+            torch.ones(1, len(raw["anchor"]), dtype=torch.int8), torch.zeros(()), source
+        )
+        raw["anchor"] = inserted(
+            raw["anchor"][None], vvs["raw/distractor"].expand(1, count, -1, -1), source
+        )[0]
     if case == "short":
         raw |= {"anchor": vvs["raw/three"], "positive": raw["positive"][:5]}
     clips = {name: release.whitened(vvs, values)[None] for name, values in raw.items()}
@@ -59,13 +66,21 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
     salient = saliency_labels(maps["positive"], num_frames=regions.shape[1])
     similar = [(anchors * other).sum(-1) for other in (positive, negative)]
     values = {
-        "anchor_scaled": regions, "embedding/anchor": anchors, "embedding/positive": positive,
-        "embedding/negative": negative, "tsm/weights": saliency, "tsm/tuned_positive": maps["positive"],
-        "tsm/tuned_negative": maps["negative"], "tsm/similarity_positive": chamfer(maps["positive"].clamp(-1, 1)),
-        "tsm/similarity_negative": chamfer(maps["negative"].clamp(-1, 1)), "tsm/label": salient,
-        "cos_positive": similar[0], "cos_negative": similar[1], "L_reg_positive": overshoot(maps["positive"]),
+        "anchor_scaled": regions,
+        "embedding/anchor": anchors,
+        "embedding/positive": positive,
+        "embedding/negative": negative,
+        "tsm/weights": saliency,
+        "tsm/tuned_positive": maps["positive"],
+        "tsm/tuned_negative": maps["negative"],
+        "tsm/similarity_positive": chamfer(maps["positive"].clamp(-1, 1)),
+        "tsm/similarity_negative": chamfer(maps["negative"].clamp(-1, 1)),
+        "tsm/label": salient,
+        "cos_positive": similar[0],
+        "cos_negative": similar[1],
+        "L_reg_positive": overshoot(maps["positive"]),
         "L_reg_negative": overshoot(maps["negative"]),
-    }  # fmt: skip
+    }
     losses = {
         "L_vi": video_triplet(similar[0], similar[1]),
         "L_fr": frame_loss(maps["positive"], maps["negative"]),
@@ -148,7 +163,8 @@ def test_labels(vvs: Golden, case: str) -> None:
 
 
 def test_the_papers_rule_differs(vvs: Golden) -> None:
-    """The mean of unclipped similarities gives other labels in five of the six cases, as the golden file says."""
+    """The mean of unclipped similarities gives other labels in five of the six cases, as the golden
+    file says."""
     differing = 0
     for case in ("mixed", "above", "below", "inside", "three", "equal"):
         maps, frames = vvs[f"label/{case}/tuned_positive"], int(vvs[f"label/{case}/frames"])
@@ -173,7 +189,8 @@ def test_topic_variants(vvs: Golden, variant: str, changes: dict[str, object]) -
 
 @pytest.mark.parametrize(("count", "position"), [(3, 0), (9, 1), (3, 14), (3, 15), (9, 9)])
 def test_injection(vvs: Golden, count: int, position: int) -> None:
-    """The order is the release's; the label is too, but for a block at the end, where the release's label is wrong."""
+    """The order is the release's; the label is too, but for a block at the end, where the release's
+    label is wrong."""
     frames = len(vvs["raw/anchor"])
     source = block_source(frames, count, position)
     order, label = vvs[f"inject/{count}_{position}/order"], vvs[f"inject/{count}_{position}/label"]
@@ -192,9 +209,15 @@ def test_sizes_of_the_release() -> None:
     full = release.read(GOLDEN / "vvs_golden_full.npz")
     network = VvsNetwork(VvsSettings(), dims=512, extras_dims=3840)
     shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-    network.load_state_dict({name: release.full_weight(release.published_name(name), s) for name, s in shapes.items()})
+    network.load_state_dict(
+        {name: release.full_weight(release.published_name(name), s) for name, s in shapes.items()}
+    )
     network.eval()
-    raw = release.draw("raw", (14, 9, 3840)).abs() * (0.5 + release.draw("topic", (1, 1, 3840)).abs()) / 1.5
+    raw = (
+        release.draw("raw", (14, 9, 3840)).abs()
+        * (0.5 + release.draw("topic", (1, 1, 3840)).abs())
+        / 1.5
+    )
     assert float(raw.double().sum()) == pytest.approx(float(full["raw_sum"]), rel=1e-5)
     base = release.base(raw, [256, 512, 1024, 2048])
     scale = (1e-4 * (1 + release.draw("pca.variance", (512,)) ** 2)).sqrt()

@@ -16,8 +16,12 @@ DIMS, POOLED_DIMS = 7, 11
 
 
 def network_of(seed: int, **changes: Any) -> VvsNetwork:
-    """A small float64 network without dropout, whose every weight and statistic was drawn, in evaluation mode."""
-    values = {"distractor": {"hidden": (6, 5), "dropout": 0.0}, "saliency": {"width": 4, "dropout": 0.0}}
+    """A small float64 network without dropout, whose every weight and statistic was drawn, in
+    evaluation mode."""
+    values = {
+        "distractor": {"hidden": (6, 5), "dropout": 0.0},
+        "saliency": {"width": 4, "dropout": 0.0},
+    }
     generator = torch.Generator().manual_seed(seed)
     settings = VvsSettings.model_validate(values | changes)
     torch.manual_seed(seed)
@@ -28,14 +32,21 @@ def network_of(seed: int, **changes: Any) -> VvsNetwork:
                 value.uniform_(0.5, 1.5, generator=generator)
             elif value.is_floating_point():
                 value.add_(torch.randn(value.shape, generator=generator, dtype=value.dtype) * 0.2)
-        if network.topic is not None and network.topic.settings.refine and network.topic.settings.hierarchy:
+        if (
+            network.topic is not None
+            and network.topic.settings.refine
+            and network.topic.settings.hierarchy
+        ):
             network.topic.join.weight.mul_(1000)
     return network.eval()
 
 
 def clips(seed: int, *shape: int) -> Tensor:
     """Unit vectors of that shape, float64."""
-    return F.normalize(torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=-1)
+    return F.normalize(
+        torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64),
+        dim=-1,
+    )
 
 
 def vector(network: VvsNetwork, regions: Tensor, pooled: Tensor | None) -> Tensor:
@@ -44,18 +55,25 @@ def vector(network: VvsNetwork, regions: Tensor, pooled: Tensor | None) -> Tenso
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 30, 301])
 def test_cells_around_the_diagonal_are_enough(frames: int) -> None:
-    """The linear-time weights are those of the whole map, at the edges and where chunks of frames meet."""
+    """The linear-time weights are those of the whole map, at the edges and where chunks of frames
+    meet."""
     settings = SaliencySettings.model_validate({"width": 4})
     torch.manual_seed(frames)
     saliency = TemporalSaliency(settings).eval()
     with torch.no_grad():
         for name, value in saliency.state_dict().items():
             if value.is_floating_point():
-                value.copy_(torch.rand_like(value) + 0.1 if name.endswith("var") else torch.randn_like(value))
+                value.copy_(
+                    torch.rand_like(value) + 0.1
+                    if name.endswith("var")
+                    else torch.randn_like(value)
+                )
         values = clips(frames, frames, 4, DIMS).float()
         whole = saliency(frame_similarity(values[None], values[None], rate=0)[0])[0]
         order = torch.arange(frames)
-        parts = [diagonal_cells(values, order, i, min(i + 128, frames)) for i in range(0, frames, 128)]
+        parts = [
+            diagonal_cells(values, order, i, min(i + 128, frames)) for i in range(0, frames, 128)
+        ]
         linear = saliency.weights_of_states(torch.cat([saliency.windows(cells) for cells in parts]))
     assert_close(linear, whole, rtol=1e-5, atol=1e-5)
 
@@ -68,7 +86,8 @@ def test_without_any_module_the_vector_is_the_mean_of_all_frames() -> None:
 
 
 def test_refused_frames_add_nothing() -> None:
-    """Frames below the threshold are 0 and change no other frame; where all are refused, all are kept."""
+    """Frames below the threshold are 0 and change no other frame; where all are refused, all are
+    kept."""
     network = network_of(8, temporal_saliency=False, topic_guidance=False).float()
     regions, pooled = clips(3, 12, 3, DIMS).float(), clips(4, 12, POOLED_DIMS).float()
     with torch.no_grad():

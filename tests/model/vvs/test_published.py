@@ -35,9 +35,14 @@ def content(vvs: release.Golden) -> dict[str, Any]:
         for part in ("mean", "components", "denominator"):
             tensors[f"pca_layer.{part}"] = vvs[f"pca/{part}"].double()
     for number in (1, 2, 3):
-        nets["swg"][f"selfsim_encoder.bottleneck_layer.bn{number}.num_batches_tracked"] = torch.tensor(80_000)
+        nets["swg"][f"selfsim_encoder.bottleneck_layer.bn{number}.num_batches_tracked"] = (
+            torch.tensor(80_000)
+        )
     nets["swg"] |= {name: torch.tensor(0.5) for name in ("zero", "gamma", "saliency_thr")}
-    optimizer = {"state": {0: {"step": torch.tensor(1.0)}}, "param_groups": [{"lr": 2e-5, "params": [0]}]}
+    optimizer = {
+        "state": {0: {"step": torch.tensor(1.0)}},
+        "param_groups": [{"lr": 2e-5, "params": [0]}],
+    }
     return {"tsm_tgm_model": nets["swg"], "ddm_model": nets["ddm"], "optimizer": optimizer}
 
 
@@ -47,24 +52,32 @@ def saved(folder: Path, values: dict[str, Any], **more: Any) -> Path:
 
 
 def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path: Path) -> None:
-    """Weights, PCA and vectors are the release's; the network is stored and read again as every other."""
+    """Weights, PCA and vectors are the release's; the network is stored and read again as every
+    other."""
     file = saved(tmp_path, content(vvs))
     network, report = import_released(file)
     assert isinstance(network, VvsNetwork)
     assert (report["release"], network.dims, network.extras_dims) == ("vvs", 24, 40)
     assert {"swg/zero", "ddm/pca_layer.mean"} <= set(report["ignored"])
-    network = load_network(save_network(network, tmp_path / "network", metadata={"import": report}))[0]
+    network = load_network(
+        save_network(network, tmp_path / "network", metadata={"import": report})
+    )[0]
     whitening = import_whitening(DataRoot(tmp_path / "data"), file, dims=None)
     assert (whitening.dims, whitening.eps) == (24, 0.0)
     assert isinstance(network, VvsNetwork)
     vectors = []
     for clip in ("anchor", "positive", "negative", "mixed", "all_easy", "one", "two", "three"):
         raw = vvs[f"raw/{clip}"]
-        regions = torch.from_numpy(whitening.apply(release.base(raw, vvs["split"].tolist()).numpy()))
+        regions = torch.from_numpy(
+            whitening.apply(release.base(raw, vvs["split"].tolist()).numpy())
+        )
         found = network.frame_vectors(regions, release.pooled(vvs, raw)).sum(0)
         vectors.append(found / found.norm())
-    # the directions of an imported PCA are sorted, so vectors have another order of values, and the same products
-    assert_close(torch.stack(vectors) @ torch.stack(vectors).T, vvs["eval/cosine"], rtol=0, atol=1e-4)
+    # the directions of an imported PCA are sorted, so vectors have another order of values, and the
+    # same products
+    assert_close(
+        torch.stack(vectors) @ torch.stack(vectors).T, vvs["eval/cosine"], rtol=0, atol=1e-4
+    )
     assert isinstance(load_similarity_model(file)[0], VvsNetwork)
 
 
@@ -79,9 +92,13 @@ def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path
         (lambda swg, ddm: swg.pop("pca_layer.components"), "give dims"),
     ],
 )
-def test_damaged_files_are_named(vvs: release.Golden, tmp_path: Path, change: Any, message: str) -> None:
+def test_damaged_files_are_named(
+    vvs: release.Golden, tmp_path: Path, change: Any, message: str
+) -> None:
     values = {
-        network: {name: tensor.clone() for name, tensor in tensors.items()} if network != "optimizer" else tensors
+        network: {name: tensor.clone() for name, tensor in tensors.items()}
+        if network != "optimizer"
+        else tensors
         for network, tensors in content(vvs).items()
     }
     change(values["tsm_tgm_model"], values["ddm_model"])
@@ -90,7 +107,8 @@ def test_damaged_files_are_named(vvs: release.Golden, tmp_path: Path, change: An
 
 
 def test_pca_of_a_checkpoint(vvs: release.Golden, tmp_path: Path) -> None:
-    """Variances are squares of the stored denominators; too many dims and damaged values are refused."""
+    """Variances are squares of the stored denominators; too many dims and damaged values are
+    refused."""
     file = saved(tmp_path, content(vvs))
     pca = read_pca(file, dims=None)
     assert_close(np.sort(pca.eigenvalues), vvs["pca/denominator"].square().sort().values.numpy())
