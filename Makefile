@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?=
 # uv with pip's package index; INSTALLER='-m pip' for pip itself
 INSTALLER ?= .ci/uv.py pip
+# The package with the networks for copies, and its digest; empty leaves it out: make setup COPIES=
+COPIES ?= requirements-copies.txt
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -35,11 +37,12 @@ help: ## list the targets
 
 setup: $(STAMP) ## create .venv with the pinned versions
 
-$(STAMP): requirements.lock pyproject.toml
+$(STAMP): requirements.lock requirements-copies.txt pyproject.toml
 	python=$$(PYTHON="$(PYTHON)" .ci/find_python.sh) && "$$python" -m venv $(VENV)
 	@echo "setup: installing the pinned versions into $(VENV): 4 GB to fetch, some minutes the first time"
 	$(BIN)/python $(INSTALLER) install --quiet --no-deps --require-hashes --requirement requirements.lock
 	$(BIN)/python $(INSTALLER) install --quiet --no-deps --no-build-isolation --editable .
+	@.ci/install_copies.sh "$(BIN)/python" "$(COPIES)"
 	touch $(STAMP)
 
 demo: $(STAMP) ## the whole chain on a generated corpus; VIDEOS=DIR: on your own clips

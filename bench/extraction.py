@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from hapvr.networks.batches import embed_by_networks
 
 from bench.table import parse, ratio, show, take_turns
 from hapvr.networks.backbone import load_backbone
-from hapvr.networks.extract import embed_by_networks, region_embedder
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Weights
 from hapvr.networks.weights import normalize_pixels
 from hapvr.networks.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng
-from hapvr.steps.features import crops
 from hapvr.video.frames import encode_jpeg
 
 DIMS = 512
@@ -41,23 +40,22 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
         channels = backbone.regions(empty).shape[-1]
     dims = min(DIMS, channels)
     projection = torch.randn(channels, dims, generator=torch_rng(0, "whitening")).numpy()
-    embed = region_embedder(
-        backbone,
-        Whitening(np.zeros(channels, np.float32), projection, np.ones(dims, np.float32)),
-        options.device,
-    )
+    whitening = Whitening(np.zeros(channels, np.float32), projection, np.ones(dims, np.float32))
+    embed = backbone.embedder(whitening, options.device)
     noise = numpy_rng(0, "frames").integers(0, 255, (16, 28, 3), dtype=np.uint8)
     picture = np.kron(noise, np.ones((16, 16, 1), np.uint8))
     jpegs = [encode_jpeg(np.roll(picture, 5 * number, axis=1)) for number in range(options.frames)]
-    frames = torch.from_numpy(
-        np.tile(crops(jpegs, backbone.crop_px), (options.videos, 1, 1, 1))
-    ).to(options.device)
+    shown = squares(jpegs, backbone.crop_px, config.picture)
+    frames = torch.from_numpy(np.tile(shown, (options.videos, 1, 1, 1))).to(options.device)
     pixels = normalize_pixels(frames, backbone.mean, backbone.std).contiguous(
         memory_format=torch.channels_last
     )
 
     def whole() -> None:
-        clips = ((str(number), crops(jpegs, backbone.crop_px)) for number in range(options.videos))
+        clips = (
+            (str(number), squares(jpegs, backbone.crop_px, config.picture))
+            for number in range(options.videos)
+        )
         list(embed_by_networks(clips, [embed]))
 
     @torch.inference_mode()

@@ -100,7 +100,7 @@ CHAIN: Mapping[str, Step] = {
         Step(
             "whitening",
             "whiten",
-            "features:make_whitening",
+            "whitening:make_whitening",
             inputs=("frames",),
             gpu=True,
             does="fits PCA whitening on regions of training frames, once",

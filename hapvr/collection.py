@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,23 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys, shard_keys, source_of
 from hapvr.data.shard_build import IndexRow
 from hapvr.data.shards import STATUS_OK
-from hapvr.errors import ArgumentError, DataError, is_installed
+from hapvr.errors import FULL_HINT, ArgumentError, DataError, MissingPartError, is_installed
 from hapvr.files import write_text
+from hapvr.networks.copies import INSTALL_HINT, PACKAGE, is_package_usable
 from hapvr.progress import Progress
+from hapvr.scorer.shipped import FITTED_CROP_PX
 from hapvr.search.duplicates import GroupMember
-from hapvr.steps.baseline import ensure_baseline, local_baseline
+from hapvr.steps.baseline import ensure_baseline, has_registry, local_baseline
 from hapvr.steps.project import COLLECTION_FILE, Project
-from hapvr.steps.search_model import search_model
+from hapvr.steps.search_model import SearchModel, search_model
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.sources import inspected_videos
 from hapvr.video.settings import PARTS
 from hapvr.video.sources import scan_folder
 
+COPY_NETWORK = "sscd_distilled"
+FALLBACK_NETWORK = "tf_efficientnet_lite0"
+"""What describes frames where the package of COPY_NETWORK is not installed."""
 FOLDERS_FILE = "folders.yaml"
 """Next to `collection.yaml`, which is the user's to edit and therefore written once."""
 
@@ -43,32 +48,17 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     around it, for one that a configuration cannot name or that COLLECTION_FILE leaves out, and
     where `root` is a configuration file; ConfigError for damaged files; DataError for a folder
     without videos."""
-    root = Path(
-        os.path.realpath(root)
-    )  # unlike Path.resolve, it takes links that point at each other in a circle
+    root = Path(os.path.realpath(root))  # unlike Path.resolve, it takes links that form a circle
     if root.suffix in (".yaml", ".yml") or re.match(r".*/\w+:/", str(root)):
         raise ArgumentError(
             f"{root} is a configuration or an address; for a collection name a folder with --data"
         )
     added = [folder.resolve() for folder in folders]
     for folder in added:
-        if not folder.is_dir():
-            raise ArgumentError(f"{folder} is not a folder; name a folder of videos")
-        if folder == root or root in folder.parents or folder in root.parents:
-            raise ArgumentError(
-                f"{folder} and the data root {root} lie in each other; choose another with --data"
-            )
-        scan_folder(folder, source="videos")
-    for name in map(
-        str, (root, *added)
-    ):  # `${NAME}` would be replaced, and YAML folds some line ends
-        if (
-            VARIABLE.search(name)
-            or yaml.safe_load(yaml.safe_dump(name, allow_unicode=True)) != name
-        ):
-            raise ArgumentError(
-                f"{name} would be read from a configuration as another name; rename the folder"
-            )
+        _require_usable(folder, root)
+    for place in (root, *added):
+        _require_nameable(str(place))
+
     root.mkdir(parents=True, exist_ok=True)
     file = root / COLLECTION_FILE
     with FileLock(root / f".{COLLECTION_FILE}.lock"):
@@ -79,59 +69,109 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
                 )
             if not added:
                 raise ArgumentError("index add: wanted a folder of videos")
-            made: dict[str, Any] = {
-                "extends": FOLDERS_FILE,
-                "name": "collection",
-                "data_root": str(root),
-            }
-            for part in ("backbone", "teacher"):
-                made[part] = {
-                    "architecture": "tf_efficientnet_lite0",
-                    "weights": {"source": "packaged"},
-                }
-            made |= {"shard_videos": 64, "whitening": {"dims": 256, "max_regions": 20_000}}
-            _write(
-                file, made, "A collection of `hapvr index add`; edit it as any other configuration."
-            )
-        stored = root / FOLDERS_FILE
-        known = (
-            load_config(stored, overrides={"name": "collection"}).sources if stored.exists() else ()
-        )
-        sources = [one.model_dump(mode="json", exclude_unset=True) for one in known]
-        for folder in added:
-            here = (
-                s
-                for s in sources
-                if os.path.exists(s.get("path", "")) and os.path.samefile(s["path"], folder)
-            )
-            if (before := next(here, None) or _moved(root, sources, folder)) is not None:
-                before["path"] = str(folder)
-                continue
-            base = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_")[:50] or "videos"
-            names, taken = (
-                chain([base], (f"{base}-{number}" for number in count(2))),
-                {one["name"] for one in sources},
-            )
-            taken = {f"{one}{part}" for one in taken for part in PARTS}
-            name = next(
-                name for name in names if taken.isdisjoint(f"{name}{part}" for part in PARTS)
-            )
-            sources.append({"kind": "folder", "name": name, "path": str(folder)})
-        if not sources:
-            raise ArgumentError("index add: wanted a folder of videos")
-        _write(
-            stored,
-            {"sources": sources},
-            "The folders of the collection, written by `hapvr index add`.",
-        )
+            comment = "A collection of `hapvr index add`; edit it as any other configuration."
+            _write(file, _new_collection(root), comment)
+        _add_sources(root, added)
+
     project = Project.open(root)
-    if lost := set(map(str, added)).difference(
-        str(getattr(one, "path", "")) for one in project.config.sources
-    ):
+    read = {str(getattr(source, "path", "")) for source in project.config.sources}
+    lost = sorted(str(folder) for folder in added if str(folder) not in read)
+    if lost:
         raise ArgumentError(
-            f"{file} has sources of its own, so {min(lost)} is not read; name it there"
+            f"{file} has sources of its own, so {lost[0]} is not read; name it there"
         )
     return project
+
+
+def _require_usable(folder: Path, root: Path) -> None:
+    """Raise ArgumentError or DataError for a folder that cannot be a source of the collection."""
+    if not folder.is_dir():
+        raise ArgumentError(f"{folder} is not a folder; name a folder of videos")
+    if folder == root or root in folder.parents or folder in root.parents:
+        raise ArgumentError(
+            f"{folder} and the data root {root} contain each other; choose another with --data"
+        )
+    scan_folder(folder, source="videos")
+
+
+def _require_nameable(name: str) -> None:
+    """Raise ArgumentError for a path that a configuration would change: `${NAME}` is replaced, and
+    YAML folds some line ends."""
+    unchanged = yaml.safe_load(yaml.safe_dump(name, allow_unicode=True)) == name
+    if VARIABLE.search(name) or not unchanged:
+        raise ArgumentError(
+            f"{name} would be read from a configuration as another name; rename the folder"
+        )
+
+
+def _new_collection(root: Path) -> dict[str, Any]:
+    """The configuration of a new collection: the network that was made for copies, where its
+    package is installed."""
+    packaged = {"source": "packaged"}
+    settings: dict[str, Any] = {
+        "extends": FOLDERS_FILE,
+        "name": "collection",
+        "data_root": str(root),
+        "backbone": {"architecture": COPY_NETWORK, "weights": packaged, "crop_px": FITTED_CROP_PX},
+        "teacher": {"architecture": FALLBACK_NETWORK, "weights": packaged},
+        "shard_videos": 64,
+    }
+    if not is_package_usable():
+        settings["backbone"] = {"architecture": FALLBACK_NETWORK, "weights": packaged}
+        settings["whitening"] = {"dims": 256, "max_regions": 20_000}
+    return settings
+
+
+def network_notice(project: Project) -> str:
+    """A sentence where the collection does without the network that was made for copies; else
+    empty."""
+    if project.config.backbone.architecture != FALLBACK_NETWORK:
+        return ""
+    return (
+        f"frames are described by {FALLBACK_NETWORK}, which was not made for copies, so most "
+        f"answers are unsure. The package {PACKAGE} has one that was: {INSTALL_HINT}; then make a "
+        "new collection with another --data"
+    )
+
+
+def _add_sources(root: Path, added: Sequence[Path]) -> None:
+    """Add folders to FOLDERS_FILE, or give a source that was moved its new path."""
+    stored = root / FOLDERS_FILE
+    sources: list[dict[str, Any]] = []
+    if stored.exists():
+        known = load_config(stored, overrides={"name": "collection"}).sources
+        sources = [source.model_dump(mode="json", exclude_unset=True) for source in known]
+    for folder in added:
+        before = _same_folder(sources, folder) or _moved(root, sources, folder)
+        if before is None:
+            name = _free_name(folder, {source["name"] for source in sources})
+            sources.append({"kind": "folder", "name": name, "path": str(folder)})
+        else:
+            before["path"] = str(folder)
+    if not sources:
+        raise ArgumentError("index add: wanted a folder of videos")
+    comment = "The folders of the collection, written by `hapvr index add`."
+    _write(stored, {"sources": sources}, comment)
+
+
+def _same_folder(sources: Sequence[dict[str, str]], folder: Path) -> dict[str, str] | None:
+    """The source that is this folder, by whatever path."""
+    for source in sources:
+        path = source.get("path", "")
+        if os.path.exists(path) and os.path.samefile(path, folder):
+            return source
+    return None
+
+
+def _free_name(folder: Path, names: set[str]) -> str:
+    """A name for a source after its folder, none of whose parts is a part of another source."""
+    taken = {f"{name}{part}" for name in names for part in PARTS}
+    base = re.sub(r"[^a-z0-9_-]+", "-", folder.name.lower()).strip("-_")[:50] or "videos"
+    for number in count(1):
+        name = base if number == 1 else f"{base}-{number}"
+        if taken.isdisjoint(f"{name}{part}" for part in PARTS):
+            return name
+    raise AssertionError("there are more numbers than names")
 
 
 def update_collection(
@@ -143,9 +183,8 @@ def update_collection(
     Returns every video with its status and, where it cannot be used, the reason; and the copies,
     None where the model is not calibrated, so that nobody has looked for them.
 
-    The model is the project's champion, at first the untrained baseline; where torch or MLflow is
-    not installed, the baseline in its folder. bar: shows the progress of what it is given the name
-    of."""
+    The model is the champion of the collection's registry; where nothing was registered, the
+    untrained baseline in its folder. bar: shows the progress of what it is given the name of."""
 
     def run(name: str, **options: Any) -> Any:
         made, step = None, CHAIN[name]
@@ -164,12 +203,8 @@ def update_collection(
         raise DataError(f"none of the {len(videos)} videos can be used: {reasons}")
     for name in ("whitening", "features"):
         run(name)
-    with bar("edits for the calibration") as progress:
-        if is_installed("torch") and is_installed("sqlalchemy"):
-            ensure_baseline(project, progress=progress)
-            model = search_model(project)
-        else:
-            model = search_model(project, str(local_baseline(project, progress=progress)))
+    with bar("baseline") as progress:
+        model = _model(project, progress)
     for name in ("frame_descriptors", "search_index"):
         run(name, model=model)
     searcher = Searcher.open(project)
@@ -177,6 +212,19 @@ def update_collection(
         return videos, None
     run("duplicate_pairs", searcher=searcher)
     return videos, run("duplicate_groups", searcher=searcher)
+
+
+def _model(project: Project, progress: Progress) -> SearchModel:
+    """The champion of the registry where the collection has one, else the local baseline."""
+    if not has_registry(project):
+        return search_model(project, str(local_baseline(project, progress=progress)))
+    if not is_installed("sqlalchemy"):
+        raise MissingPartError(
+            f"index add: the models of {project.root.url} are in a registry, which needs MLflow; "
+            f"{FULL_HINT}"
+        )
+    ensure_baseline(project, progress=progress)
+    return search_model(project)
 
 
 def _write(file: Path, data: Mapping[str, Any], comment: str) -> None:

@@ -16,7 +16,7 @@ from lightning_fabric import Fabric
 
 from hapvr.errors import HapvrError
 from hapvr.files import naming_full_disk
-from hapvr.networks.extract import choose_device
+from hapvr.networks.torch_runtime import choose_device
 from hapvr.steps.benchmark_features import open_validator
 from hapvr.steps.project import Project
 from hapvr.train.loop import Trainer

@@ -23,7 +23,8 @@ from filelock import Timeout
 from rich.console import Console
 
 from hapvr.errors import HapvrError
-from pipelines.resources import CHECKOUT, config_path, open_project
+from hapvr.networks.copies import INSTALL_HINT
+from pipelines.resources import CHECKOUT, WITHOUT_COPIES, config_path, open_project
 from pipelines.ui import LOOPBACK, ServerError, free_port, only_server, servers, start_dagster
 
 if TYPE_CHECKING:
@@ -80,6 +81,12 @@ def main() -> int:
             f"{config_path()}: from its videos to a registered model and an index; Dagster "
             "is starting"
         )
+        if config_path() in WITHOUT_COPIES.values():
+            console.print(
+                f"The networks for copies are not installed, so most answers will be unsure; "
+                f"{INSTALL_HINT}",
+                markup=False,
+            )
         import dagster as dg
         from dagster_graphql import DagsterGraphQLClient
 

@@ -18,9 +18,22 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
+WITHOUT_COPIES = {
+    "configs/demo.yaml": "configs/demo_lite0.yaml",
+    "configs/own_videos.yaml": "configs/own_videos_lite0.yaml",
+}
+"""What takes the place of a shipped configuration where the package of its frame network is not
+installed."""
+
+
 def config_path() -> str:
     """As it is in the environment; relative to the checkout."""
-    return os.environ.get("HAPVR_CONFIG") or "configs/demo.yaml"
+    from hapvr.networks.copies import is_package_usable
+
+    named = os.environ.get("HAPVR_CONFIG") or "configs/demo.yaml"
+    if named in WITHOUT_COPIES and not is_package_usable():
+        return WITHOUT_COPIES[named]
+    return named
 
 
 def open_project() -> "Project":

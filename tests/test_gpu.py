@@ -10,7 +10,6 @@ import torch
 from bench.training import run_step
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.backbone import load_backbone
-from hapvr.networks.extract import region_embedder
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
 from hapvr.scorer.bundle import load_bundle
@@ -56,11 +55,10 @@ def test_regions_of_frames(architecture: str) -> None:
     config = BackboneConfig(architecture=architecture, weights=Weights(source=source), crop_px=224)
     noise = numpy_rng(0, "frames").integers(0, 255, (6, 3, 14, 14), dtype=np.uint8)
     frames = np.kron(noise, np.ones((1, 1, 16, 16), np.uint8))
-    regions = region_embedder(load_backbone(config), None, "cpu")(frames)
+    regions = load_backbone(config).embedder(None, "cpu")(frames)
     whitening = fit_whitening(regions.reshape(-1, regions.shape[-1]), dims=16)
     found, expected = (
-        region_embedder(load_backbone(config), whitening, device)(frames)
-        for device in (DEVICE, "cpu")
+        load_backbone(config).embedder(whitening, device)(frames) for device in (DEVICE, "cpu")
     )
     assert float((found * expected).sum(-1).min()) > 0.9995
 

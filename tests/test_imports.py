@@ -50,7 +50,7 @@ def test_imports_run_one_way(folder: str, above: set[str]) -> None:
         ("starlette", {Path("hapvr/serving")}),
         ("uvicorn", {Path("hapvr/serving")}),
         ("prometheus_client", {Path("hapvr/serving/metrics.py")}),
-        ("openvino", {Path("hapvr/networks/extract.py")}),
+        ("openvino", {Path("hapvr/networks/openvino_runtime.py")}),
     ],
 )
 def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: set[Path]) -> None:

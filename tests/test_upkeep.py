@@ -13,11 +13,11 @@ from hapvr.data.manifest import VIDEO_COLUMNS
 from hapvr.errors import DamagedError
 from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
 from hapvr.steps.evaluation import make_benchmark_scores
-from hapvr.steps.features import make_whitening
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import finish_training, prepare_training
 from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.whitening import make_whitening
 from hapvr.upkeep import KINDS, FileCheck, repair, verify_root
 from tests.conftest import open_small_project, write_clip
 from tests.steps.data_projects import folder_settings, open_project

@@ -82,7 +82,7 @@ def import_(
     from hapvr.data.filesystem import DataRoot
     from hapvr.model.checkpoint import save_network, scoring_settings
     from hapvr.model.published import import_released
-    from hapvr.steps.features import import_whitening
+    from hapvr.steps.whitening import import_whitening
 
     if pca:
         whitening = import_whitening(DataRoot(out), file, dims=dims)

@@ -312,7 +312,7 @@ def _from_features(
     with features."""
     from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
     from hapvr.data.filesystem import DataRoot
-    from hapvr.networks.extract import choose_device
+    from hapvr.networks.torch_runtime import choose_device
     from hapvr.scorer.bundle import load_similarity_model
     from hapvr.steps.benchmark_features import (
         BenchmarkFeatures,

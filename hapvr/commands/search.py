@@ -72,6 +72,13 @@ def search(
     folder: Annotated[
         str, Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
     ] = "",
+    incidents: Annotated[
+        bool,
+        Option(
+            "--incidents",
+            help="Rank by the trained network, which also finds other footage of an incident.",
+        ),
+    ] = False,
     explained: Annotated[
         str | None,
         Option(
@@ -104,7 +111,12 @@ def search(
         raise ArgumentError("search: --explain writes no file; wanted --explain or --out")
     part = Part.named(at, from_, to)
     options = SearchOptions(
-        part=part, top=top, min_probability=min_probability, prior=prior, folder=folder
+        part=part,
+        top=top,
+        min_probability=min_probability,
+        prior=prior,
+        folder=folder,
+        incidents=incidents,
     )
     names = expand(queries or [])
     project = open_project(config, set_)

@@ -17,10 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
+from hapvr.model.family import join_extras
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks import weights
+from hapvr.networks.batches import Embed
 from hapvr.networks.packaged import GRID, region_kernel, stated_settings
 from hapvr.networks.settings import BackboneConfig, PseudoLabelSettings, TeacherConfig
+from hapvr.networks.torch_runtime import choose_device, torch_embedder, whitened
+from hapvr.networks.whitening import Whitening
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,23 @@ class Backbone(weights.FrozenNetwork):
     section: ClassVar[str] = "backbone"
 
     descriptor: str = "regions"
+
+    @property
+    def num_vectors(self) -> int:
+        """R, vectors of a frame."""
+        return NUM_REGIONS if self.descriptor == "regions" else 1
+
+    def embedder(self, whitening: Whitening | None, device: str, *, extras: bool = False) -> Embed:
+        """See `FrameEncoder`."""
+        place = choose_device(device)
+        whiten = whitened(whitening, place)
+        if not extras:
+            return torch_embedder(self, "regions", place, after=whiten)
+
+        def finish(vectors: Tensor) -> Tensor:
+            return join_extras(whiten(vectors[:, :NUM_REGIONS]), *frame_extras(vectors))
+
+        return torch_embedder(self, "regions_and_means", place, after=finish)
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors,
@@ -79,7 +100,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor
     )
     regions, problem = _try_out(backbone.regions, config.crop_px)
-    if problem or regions.shape[1] != config.num_regions:
+    if problem or regions.shape[1] != config.num_vectors:
         raise ConfigError(
             f"backbone: {identity.architecture} gives no 3 x 3 regions of crops of "
             f"{config.crop_px} px "
@@ -87,18 +108,6 @@ def load_backbone(config: BackboneConfig) -> Backbone:
             "to what the network was made for"
         )
     return backbone
-
-
-class Graph(nn.Module):
-    """A function of one or two tensors, and the module whose weights it uses, for converters to
-    other formats."""
-
-    def __init__(self, run: Callable[..., Tensor], network: nn.Module) -> None:
-        super().__init__()
-        self.run, self.network = run, network
-
-    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
-        return self.run(first) if second is None else self.run(first, second)
 
 
 @torch.inference_mode()
@@ -191,6 +200,11 @@ class Teacher(weights.FrozenNetwork):
         """frames: [B, 3, crop_px, crop_px] uint8. Returns [B, D'] float32, not normalised."""
         embeddings: Tensor = self.output(frames)
         return embeddings.float()
+
+    def embedder(self, device: str | torch.device) -> Embed:
+        """[B, 3, S, S] uint8 crops -> [B, D'] float32 embeddings; moves the network to `device`
+        once."""
+        return torch_embedder(self, "embed", choose_device(device), before=self.resized)
 
 
 def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 from hapvr.errors import ConfigError, DataError
 from hapvr.files import arrays_sha256
+from hapvr.networks.batches import Embed
+from hapvr.networks.openvino_runtime import CompiledNetwork
 from hapvr.networks.settings import BackboneConfig, FrozenNetworkConfig, Precision
 
 if TYPE_CHECKING:
@@ -84,9 +86,18 @@ class PackagedBackbone:
     crop_px: int
     precision: Precision
 
+    num_vectors: ClassVar[int] = 9
+    """R, the regions of a frame."""
+
     def state(self) -> State:
         """Its weights under timm's names."""
         return backbone_state(self.identity.architecture)
+
+    def embedder(self, whitening: Whitening | None, device: str, *, extras: bool = False) -> Embed:
+        """See `FrameEncoder`; it runs on a processor, and has no extras."""
+        assert not extras, "`open_encoder` takes torch for these"
+        graph = self.graph(whitening).SerializeToString()
+        return CompiledNetwork(graph, precision=self.precision)
 
     def graph(self, whitening: Whitening | None) -> ModelProto:
         """Frames [B, 3, crop_px, crop_px] uint8 -> unit regions [B, 9, C], or whitened ones [B, 9,

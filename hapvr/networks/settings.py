@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.settings import Rate, Settings
+from hapvr.video.settings import Picture
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -18,8 +19,9 @@ class Weights(Settings):
 
     source: Literal["pretrained", "packaged", "file", "random"] = "pretrained"
     """`pretrained`: published for the architecture, from the hub or its local cache; `packaged`:
-    from an installed Python package, for tf_efficientnet_lite0 and tf_efficientnet_lite2; `file`:
-    .safetensors, or .pth of plain tensors; `random`: seeded, for tests"""
+    from an installed Python package, for sscd_distilled, sscd, tf_efficientnet_lite0 and
+    tf_efficientnet_lite2; `file`: .safetensors, or .pth of plain tensors; `random`: seeded, for
+    tests"""
     path: Path | None = Field(default=None, description="of `source: file`")
     seed: int = Field(default=0, description="of `source: random`")
 
@@ -67,20 +69,57 @@ class FrozenNetworkConfig(Settings):
 BATCH_FRAMES = 32
 """Frames that a frozen network is given at once."""
 
+COPY_NETWORKS = {"sscd": ("packaged", "file", "random"), "sscd_distilled": ("packaged",)}
+"""Networks that were made for copies, and where their weights may come from. They give one vector
+of COPY_DIMS values per frame, see the whole picture, and are compared as they are."""
+COPY_DIMS = 512
+
+
+def picture_of(architecture: str) -> Picture:
+    """How a network of this architecture sees a frame: see `Picture`."""
+    return "squeezed" if architecture in COPY_NETWORKS else "cropped"
+
 
 class BackboneConfig(FrozenNetworkConfig):
     """The frozen network g that gives region features (method 1.2)."""
 
     architecture: ArchitectureName = "resnet50.tv_in1k"
-    """name of a timm network that gives 3 x 3 regions"""
+    """name of a timm network that gives 3 x 3 regions; or sscd_distilled or sscd, which were made
+    for copies and give one vector per frame"""
     crop_px: int = Field(default=224, ge=64, le=1024)
     descriptor: Literal["regions", "imac", "l3_irmac"] = "regions"
     """what is kept of a frame: the nine regions of L3-iMAC, or one vector, as TCA reads it"""
 
     @property
-    def num_regions(self) -> int:
+    def num_vectors(self) -> int:
         """R, vectors of a frame."""
-        return NUM_REGIONS if self.descriptor == "regions" else 1
+        if self.architecture in COPY_NETWORKS or self.descriptor != "regions":
+            return 1
+        return NUM_REGIONS
+
+    @property
+    def is_copy_network(self) -> bool:
+        """Whether it is of COPY_NETWORKS."""
+        return self.architecture in COPY_NETWORKS
+
+    @property
+    def picture(self) -> Picture:
+        """How it sees a frame."""
+        return picture_of(self.architecture)
+
+    @model_validator(mode="after")
+    def _check_copy_network(self) -> BackboneConfig:
+        sources = COPY_NETWORKS.get(self.architecture)
+        if sources is None:
+            return self
+        if self.weights.source not in sources:
+            raise ValueError(
+                f"weights.source is {self.weights.source}; {self.architecture} takes "
+                f"{' or '.join(sources)}"
+            )
+        if self.options or self.descriptor != "regions":
+            raise ValueError(f"{self.architecture} takes neither `options` nor `descriptor`")
+        return self
 
 
 class TeacherConfig(FrozenNetworkConfig):

@@ -1,9 +1,8 @@
 """Models that travel: a bundle as a folder with a card and digests, which goes to a model hub and
 comes from there.
 
-README.md      the model card, after what hubs read of it (YAML); not in the list, so that people
-may edit it there
-SHA256SUMS     the digest of each other file, as `sha256sum --check` reads it
+README.md      the model card, after what hubs read of it (YAML); people may edit it there
+SHA256SUMS     the digest of each file but README.md, as `sha256sum --check` reads it
 
 Beside these it has `BUNDLE_FILES`, and no others: tensors, ONNX and JSON, no pickle.
 """

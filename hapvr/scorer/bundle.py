@@ -1,17 +1,16 @@
 """A bundle: a model's networks in one folder that scores raw videos anywhere; no pickle, no hub, no
 data root. Its files:
 
-scorer.json               sampling, backbone identity and precision, crop, limits, where it came
-from; written last
-calibration.json          similarity to probability; not there where the model has none
-evidence.json             what a search knows of a candidate to probability; not there where the
-model has none
-model_card.md             data, settings, metrics and limits, for people; may be absent
-backbone.safetensors      the frozen weights, so that neither hub nor cache is needed where it is
-loaded whitening.safetensors
-network/                  network.safetensors, network.json
-onnx/                     the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent
-where scorer.json says why
+scorer.json             sampling, backbone identity and precision, crop, limits; written last
+calibration.json        similarity to probability; absent where the model has none
+evidence.json           what a search knows of a candidate to probability; absent where it has none
+model_card.md           data, settings, metrics and limits, for people; may be absent
+backbone.safetensors    the frozen weights, so that loading needs neither hub nor cache; absent for
+                        networks whose files stay in their package
+whitening.safetensors
+network/                network.safetensors, network.json
+onnx/                   the same networks as ONNX files, see `hapvr.scorer.onnx_networks`; absent
+                        where scorer.json says why
 """
 
 from __future__ import annotations
@@ -38,12 +37,15 @@ from hapvr.errors import (
 from hapvr.files import file_sha256, read_json_as, write_text
 from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, read_description as read_network
 from hapvr.model.settings import NetworkSettings
-from hapvr.networks.settings import BackboneConfig, Precision
+from hapvr.networks.copies import PackagedCopyNetwork, open_packaged_copy_network
+from hapvr.networks.openvino_runtime import CompiledNetwork
+from hapvr.networks.settings import COPY_NETWORKS, BackboneConfig, Precision, picture_of
 from hapvr.provenance import require_settings
 from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER, ONNXName, ONNXNetworks, ONNXRecord
+from hapvr.scorer.plain_networks import PlainNetworks
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.settings import ServingConfig, first_line
 from hapvr.video.frames import encode_jpeg
@@ -52,9 +54,9 @@ from hapvr.workers import call_limited
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
-    from hapvr.networks.backbone import Backbone
-    from hapvr.networks.packaged import PackagedBackbone
+    from hapvr.networks.encoder import FrameEncoder
     from hapvr.networks.whitening import Whitening
+    from hapvr.scorer.scorer import AnyNetworks
     from hapvr.scorer.torch_networks import TorchNetworks
 
 SCORER_FILE = "scorer.json"
@@ -83,6 +85,11 @@ class BackboneRecord(BaseModel, extra="allow"):
     sha256: str
     precision: Precision = "float32"
 
+    @property
+    def stays_in_package(self) -> bool:
+        """Whether the weights are read from an installed package, and no bundle has them."""
+        return self.source == "packaged" and self.architecture in COPY_NETWORKS
+
 
 class NoONNX(BaseModel):
     """Why a bundle has no ONNX files, as the end of a sentence."""
@@ -94,7 +101,7 @@ class Description(BaseModel):
     """scorer.json. files: SHA-256 of each other file, by its path in the bundle. whitening: digest
     of its values. warning: a sentence that goes with every answer of the model."""
 
-    format_version: Literal[4]
+    format_version: Literal[5]
     hapvr_version: str
     files: dict[str, str]
     backbone: BackboneRecord
@@ -192,7 +199,7 @@ def write_bundle(
     folder: Path,
     *,
     network_folder: Path,
-    backbone: Backbone | PackagedBackbone,
+    encoder: FrameEncoder,
     whitening: Whitening,
     sampling: SamplingConfig,
     serving: ServingConfig | None = None,
@@ -215,20 +222,22 @@ def write_bundle(
     if onnx_folder is not None:
         shutil.move(onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
     shutil.copytree(network_folder, folder / NETWORK_FOLDER)
-    save_file(backbone.state(), folder / BACKBONE_FILE)
+    weights = encoder.state()
+    if weights is not None:
+        save_file(dict(weights), folder / BACKBONE_FILE)
     (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(whitening))
     if calibration is not None:
         _write_values(folder / CALIBRATION_FILE, calibration)
     description = {
-        **{"format_version": 4, "hapvr_version": __version__, "whitening": whitening.sha256},
-        **{
-            "backbone": backbone.settings,
-            "crop_px": backbone.crop_px,
-            "sampling": sampling.model_dump(mode="json"),
-        },
+        "format_version": 5,
+        "hapvr_version": __version__,
+        "whitening": whitening.sha256,
+        "backbone": encoder.settings,
+        "crop_px": encoder.crop_px,
+        "sampling": sampling.model_dump(mode="json"),
         "serving": (serving or ServingConfig()).model_dump(mode="json"),
         "provenance": dict(provenance or {}),
-        "warning": warning or random_weights_warning([backbone.identity.source]),
+        "warning": warning or random_weights_warning([encoder.identity.source]),
         "onnx": dict(onnx or {"reason": "it was not asked for"}),
     }
     _write_description(folder, description)  # last: without it the folder is not a bundle
@@ -281,19 +290,54 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
         raise MissingPartError(
             f"model: {folder} has no ONNX files ({onnx.reason}), and torch is missing; {FULL_HINT}"
         )
-    networks: ONNXNetworks | TorchNetworks
+    networks: AnyNetworks
     if isinstance(onnx, ONNXRecord) and (on_processor(device) or not has_torch):
-        networks = ONNXNetworks(folder, onnx, precision=description.backbone.precision)
+        networks = open_networks(folder, description, onnx)
     else:
         networks = load_in_torch(folder, description, device=device)
     return VideoScorer(
         networks,
         sampling=description.sampling,
         crop_px=description.crop_px,
+        picture=picture_of(description.backbone.architecture),
         warning=description.warning,
         calibration=read_calibration(folder),
         limits=limits_from_environment(description.serving),
     )
+
+
+def open_networks(
+    folder: Path, description: Description, onnx: ONNXRecord
+) -> PlainNetworks | ONNXNetworks:
+    """The networks of a bundle on a processor, without torch. Raises MissingPartError as
+    `open_recorded_encoder` does."""
+    precision = description.backbone.precision
+    encoder = open_recorded_encoder(description)
+    if not is_untrained(folder):
+        return ONNXNetworks(folder, onnx, encoder=encoder, precision=precision)
+    if encoder is not None:
+        return PlainNetworks(lambda: encoder.embedder(None, "cpu"))
+    graph = folder / ONNX_FOLDER / "backbone.onnx"
+    return PlainNetworks(lambda: CompiledNetwork(graph, precision=precision))
+
+
+def open_recorded_encoder(description: Description) -> PackagedCopyNetwork | None:
+    """The encoder whose files are not in the bundle; None where they are. Raises MissingPartError
+    where its package is missing or another one than the model was made with."""
+    if not description.backbone.stays_in_package:
+        return None
+    settings = description.backbone.model_dump(exclude={"source", "sha256"})
+    config = BackboneConfig.model_validate(
+        {**settings, "weights": {"source": "packaged"}, "crop_px": description.crop_px}
+    )
+    encoder = open_packaged_copy_network(config)
+    if encoder.identity.sha256 != description.backbone.sha256:
+        raise MissingPartError(
+            f"model: it was made with another file of {config.architecture} (SHA-256 "
+            f"{description.backbone.sha256[:12]}) than the package that is installed has; make the "
+            "index again with `hapvr index build`, or install that version"
+        )
+    return encoder
 
 
 def try_bundle(folder: Path) -> None:
@@ -323,11 +367,20 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
     from safetensors.torch import load_file
 
     from hapvr.model.checkpoint import load_network
-    from hapvr.networks.backbone import load_backbone
+    from hapvr.networks.encoder import open_encoder
     from hapvr.networks.packaged import WeightsIdentity
     from hapvr.networks.weights import state_sha256
     from hapvr.networks.whitening import whitening_from_bytes
     from hapvr.scorer.torch_networks import TorchNetworks
+
+    packaged = open_recorded_encoder(description)
+    if packaged is not None:
+        return TorchNetworks(
+            encoder=packaged,
+            whitening=whitening_from_bytes((folder / WHITENING_FILE).read_bytes()),
+            network=load_network(folder / NETWORK_FOLDER)[0],
+            device=device,
+        )
 
     settings = description.backbone.model_dump()
     identity = WeightsIdentity(
@@ -335,7 +388,7 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
     )
     settings |= {"weights": {"source": "random"}, "crop_px": description.crop_px}
     try:
-        backbone = load_backbone(BackboneConfig.model_validate(settings))
+        backbone: Any = open_encoder(BackboneConfig.model_validate(settings), device)
         backbone.network.load_state_dict(load_file(folder / BACKBONE_FILE))
         whitening = whitening_from_bytes((folder / WHITENING_FILE).read_bytes())
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
@@ -353,7 +406,7 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
                 f"{wanted}; {HINT}"
             )
     return TorchNetworks(
-        backbone=replace(
+        encoder=replace(
             backbone,
             identity=identity,
             settings=description.backbone.model_dump(exclude_defaults=True),

@@ -4,8 +4,7 @@
 <bundle>/onnx/backbone.onnx   frames [B, 3, S, S] uint8 -> regions [B, R, D], whitened
               embed.onnx      regions [T, R, D] -> embedding [T, R, d]
               frames.onnx     query [T, R, d], reference [T', R, d] -> frame_similarity [T, T']
-              compare.onnx    frame_similarity [T, T'] -> refined [t, t'], where the model has a
-              comparator
+              compare.onnx    frame_similarity [T, T'] -> refined [t, t'], of a comparator
 
 All but S, R, D and d may be of any size. A pair with fewer than `min_frames` frames is repeated
 first. The last step, TopK-Chamfer, is done here, since a long pair is refined in strips.
@@ -14,15 +13,17 @@ first. The last step, TopK-Chamfer, is done here, since a long pair is refined i
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from hapvr.errors import DataError
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings, doubled_length, strips
-from hapvr.networks.extract import CompiledNetwork
+from hapvr.networks.batches import Embed
+from hapvr.networks.copies import PackagedCopyNetwork
+from hapvr.networks.openvino_runtime import CompiledNetwork
 from hapvr.networks.settings import Precision
 
 Floats = NDArray[np.float32]
@@ -41,7 +42,7 @@ class ONNXRecord(BaseModel, extra="allow"):
     were checked."""
 
     settings: NetworkSettings
-    files: Annotated[list[ONNXName], Field(min_length=3)]
+    files: list[ONNXName]
 
 
 class ONNXNetworks:
@@ -52,18 +53,31 @@ class ONNXNetworks:
     """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.family`."""
 
     def __init__(
-        self, folder: Path, record: ONNXRecord, *, precision: Precision = "float32"
+        self,
+        folder: Path,
+        record: ONNXRecord,
+        *,
+        encoder: PackagedCopyNetwork | None = None,
+        precision: Precision = "float32",
     ) -> None:
-        """folder: of the bundle, whose files were checked. precision: of the backbone."""
+        """folder: of the bundle, whose files were checked. encoder: the network in place of
+        backbone.onnx, where its files stay in their package. precision: of the backbone."""
+        self._encoder = encoder
         self._folder = folder / ONNX_FOLDER
         self._precision = precision
         self.settings = record.settings
         self._loaded: dict[ONNXName, CompiledNetwork] = {}
+        self._embed_frames: Embed | None = None
         self._loading = threading.Lock()
 
     def regions(self, frames: NDArray[np.uint8]) -> Floats:
         """[B, 3, S, S] uint8 crops -> whitened region vectors [B, R, D]."""
-        return self._run("backbone.onnx", frames)
+        if self._encoder is None:
+            return self._run("backbone.onnx", frames)
+        with self._loading:
+            if self._embed_frames is None:
+                self._embed_frames = self._encoder.embedder(None, "cpu")
+        return self._embed_frames(frames)
 
     def embed(self, regions: NDArray[Any]) -> Floats:
         """Region features [T, R, D] in any floating dtype -> the embedding [T, R, d]."""
@@ -85,7 +99,7 @@ class ONNXNetworks:
 
     def self_similarity(self, video: Floats) -> Floats:
         """[T]: `frame_similarity` of each frame with itself."""
-        return _chamfer(video @ video.transpose(0, 2, 1), **self.settings.spatial)
+        return chamfer(video @ video.transpose(0, 2, 1), **self.settings.spatial)
 
     def similarities(self, queries: Sequence[Floats], references: Sequence[Floats]) -> Floats:
         """Video similarities [N, M] in [-1, 1]."""
@@ -113,7 +127,7 @@ class ONNXNetworks:
         return [np.split(part, columns, axis=1) for part in np.split(whole, rows)]
 
     def _score(self, frame: Floats) -> Floats:
-        return _chamfer(self._refined(frame), **self.settings.temporal)
+        return chamfer(self._refined(frame), **self.settings.temporal)
 
     def _refined(self, frame: Floats) -> Floats:
         """Frame similarities [T, T'] after the comparator, [t, t'] in [-1, 1]; the same where the
@@ -147,7 +161,7 @@ class ONNXNetworks:
         return found
 
 
-def _chamfer(values: Floats, *, rate: float, symmetric: bool) -> Floats:
+def chamfer(values: Floats, *, rate: float, symmetric: bool) -> Floats:
     """TopK-Chamfer of the last two axes, as `hapvr.model.similarity.chamfer` gives it: the mean
     over rows of the mean of their K largest values, K = max(round(rate * size), 1)."""
     size = values.shape[-1]
@@ -156,5 +170,5 @@ def _chamfer(values: Floats, *, rate: float, symmetric: bool) -> Floats:
         np.partition(values, size - count, axis=-1)[..., size - count :] if count < size else values
     )
     forth = largest.mean(-1, dtype=np.float32).mean(-1)
-    back = _chamfer(values.swapaxes(-1, -2), rate=rate, symmetric=False) if symmetric else forth
+    back = chamfer(values.swapaxes(-1, -2), rate=rate, symmetric=False) if symmetric else forth
     return np.asarray((forth + back) / 2)

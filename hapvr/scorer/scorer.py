@@ -19,11 +19,15 @@ from hapvr.scorer.segments import DEFAULT_THRESHOLD, FrameTimes, Segment, align,
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
 from hapvr.video.frames import Hashes
-from hapvr.video.settings import SamplingConfig
+from hapvr.video.settings import Picture, SamplingConfig
 
 if TYPE_CHECKING:
     from hapvr.scorer.onnx_networks import ONNXNetworks
+    from hapvr.scorer.plain_networks import PlainNetworks
     from hapvr.scorer.torch_networks import TorchNetworks
+
+    AnyNetworks = PlainNetworks | ONNXNetworks | TorchNetworks
+    """What `PairNetworks` describes; the embedding that they take is their own."""
 
 NEVER = Deadline(None)
 
@@ -69,9 +73,10 @@ class VideoScorer:
 
     def __init__(
         self,
-        networks: ONNXNetworks | TorchNetworks,
+        networks: AnyNetworks,
         *,
         crop_px: int,
+        picture: Picture,
         sampling: SamplingConfig,
         calibration: Calibration | None,
         limits: ServingConfig,
@@ -80,7 +85,11 @@ class VideoScorer:
         self.networks, self.sampling, self.calibration = networks, sampling, calibration
         self.limits, self.warning, self._computing = limits, warning, ComputeLock()
         self._reader = VideoReader(
-            networks.regions, crop_px=crop_px, sampling=sampling, computing=self._computing
+            networks.regions,
+            crop_px=crop_px,
+            picture=picture,
+            sampling=sampling,
+            computing=self._computing,
         )
 
     def features(self, path: Path) -> NDArray[np.floating]:

@@ -4,7 +4,7 @@ the ONNX files of `hapvr.scorer.onnx_networks`, which are checked against torch 
 import dataclasses
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from hapvr.errors import DataError
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.similarity import reduce_regions
-from hapvr.networks.backbone import Backbone, Graph
-from hapvr.networks.extract import choose_device, region_embedder
+from hapvr.networks.backbone import Backbone
+from hapvr.networks.copies import PackagedCopyNetwork
+from hapvr.networks.encoder import FrameEncoder
 from hapvr.networks.packaged import OPSET, PackagedBackbone
+from hapvr.networks.sscd import SSCD
+from hapvr.networks.torch_runtime import Graph, choose_device, whitened
 from hapvr.networks.whitening import Whitening
-from hapvr.scorer.onnx_networks import ONNX_FOLDER, Floats, ONNXName, ONNXNetworks, ONNXRecord
+from hapvr.scorer.onnx_networks import ONNX_FOLDER, Floats, ONNXNetworks, ONNXRecord
 from hapvr.settings import first_line
 
 TOLERANCE = 1e-4
@@ -34,12 +36,12 @@ class TorchNetworks:
     network: of any family; the frozen networks have a precision of their own."""
 
     def __init__(
-        self, *, backbone: Backbone, whitening: Whitening, network: VideoNetwork, device: str
+        self, *, encoder: FrameEncoder, whitening: Whitening, network: VideoNetwork, device: str
     ) -> None:
         self._device = choose_device(device)
         self.network = network.to(self._device).eval()
         self.needs_extras = network.needs_extras
-        self.regions = region_embedder(backbone, whitening, device, extras=network.needs_extras)
+        self.regions = encoder.embedder(whitening, device, extras=network.needs_extras)
 
     @torch.inference_mode()
     def embed(self, regions: NDArray[np.floating]) -> Tensor:
@@ -72,7 +74,7 @@ class NotExported(DataError):
 def write_onnx(
     folder: Path,
     *,
-    backbone: Backbone,
+    encoder: FrameEncoder,
     whitening: Whitening,
     network: VideoNetwork,
     frames: Sequence[Tensor],
@@ -87,7 +89,10 @@ def write_onnx(
         raise NotExported("there is no video to check it on")
     if not isinstance(network, SimilarityNetwork):
         raise NotExported("only networks of the family `similarity` are exported")
-    backbone = dataclasses.replace(backbone, precision="float32")
+    packaged = encoder if isinstance(encoder, PackagedCopyNetwork) else None
+    backbone: Any = None
+    if packaged is None:
+        backbone = dataclasses.replace(encoder, precision="float32")  # type: ignore[type-var]
     place = folder / ONNX_FOLDER
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -98,12 +103,14 @@ def write_onnx(
             "settings": network.settings.model_dump(mode="json"),
             "files": sorted(path.name for path in place.iterdir()),
         }
-        made = ONNXNetworks(folder, ONNXRecord.model_validate(record))
-        with torch.inference_mode():
-            of_frames = [
-                (whitening.apply(backbone.regions(crops)), made.regions(crops.numpy()))
-                for crops in frames
-            ]
+        made = ONNXNetworks(folder, ONNXRecord.model_validate(record), encoder=packaged)
+        of_frames = []
+        if packaged is None:
+            with torch.inference_mode():
+                of_frames = [
+                    (whitening.apply(backbone.regions(crops)), made.regions(crops.numpy()))
+                    for crops in frames
+                ]
         of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
         record["check"] = compare_with_torch(made, network, of_frames, of_features)
     except BaseException:
@@ -135,81 +142,107 @@ def compare_with_torch(
 
 
 def _export(
-    place: Path, backbone: Backbone, whitening: Whitening, network: SimilarityNetwork
+    place: Path,
+    backbone: Backbone | SSCD | None,
+    whitening: Whitening,
+    network: SimilarityNetwork,
 ) -> None:
-    some, comparator = torch.export.Dim.DYNAMIC, network.comparator
-    mean, scale = torch.from_numpy(whitening.mean), torch.from_numpy(whitening.scale)
+    """Write the graphs. backbone: None for a network that stays in its package."""
+    if backbone is None:
+        regions = torch.zeros(2, 1, whitening.dims)
+        regions[..., 0] = 1
+    else:
+        regions = _export_backbone(place, backbone, whitening)
 
-    def regions_of(frames: Tensor) -> Tensor:
-        return F.normalize((backbone.regions(frames) - mean) @ scale, dim=-1)
+    with torch.no_grad():
+        query, reference = (
+            network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20)
+        )
+    first_axis = {0: torch.export.Dim.DYNAMIC}
+    both_axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
 
     def frame_similarity(query: Tensor, reference: Tensor) -> Tensor:
         products = query.flatten(0, 1) @ reference.permute(2, 1, 0).flatten(1)
         shape = query.shape[0], query.shape[1], reference.shape[1], reference.shape[0]
         return reduce_regions(products.reshape(shape), **network.settings.spatial)
 
+    _write_graph(
+        place / "embed.onnx",
+        Graph(network.embed, network),
+        {"regions": (regions, first_axis)},
+        output="embedding",
+    )
+    _write_graph(
+        place / "frames.onnx",
+        Graph(frame_similarity, nn.Identity()),
+        {"query": (query, first_axis), "reference": (reference, first_axis)},
+        output="frame_similarity",
+    )
+    comparator = network.comparator
+    if comparator is not None:
+        _write_graph(
+            place / "compare.onnx",
+            Graph(lambda frame: comparator(frame[None])[0].clamp(-1, 1), comparator),
+            {"frame_similarity": (torch.zeros(12, 20), both_axes)},
+            output="refined",
+        )
+
+
+def _export_backbone(place: Path, backbone: Backbone | SSCD, whitening: Whitening) -> Tensor:
+    """Write backbone.onnx. Returns whitened regions [2, R, D] of black frames."""
+    whiten = whitened(whitening, torch.device("cpu"))
+
+    def regions_of(frames: Tensor) -> Tensor:
+        return whiten(backbone.regions(frames))
+
     pixels = torch.zeros(2, 3, backbone.crop_px, backbone.crop_px, dtype=torch.uint8)
     with torch.no_grad():
         regions = regions_of(pixels)
-        videos = tuple(
-            network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20)
-        )
-    one, two = ({0: some},), ["query", "reference"]
-    graphs: dict[ONNXName, tuple[nn.Module, tuple[Tensor, ...], Any, list[str], str]] = {
-        "backbone.onnx": (
-            Graph(regions_of, backbone.network),
-            (pixels,),
-            one,
-            ["frames"],
-            "regions",
-        ),
-        "embed.onnx": (Graph(network.embed, network), (regions,), one, ["regions"], "embedding"),
-        "frames.onnx": (
-            Graph(frame_similarity, nn.Identity()),
-            videos,
-            one * 2,
-            two,
-            "frame_similarity",
-        ),
-    }
-    if comparator is not None:
-        compare = Graph(lambda frame: comparator(frame[None])[0].clamp(-1, 1), comparator)
-        sides = ({0: some, 1: some},)
-        graphs["compare.onnx"] = (
-            compare,
-            (torch.zeros(12, 20),),
-            sides,
-            ["frame_similarity"],
-            "refined",
-        )
     settings = backbone.settings
-    if (
-        backbone.identity.source == "packaged"
-        and "options" not in settings
-        and backbone.descriptor == "regions"
-    ):
-        packaged = PackagedBackbone(
+    packaged = backbone.identity.source == "packaged" and "options" not in settings
+    if packaged and isinstance(backbone, Backbone) and backbone.descriptor == "regions":
+        written = PackagedBackbone(
             backbone.identity, settings, backbone.crop_px, backbone.precision
         )
-        del graphs["backbone.onnx"]
-        (place / "backbone.onnx").write_bytes(packaged.graph(whitening).SerializeToString())
-    for name, (graph, example, shapes, inputs, output) in graphs.items():
-        try:
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")  # of the exporter's own use of torch
-                torch.onnx.export(
-                    graph.eval(),
-                    example,
-                    place / name,
-                    dynamo=True,
-                    dynamic_shapes=shapes,
-                    input_names=inputs,
-                    output_names=[output],
-                    opset_version=OPSET,
-                    external_data=False,
-                    verbose=False,
-                )
-        except Exception as error:  # the exporter raises classes of its own and of torch's compiler
-            raise NotExported(
-                f"torch.onnx cannot export {name} ({first_line(error.__cause__ or error)})"
-            ) from error
+        content = written.graph(whitening).SerializeToString()
+        (place / "backbone.onnx").write_bytes(content)
+        return regions
+
+    first_axis = {0: torch.export.Dim.DYNAMIC}
+    _write_graph(
+        place / "backbone.onnx",
+        Graph(regions_of, backbone.network),
+        {"frames": (pixels, first_axis)},
+        output="regions",
+    )
+    return regions
+
+
+def _write_graph(
+    path: Path,
+    graph: nn.Module,
+    inputs: Mapping[str, tuple[Tensor, Mapping[int, Any]]],
+    *,
+    output: str,
+) -> None:
+    """Write a function of tensors as an ONNX file. inputs: by name an example, and its axes of any
+    length. Raises NotExported."""
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # of the exporter's own use of torch
+            torch.onnx.export(
+                graph.eval(),
+                tuple(example for example, _ in inputs.values()),
+                path,
+                dynamo=True,
+                dynamic_shapes=tuple(dict(axes) for _, axes in inputs.values()),
+                input_names=list(inputs),
+                output_names=[output],
+                opset_version=OPSET,
+                external_data=False,
+                verbose=False,
+            )
+    except Exception as error:  # the exporter raises classes of its own and of torch's compiler
+        raise NotExported(
+            f"torch.onnx cannot export {path.name} ({first_line(error.__cause__ or error)})"
+        ) from error

@@ -25,9 +25,9 @@ from hapvr.scorer.inner_pictures import inner_pictures
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
 from hapvr.video.decode import FileState, check_file
-from hapvr.video.frames import Hashes, center_crop, decode_jpegs, frame_hashes
+from hapvr.video.frames import Hashes, decode_jpegs, frame_hashes, square
 from hapvr.video.pool import sample_videos
-from hapvr.video.settings import DownloadConfig, SamplingConfig
+from hapvr.video.settings import DownloadConfig, Picture, SamplingConfig
 from hapvr.video.sources import ManifestEntry
 
 if TYPE_CHECKING:
@@ -117,10 +117,14 @@ class VideoReader:
         embed: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
         *,
         crop_px: int,
+        picture: Picture,
         sampling: SamplingConfig,
         computing: ComputeLock,
     ) -> None:
-        self._embed, self._crop_px, self._sampling = embed, crop_px, sampling
+        self._embed = embed
+        self._crop_px = crop_px
+        self._picture = picture
+        self._sampling = sampling
         self._decoding, self._computing = (
             threading.BoundedSemaphore(MAX_DECODING_REQUESTS),
             computing,
@@ -218,7 +222,7 @@ class VideoReader:
         for start in range(0, len(jpegs), BATCH_FRAMES):
             frames = decode_jpegs(jpegs[start : start + BATCH_FRAMES])
             for part, (rows, columns) in zip(parts, boxes, strict=True):
-                crops = center_crop(frames[..., rows, columns], self._crop_px)
+                crops = square(frames[..., rows, columns], self._crop_px, self._picture)
                 with self._computing.hold(deadline):
                     part.append(self._embed(crops))
         whole, *others = (

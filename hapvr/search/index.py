@@ -2,8 +2,7 @@
 only module that knows Lance.
 
 <folder>/frames.lance    a row per kept frame: shard, video_id, second, hash, vector
-<folder>/index.json      which version of it counts, digests of its files, and the shards; written
-last
+<folder>/index.json      its current version, digests of its files, and the shards; written last
 
 Whoever opens the index sees the version of one index.json, so a change is seen whole or not at all,
 and what a killed writer left is overwritten by the next. Writers follow each other by a lock; in an

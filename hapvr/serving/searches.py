@@ -46,10 +46,12 @@ class QueryOptions(Values):
     prior: float | None = None
     folder: Name = ""
     segments: bool = True
+    incidents: bool = False
 
     def options(self) -> SearchOptions:
         """Raises ArgumentError for values out of range."""
-        values = self.model_dump(include={"top", "min_probability", "prior", "folder", "segments"})
+        names = {"top", "min_probability", "prior", "folder", "segments", "incidents"}
+        values = self.model_dump(include=names)
         return SearchOptions(part=Part.named(self.at, self.from_, self.to), **values)
 
 

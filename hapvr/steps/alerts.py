@@ -2,8 +2,7 @@
 until it has said yes.
 
 watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried,
-whether it was delivered, and
-                    when the condition that it tells of was found last
+                    whether it was delivered, and when its condition was found last
 """
 
 import hashlib

@@ -17,7 +17,7 @@ from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.manifest import TRAIN, read_manifest
 from hapvr.demo.edits import ALL_EDITS
 from hapvr.model.checkpoint import load_network
-from hapvr.networks.extract import choose_device
+from hapvr.networks.torch_runtime import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, Floats, fit_calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.segments import relative_similarity

@@ -1,9 +1,8 @@
 """Steps 13 and 14: pairs of videos that share footage, shard by shard, and groups of copies.
 
-duplicate_pairs/<shard>/rows.parquet     pairs of the shard's videos with all others (asset
-`duplicate_pairs`)
+duplicate_pairs/<shard>/rows.parquet     pairs of the shard's videos with all others
 duplicate_groups/pictures.parquet        what black bars leave of the pictures of copies
-duplicate_groups/groups.parquet          groups of copies over all pairs (asset `duplicate_groups`)
+duplicate_groups/groups.parquet          groups of copies over all pairs
 """
 
 import os

@@ -22,7 +22,7 @@ from hapvr.files import digest_of, read_json_as, write_text
 from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.networks.extract import choose_device
+from hapvr.networks.torch_runtime import choose_device
 from hapvr.progress import Progress, no_progress
 from hapvr.registry import versions
 from hapvr.registry.client import registered_bundle

@@ -7,40 +7,31 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from hapvr.data.features import STAGE as FEATURES_STAGE, FeatureStore
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import STATUS_OK
-from hapvr.errors import DataError
 from hapvr.files import digest_of
-from hapvr.model.checkpoint import load_network
-from hapvr.networks.backbone import Backbone, load_backbone
+from hapvr.networks.copies import ORIGIN
+from hapvr.networks.encoder import open_encoder
 from hapvr.networks.packaged import packaged_origin
+from hapvr.networks.settings import COPY_NETWORKS
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.versions import LINEAGE_FILE, WARNING_TAG, WEIGHTS_TAG, register_bundle
 from hapvr.scorer.bundle import complete_bundle, random_weights_warning
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.scorer.torch_networks import write_onnx
 from hapvr.steps.alerts import Concern, tell
-from hapvr.steps.baseline import ensure_baseline, searches_text, write_run_bundle
+from hapvr.steps.baseline import ensure_baseline, searches_text
 from hapvr.steps.calibration import calibrate, calibration_figure, fit_on_validation
 from hapvr.steps.evaluation import BASELINE, TRAINED, Decision, make_decision, stored_scores
+from hapvr.steps.export import export_onnx, write_run_bundle
 from hapvr.steps.project import Project
 from hapvr.steps.quality import video_status
 from hapvr.steps.training import TrainingRun, require_trained_on, tracker_of, trained_run
-from hapvr.steps.videos import open_frames
 from hapvr.tables import markdown_table
 from hapvr.train.run_folder import read_record
-from hapvr.video.frames import center_crop, decode_jpegs
-
-CHECKED_VIDEOS = 4
-CHECKED_FRAMES = 6
-"""Frames checked per video: torch takes half a second for a frame."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +72,15 @@ def make_registered_model(
     target = sum(data["target_means"][TRAINED] for data in scores.values()) / max(len(scores), 1)
     fitted = calibrate(project, training)
     calibration = fitted if isinstance(fitted, Calibration) else None
-    backbone = load_backbone(project.config.backbone)
-    present = {"backbone": backbone.settings, "whitening": load_whitening(project.root).sha256}
+    encoder = open_encoder(project.config.backbone, project.config.device)
+    present = {"backbone": encoder.settings, "whitening": load_whitening(project.root).sha256}
     require_trained_on(training, present, what="the bundle would be made")
     record, tracker = read_record(training.folder), tracker_of(project)
-    onnx = export_onnx(project, training, backbone=backbone)
+    onnx = export_onnx(project, training.folder, encoder=encoder)
     warning = random_weights_warning(weights["source"] for weights in record["weights"].values())
     made_by = {"mlflow_run_id": training.mlflow_run_id, "run_key": training.key, **tags}
     parts = {"provenance": made_by, "calibration": calibration, "warning": warning}
-    bundle = write_run_bundle(project, training.folder, backbone, onnx, **parts)
+    bundle = write_run_bundle(project, training.folder, encoder, onnx, **parts)
     evidence = fit_on_validation(project, bundle)
     card = model_card(
         project,
@@ -104,7 +95,7 @@ def make_registered_model(
     complete_bundle(bundle, evidence=evidence, card=card)
     # The data is what the training read, which may be less than what is there by now.
     lineage = {
-        WEIGHTS_TAG: backbone.identity.source,
+        WEIGHTS_TAG: encoder.identity.source,
         **tags,
         "data.digest": digest_of(record["data_digests"]),
     }
@@ -135,46 +126,6 @@ def make_registered_model(
         ),
     )
     return Registration(training, name, version, decision, bundle, target, card, warning, figure)
-
-
-def export_onnx(project: Project, run: TrainingRun, *, backbone: Backbone) -> dict[str, Any]:
-    """Write the run's model to `exported` in its folder. Returns what `write_onnx` does, or
-    `{"reason": ...}` if it is not exported.
-
-    All pairs of CHECKED_VIDEOS videos are compared, by their first frames and by their stored
-    features."""
-    if not project.config.tracking.onnx:
-        return {"reason": "tracking.onnx is false"}
-    whitening = load_whitening(project.root)
-    frames, features = list[Tensor](), list[Tensor]()
-    for key in project.root.list_folders(FEATURES_STAGE):
-        found = project.shard(FEATURES_STAGE, key).provenance()
-        if (
-            len(frames) < CHECKED_VIDEOS
-            and found is not None
-            and found.settings.get("whitening") == whitening.sha256
-        ):
-            store, reader = FeatureStore(project.root, [key]), open_frames(project, key)
-            for video_id, regions in store.read(
-                sorted(store.available())[: CHECKED_VIDEOS - len(frames)]
-            ):
-                crops = center_crop(
-                    decode_jpegs(reader.read(video_id).jpegs[:CHECKED_FRAMES]), backbone.crop_px
-                )
-                frames.append(torch.from_numpy(crops))
-                features.append(regions)
-    network = load_network(run.network_folder)[0]
-    try:
-        return write_onnx(
-            run.folder / "exported",
-            backbone=backbone,
-            whitening=whitening,
-            network=network,
-            frames=frames,
-            features=features,
-        )
-    except DataError as error:  # also of an operation that the files may not have
-        return {"reason": str(error)}
 
 
 def model_card(
@@ -239,7 +190,9 @@ def model_card(
         markdown_table(("network", "architecture", "weights", "precision", "SHA-256"), weights),
         *sorted(
             {
-                packaged_origin(one["architecture"])
+                ORIGIN
+                if one["architecture"] in COPY_NETWORKS
+                else packaged_origin(one["architecture"])
                 for one in networks.values()
                 if one["source"] == "packaged"
             }

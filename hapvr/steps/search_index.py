@@ -116,11 +116,11 @@ def _blank(
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
         if not collection.known_blank(root, model.digest, digest_of(without_extras(settings))).size:
-            embed, made_with, *_ = open_extractor(project, extras=model.needs_extras)
+            extractor = open_extractor(project, extras=model.needs_extras)
             what = "search: the features were made with other settings than the configuration has"
             hint = "Run `hapvr extract`, or restore those settings"
-            require_settings(without_extras(settings), made_with, what=what, hint=hint)
-            regions = embed(descriptors.blank_pictures(project.config.backbone.crop_px))
+            require_settings(without_extras(settings), extractor.settings, what=what, hint=hint)
+            regions = extractor.embed(descriptors.blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
             collection.write_blank(
                 root,

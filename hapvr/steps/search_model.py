@@ -20,8 +20,14 @@ from hapvr.model.checkpoint import (
     weights_sha256,
 )
 from hapvr.registry.client import pinned_uri, registered_bundle
-from hapvr.scorer.bundle import NETWORK_FOLDER, SCORER_FILE, Description, read_description
-from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
+from hapvr.scorer.bundle import (
+    NETWORK_FOLDER,
+    SCORER_FILE,
+    Description,
+    open_networks,
+    read_description,
+)
+from hapvr.scorer.onnx_networks import ONNXRecord
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index, serving_index
 from hapvr.steps.project import REGISTRY, Project
 
@@ -62,20 +68,16 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
     place = _place(project, named)
     description = read_description(place) if (place / SCORER_FILE).is_file() else None
     if description is not None and isinstance(description.onnx, ONNXRecord):
-        networks, found = (
-            ONNXNetworks(place, description.onnx),
-            read_network(place / NETWORK_FOLDER),
-        )
-        digest, dims, needs_extras = (
-            stored_network_digest(place / NETWORK_FOLDER),
-            found.dims,
-            False,
-        )
-        embedding_dims, embed = networks.settings.binary_bits or dims, networks.embed
+        networks = open_networks(place, description, description.onnx)
+        digest = stored_network_digest(place / NETWORK_FOLDER)
+        dims = read_network(place / NETWORK_FOLDER).dims
+        needs_extras = False
+        embedding_dims = networks.settings.binary_bits or dims
+        embed = networks.embed
     else:
         import torch
 
-        from hapvr.networks.extract import choose_device
+        from hapvr.networks.torch_runtime import choose_device
         from hapvr.scorer.bundle import load_similarity_model
 
         device = choose_device(project.config.device)

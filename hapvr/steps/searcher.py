@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,20 @@ from hapvr.registry.client import pinned_uri
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import is_untrained, load_bundle, read_description, read_evidence
+from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo
+from hapvr.scorer.segments import Segment
 from hapvr.search import DEFAULT_TOP
-from hapvr.search.collection import CurrentIndex, SearchableCollection, current_index, read_blank
+from hapvr.search.collection import (
+    CurrentIndex,
+    SearchableCollection,
+    VideoMetadata,
+    current_index,
+    read_blank,
+)
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows, stamp
-from hapvr.search.engine import FORMAT as SCORES_FORMAT, SearchEngine
-from hapvr.search.marks import read_marks
+from hapvr.search.engine import FORMAT as SCORES_FORMAT, Lost, ScoredCandidate, SearchEngine
+from hapvr.search.marks import Mark, read_marks
 from hapvr.search.match import (
     Match,
     Part,
@@ -42,6 +50,10 @@ from hapvr.steps.search_model import index_bundle, registry_warnings
 ASKED_SHARE = 0.5
 """Share of queries that have a copy in the collection, as among the fitted searches: nobody can
 know it beforehand."""
+UNTRAINED_INCIDENTS = (
+    "nothing was trained on this collection, so other footage of an incident is ranked by the "
+    "similarity of its frames alone, without saying how sure that is"
+)
 UNSURE = "unsure: the model was fitted on no searches, so it does not say how sure it is"
 
 
@@ -53,7 +65,8 @@ class SearchOptions:
     min_probability: in [0, 1], 0 for all; the model needs evidence for it. prior: share of matches
     that probabilities are stated for, in (0, 1), None: the collection's, see `Searcher`. segments:
     whether to say which parts match. folder: the beginning of ids that may be found, as
-    "source/holidays".
+    "source/holidays". incidents: rank by the similarity of the trained network, which also finds
+    other footage of an incident, instead of by the evidence of a copy.
     """
 
     top: int = DEFAULT_TOP
@@ -62,6 +75,7 @@ class SearchOptions:
     prior: float | None = None
     segments: bool = True
     folder: str = ""
+    incidents: bool = False
 
     def __post_init__(self) -> None:
         if (
@@ -223,7 +237,7 @@ class Searcher(SearchEngine):
         deadline passes. timed: measures a block, by its name: `embed`, `find` and `segments`."""
         if self.damage:
             raise DamagedError(self.damage[0])
-        if options.min_probability > 0 and self.evidence is None:
+        if options.min_probability > 0 and not self.gives_probabilities(options):
             raise ArgumentError(f"min_probability: {UNSURE}")
         with timed("embed"):
             views = self.views_of(query, options, deadline)
@@ -231,81 +245,141 @@ class Searcher(SearchEngine):
             candidates, lost = self.find(
                 views, allowed=self.allowed(query, options), deadline=deadline
             )
-        first_s, last_s = views[0].clock.span_s(0, -1, self.scorer.sampling.fps)
-        seconds = last_s - first_s
-        if options.part is None:
-            seconds = views[0].clock.length_s(
-                self.scorer.sampling.fps, self.scorer.sampling.max_frames
-            )
-        marks, prior, matches = (
-            read_marks(self.project.root),
-            options.prior or self.prior,
-            list[Match](),
+        if options.incidents:
+            candidates = sorted(candidates, key=lambda candidate: -candidate.similarity)
+
+        asked = Question(
+            query=query,
+            options=options,
+            views=tuple(views),
+            seconds=self._seconds_of(views[0], options),
+            prior=options.prior or self.prior,
         )
         with timed("segments"):
-            for one in candidates:
-                file, probability = (
-                    self.collection.metadata.of(one.video_id),
-                    self.probability(one, prior=prior),
-                )
-                same_file, mark = file.sha256 == query.sha256, marks.of(query.sha256, file.sha256)
-                if same_file and probability is not None:
-                    probability = 1.0
-                likely = (probability or 0.0) >= options.min_probability
-                wanted = likely and len(matches) < options.top
-                if not (
-                    mark.verdict == "match" if mark else wanted
-                ):  # what people said comes before the model
-                    continue
-                said, by, since = (mark.verdict, mark.by, mark.since) if mark else ("", "", "")
-                segments = self.segments(views[one.view], one, deadline) if options.segments else ()
-                spans = coverage(segments, query_s=seconds, reference_s=one.seconds)
-                covered = spans if options.segments else (None, None)
-                matches.append(
-                    Match(
-                        query=query.name,
-                        reference=one.video_id,
-                        rank=len(matches) + 1,
-                        similarity=one.similarity,
-                        probability=probability,
-                        segments=segments,
-                        query_covered=covered[0],
-                        reference_covered=covered[1],
-                        mark=said,
-                        marked_by=by,
-                        marked_since=since,
-                        verdict=verdict_of(probability, mark=said, same_file=same_file),
-                        same_file=same_file,
-                        inner_picture=one.view > 0,
-                        offline=file.path is not None and not os.path.exists(file.path),
-                    )
-                )
-        warnings = (*self.warnings, *query.warnings)
-        if lost:
-            name, reason = min(lost.items())
-            said = f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}"
-            warnings = (*warnings, f"{said}; `hapvr index update` forgets videos that are gone")
-        if options.folder and not any(
-            one.startswith(options.folder) for one in self.collection.shard_of
-        ):
-            warnings = (
-                *warnings,
-                f"no video of the collection has an id that begins with "
-                f"{printable(options.folder)}",
-            )
+            matches = self._matches(asked, candidates, deadline)
         return SearchAnswer(
             query=query.name,
             query_id=query.video_id,
-            matches=tuple(matches),
-            seconds=seconds,
-            prior=None if self.evidence is None else prior,
+            matches=matches,
+            seconds=asked.seconds,
+            prior=asked.prior if self.gives_probabilities(options) else None,
             compared=len(candidates),
             videos=self.num_videos,
-            warnings=warnings,
+            warnings=self._warnings(query, options, lost),
             model=self.model,
             untrained=self.untrained,
-            precision=None if self.evidence is None else DEFAULT_PRECISION,
+            precision=DEFAULT_PRECISION if self.gives_probabilities(options) else None,
         )
+
+    def gives_probabilities(self, options: SearchOptions) -> bool:
+        """Whether answers to such a search say how sure they are."""
+        if options.incidents:
+            return self.incident_calibration is not None
+        return self.evidence is not None
+
+    @property
+    def incident_calibration(self) -> Calibration | None:
+        """From the trained network's similarity to the probability that two videos show the same
+        incident; None of an untrained model, whose similarity is ranked by alone."""
+        return None if self.untrained else self.scorer.calibration
+
+    def _seconds_of(self, query: EmbeddedVideo, options: SearchOptions) -> float:
+        """How long the searched part of a query lasts."""
+        sampling = self.scorer.sampling
+        if options.part is None:
+            return query.clock.length_s(sampling.fps, sampling.max_frames)
+        first_s, last_s = query.clock.span_s(0, -1, sampling.fps)
+        return last_s - first_s
+
+    def _matches(
+        self, asked: Question, candidates: Sequence[ScoredCandidate], deadline: Deadline
+    ) -> tuple[Match, ...]:
+        """The candidates that are shown: what people marked as a match, and of the others, in
+        order, as many as are asked for."""
+        marks = read_marks(self.project.root)
+        matches: list[Match] = []
+        for candidate in candidates:
+            file = self.collection.metadata.of(candidate.video_id)
+            mark = marks.of(asked.query.sha256, file.sha256)
+            same_file = file.sha256 == asked.query.sha256
+            probability = self._probability(candidate, asked, same_file=same_file)
+            if mark is None:
+                is_likely = (probability or 0.0) >= asked.options.min_probability
+                is_shown = is_likely and len(matches) < asked.options.top
+            else:
+                is_shown = mark.verdict == "match"
+            if not is_shown:
+                continue
+            match = self._match(asked, candidate, file, mark, probability, deadline)
+            matches.append(replace(match, rank=len(matches) + 1))
+        return tuple(matches)
+
+    def _probability(
+        self, candidate: ScoredCandidate, asked: Question, *, same_file: bool
+    ) -> float | None:
+        """Of a match; 1 for the same bytes, None from a model that gives none."""
+        if not self.gives_probabilities(asked.options):
+            return None
+        if same_file:
+            return 1.0
+        if asked.options.incidents:
+            calibration = self.incident_calibration
+            assert calibration is not None
+            return calibration.probability(candidate.similarity, prior=asked.options.prior)
+        return self.probability(candidate, prior=asked.prior)
+
+    def _match(
+        self,
+        asked: Question,
+        candidate: ScoredCandidate,
+        file: VideoMetadata,
+        mark: Mark | None,
+        probability: float | None,
+        deadline: Deadline,
+    ) -> Match:
+        """A candidate as answers show it; its rank is not known yet."""
+        segments: tuple[Segment, ...] = ()
+        covered: tuple[float | None, float | None] = (None, None)
+        if asked.options.segments:
+            segments = self.segments(asked.views[candidate.view], candidate, deadline)
+            covered = coverage(segments, query_s=asked.seconds, reference_s=candidate.seconds)
+        same_file = file.sha256 == asked.query.sha256
+        said = mark.verdict if mark is not None else ""
+        return Match(
+            query=asked.query.name,
+            reference=candidate.video_id,
+            rank=0,
+            similarity=candidate.similarity,
+            probability=probability,
+            segments=segments,
+            query_covered=covered[0],
+            reference_covered=covered[1],
+            mark=said,
+            marked_by=mark.by if mark is not None else "",
+            marked_since=mark.since if mark is not None else "",
+            verdict=verdict_of(probability, mark=said, same_file=same_file),
+            same_file=same_file,
+            inner_picture=candidate.view > 0,
+            offline=file.path is not None and not os.path.exists(file.path),
+        )
+
+    def _warnings(self, query: Query, options: SearchOptions, lost: Lost) -> tuple[str, ...]:
+        """What speaks against believing an answer."""
+        warnings = [*self.warnings, *query.warnings]
+        if options.incidents and self.untrained:
+            warnings.append(UNTRAINED_INCIDENTS)
+        if lost:
+            name, reason = min(lost.items())
+            warnings.append(
+                f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}; "
+                "`hapvr index update` forgets videos that are gone"
+            )
+        known = any(video_id.startswith(options.folder) for video_id in self.collection.shard_of)
+        if options.folder and not known:
+            warnings.append(
+                f"no video of the collection has an id that begins with {printable(options.folder)}"
+            )
+        return tuple(warnings)
 
     def views_of(
         self, query: Query, options: SearchOptions, deadline: Deadline = NEVER
@@ -368,6 +442,18 @@ class Searcher(SearchEngine):
         return search_fingerprint(
             stage, self.project, self.current, key, self.indexed[key], contents, **asked
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Question:
+    """A query as it is answered. views: embeddings of its whole picture and of parts of it.
+    seconds: how long the searched part lasts. prior: share of matches among candidates."""
+
+    query: Query
+    options: SearchOptions
+    views: tuple[EmbeddedVideo, ...]
+    seconds: float
+    prior: float
 
 
 def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:

@@ -22,7 +22,8 @@ from hapvr.data.manifest import name_digest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import digest_of, read_json_as, write_text
-from hapvr.networks.backbone import load_backbone, load_teacher
+from hapvr.networks.backbone import load_teacher
+from hapvr.networks.encoder import open_encoder
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import environment, git_revision, require_settings
@@ -115,7 +116,10 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     # online training loads them
     if config.train.source == "online":
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px).settings
-        weights = {"backbone": load_backbone(config.backbone).settings, "teacher": teacher}
+        weights = {
+            "backbone": open_encoder(config.backbone, config.device).settings,
+            "teacher": teacher,
+        }
     else:
         stages = STAGES_READ[config.train.source]
         views, labels = (project.shard(stage, shards[0]).require({}).settings for stage in stages)

@@ -26,7 +26,7 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, index_row
 from hapvr.errors import DataError
 from hapvr.networks.backbone import load_teacher
-from hapvr.networks.extract import Embed, Frames, embed_by_networks, teacher_embedder
+from hapvr.networks.batches import Embed, Frames, embed_by_networks
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
@@ -115,7 +115,8 @@ def _output(
     project: Project, key: str, stage: str, inputs: dict[str, str]
 ) -> tuple[ShardRecipe, Embed]:
     """A shard, and the network that makes its tensors of the drawn clips."""
-    config, shape = project.config, tuple[int, ...]()
+    config = project.config
+    shape: tuple[int, ...]
     settings: dict[str, Any] = {
         "drawing": DRAWING_VERSION,
         "views": config.views.model_dump(mode="json"),
@@ -123,14 +124,16 @@ def _output(
         "crop_px": config.backbone.crop_px,
     }
     if stage == VIEWS_STAGE:
-        name, (embed, of_features, extras, shape) = (
-            "regions",
-            open_extractor(project, extras=config.features.pooled),
-        )
-        settings |= {"features": of_features, **extras}
+        name = "regions"
+        extractor = open_extractor(project, extras=config.features.pooled)
+        embed = extractor.embed
+        shape = (extractor.num_vectors, extractor.dims)
+        settings |= {"features": extractor.settings} | extractor.extras
     else:
+        name = "embeddings"
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
-        name, embed, shape = "embeddings", teacher_embedder(teacher, config.device), (teacher.dims,)
+        embed = teacher.embedder(config.device)
+        shape = (teacher.dims,)
         settings |= {"teacher": teacher.settings}
     recipe = ShardRecipe(
         shard=project.shard(stage, key),

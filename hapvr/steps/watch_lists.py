@@ -1,7 +1,6 @@
 """Step 15: queries that every shard is compared with (asset `watch_matches`).
 
-watch_matches/<shard>/rows.parquet     a row per match of a query of a watch list with a video of
-the shard
+watch_matches/<shard>/rows.parquet     a row per match of a query with a video of the shard
 """
 
 import json

@@ -25,7 +25,7 @@ from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.model.settings import needs_extras
 from hapvr.networks.backbone import load_teacher, pseudo_labels
-from hapvr.networks.extract import open_backbone, region_embedder, teacher_embedder
+from hapvr.networks.encoder import open_encoder
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.networks.whitening import load_whitening
 from hapvr.seeding import derive_seed, numpy_rng
@@ -245,14 +245,12 @@ class OnlineViews(BatchSource):
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._num_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
         self._start()
-        backbone = open_backbone(config.backbone, self._device.type, extras=self._extras)
+        encoder = open_encoder(config.backbone, self._device.type, extras=self._extras)
         whitening = load_whitening(root)
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         self.dims, self.extras_dims = whitening.dims, len(whitening.mean) if self._extras else 0
-        self._embed_regions = region_embedder(
-            backbone, whitening, self._device, extras=self._extras
-        )
-        self._embed_frames = teacher_embedder(teacher, self._device)
+        self._embed_regions = encoder.embedder(whitening, str(self._device), extras=self._extras)
+        self._embed_frames = teacher.embedder(self._device)
 
     def __getitem__(self, number: int) -> DrawnClips:
         videos, own = self.sampler.videos(number), self.sampler.rank_slice()

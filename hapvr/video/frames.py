@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from hapvr.video.settings import Picture
+
 Image.preinit()  # else each process that decodes one file loads Pillow's plugins again
 
 MAX_ASPECT = 8
@@ -135,6 +137,23 @@ def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
         frames = np.stack(resized).transpose(0, 3, 1, 2)
     top, left = (height - size_px) // 2, (width - size_px) // 2
     return np.ascontiguousarray(frames[..., top : top + size_px, left : left + size_px])
+
+
+def squeeze(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
+    """[B, 3, H, W] -> [B, 3, size_px, size_px] uint8, the whole picture with another aspect
+    ratio."""
+    squares = np.empty((len(frames), size_px, size_px, 3), np.uint8)
+    for square_, frame in zip(squares, frames, strict=True):
+        picture = Image.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0)))
+        square_[:] = np.asarray(picture.resize((size_px, size_px), Image.Resampling.BILINEAR))
+    return np.ascontiguousarray(squares.transpose(0, 3, 1, 2))
+
+
+def square(frames: NDArray[np.uint8], size_px: int, picture: Picture) -> NDArray[np.uint8]:
+    """[B, 3, H, W] -> [B, 3, size_px, size_px] uint8, as a network sees a frame."""
+    if picture == "squeezed":
+        return squeeze(frames, size_px)
+    return center_crop(frames, size_px)
 
 
 def content_area(jpegs: Sequence[bytes]) -> tuple[float, float]:

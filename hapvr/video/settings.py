@@ -10,6 +10,8 @@ from hapvr.settings import Rate, Settings
 
 Split = Literal["train", "validation", "test"]
 CopyEdits = Literal["usual", "hard"]
+Picture = Literal["cropped", "squeezed"]
+"""How a frame becomes a square: its middle, or all of it with another aspect ratio."""
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 PARTS = ("", "-train", "-held-out")
 """What the names of a source's videos may have behind the name in the configuration; no other

@@ -19,8 +19,8 @@ from hapvr.networks.whitening import load_whitening
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import WARNING_TAG, promote, register
 from hapvr.seeding import torch_rng
-from hapvr.steps.features import make_whitening
 from hapvr.steps.project import Project
+from hapvr.steps.whitening import make_whitening
 from tests.commands.conftest import COMMAND, Call
 from tests.conftest import small_settings, write_settings
 from tests.registry.empty_store import new_store

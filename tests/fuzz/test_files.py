@@ -21,8 +21,8 @@ from hapvr.model.published import import_released
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle import CALIBRATION_FILE, load_bundle, read_calibration
 from hapvr.scorer.calibration import fit_calibration
-from hapvr.steps.features import read_pca
 from hapvr.steps.searcher import Searcher, SearchOptions
+from hapvr.steps.whitening import read_pca
 from hapvr.train.run_folder import read_record
 from hapvr.video.sources import read_list
 from tests.fuzz.budget import damage, fuzz

@@ -21,7 +21,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.published import MAX_UNPACKED_BYTES, import_released
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
-from hapvr.steps.features import read_pca
+from hapvr.steps.whitening import read_pca
 from tests.model.definition import published_score
 
 DIMS = 16

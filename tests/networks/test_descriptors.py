@@ -30,7 +30,7 @@ def test_backbone_gives_one_vector_of_a_frame(descriptor: str, crop_px: int) -> 
     with torch.inference_mode():
         vectors = backbone.regions(pixels)
     assert vectors.shape == (2, 1, 64 + 128 + 256 + 512)
-    assert config.num_regions == 1
+    assert config.num_vectors == 1
     for part in vectors.split([64, 128, 256, 512], dim=-1):
         torch.testing.assert_close(part.norm(dim=-1), torch.ones(2, 1))
     assert backbone.settings["descriptor"] == descriptor

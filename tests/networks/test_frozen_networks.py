@@ -13,7 +13,6 @@ from torch import Tensor
 
 from hapvr.errors import ArgumentError, ConfigError, DataError
 from hapvr.networks.backbone import load_backbone, load_teacher, region_vectors
-from hapvr.networks.extract import region_embedder
 from hapvr.networks.packaged import PACKAGES, packaged_backbone, packaged_tensors
 from hapvr.networks.settings import BackboneConfig, TeacherConfig, Weights
 from hapvr.networks.weights import IMAGENET_MEAN, IMAGENET_STD, create_network, normalize_pixels
@@ -205,15 +204,14 @@ def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, cro
     frames = np.concatenate([noise, picture, np.zeros_like(picture)])
     with torch.inference_mode():
         regions = wanted.regions(torch.from_numpy(frames)).numpy()
-    network = region_embedder(found, None, "cpu")
+    network = found.embedder(None, "cpu")
     np.testing.assert_allclose(network(frames), regions, rtol=0, atol=1e-5)
     whitening = fit_whitening(regions.reshape(-1, regions.shape[-1]), dims=8)
-    whitened = region_embedder(found, whitening, "cpu")(frames)
+    whitened = found.embedder(whitening, "cpu")(frames)
     np.testing.assert_allclose(whitened, whitening.apply(regions), rtol=0, atol=1e-3)
+    of_others = fit_whitening(regions.reshape(-1, regions.shape[-1])[:, :7], dims=4)
     with pytest.raises(ArgumentError, match=r"is of 7 channels, .*remove the folder whitening/"):
-        region_embedder(
-            found, fit_whitening(regions.reshape(-1, regions.shape[-1])[:, :7], dims=4), "cpu"
-        )
+        found.embedder(of_others, "cpu")
     with pytest.raises(ConfigError, match="to 224 or 256"):
         packaged_backbone(config.model_copy(update={"crop_px": 192}))
 

@@ -84,7 +84,7 @@ def make_bundle(
     if onnx:
         record = write_onnx(
             folder / "exported",
-            backbone=backbone,
+            encoder=backbone,
             whitening=whitening,
             network=network.eval(),
             frames=[crops[:3], crops[3:9]],
@@ -93,7 +93,7 @@ def make_bundle(
     bundle = write_bundle(
         folder / "bundle",
         network_folder=save_network(network, folder / "network", metadata={}),
-        backbone=backbone,
+        encoder=backbone,
         whitening=whitening,
         sampling=SAMPLING,
         calibration=calibration,

@@ -38,7 +38,7 @@ def parts(**settings: Any) -> dict[str, Any]:
     with torch.inference_mode():
         regions = torch.cat([backbone.regions(crops) for crops in frames]).flatten(0, 1)
     return {
-        "backbone": backbone,
+        "encoder": backbone,
         "whitening": fit_whitening(regions.clone(), dims=32),
         "network": SimilarityNetwork(
             NetworkSettings(**settings), dims=32, generator=torch_rng("onnx")

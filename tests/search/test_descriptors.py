@@ -16,7 +16,6 @@ from hapvr.model.checkpoint import build_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings, VvsSettings
 from hapvr.networks.backbone import load_backbone
-from hapvr.networks.extract import region_embedder
 from hapvr.networks.whitening import fit_whitening
 from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions
 from hapvr.seeding import torch_rng
@@ -38,7 +37,7 @@ def embed() -> Callable[[npt.NDArray[np.uint8]], Tensor]:
         regions = backbone.regions(
             torch.from_numpy(center_crop(pictures, backbone.crop_px))
         ).flatten(0, 1)
-    made = region_embedder(backbone, fit_whitening(regions, dims=DIMS), "cpu")
+    made = backbone.embedder(fit_whitening(regions, dims=DIMS), "cpu")
     return lambda frames: torch.from_numpy(made(frames))
 
 

@@ -14,11 +14,12 @@ import torch
 from hapvr.data.manifest import shard_keys
 from hapvr.search import descriptors
 from hapvr.steps import search_index
-from hapvr.steps.features import make_features, make_whitening
+from hapvr.steps.features import make_features
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.whitening import make_whitening
 
 KILLS = 4
 KILLS_IN_A_ROW = 2

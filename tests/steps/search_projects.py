@@ -107,7 +107,7 @@ def bundle_of(
         store = FeatureStore(project.root, [key])
         record = write_onnx(
             folder / "exported",
-            backbone=backbone,
+            encoder=backbone,
             whitening=whitening,
             network=load_network(place)[0],
             frames=[],
@@ -116,7 +116,7 @@ def bundle_of(
     bundle = write_bundle(
         folder / f"bundle-{seed}",
         network_folder=place,
-        backbone=backbone,
+        encoder=backbone,
         whitening=whitening,
         sampling=project.config.sampling,
         calibration=fitted,

@@ -15,7 +15,7 @@ from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.published import import_released
 from hapvr.model.vvs import VvsNetwork
 from hapvr.scorer.bundle import load_similarity_model
-from hapvr.steps.features import import_whitening, read_pca
+from hapvr.steps.whitening import import_whitening, read_pca
 from tests.conftest import GOLDEN
 from tests.model.vvs import release
 

@@ -1,0 +1,99 @@
+"""The seam between frozen networks and everything that reads frame vectors.
+
+A frame encoder turns pictures into R vectors each: nine regions of a network of timm, or one vector
+of a network that was made for copies. `open_encoder` knows all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.errors import FULL_HINT, MissingPartError, is_installed, on_processor
+from hapvr.networks.batches import Embed
+from hapvr.networks.copies import open_packaged_copy_network
+from hapvr.networks.packaged import PACKAGES, WeightsIdentity, packaged_backbone
+from hapvr.networks.settings import BackboneConfig, Precision
+from hapvr.networks.whitening import Whitening
+
+
+class FrameEncoder(Protocol):
+    """A frozen network that describes frames."""
+
+    @property
+    def identity(self) -> WeightsIdentity:
+        """Which weights it has."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What determines its vectors for a picture, as data and models record it."""
+
+    @property
+    def crop_px(self) -> int:
+        """Side of the pictures that it sees."""
+
+    @property
+    def precision(self) -> Precision:
+        """Of its arithmetic."""
+
+    @property
+    def num_vectors(self) -> int:
+        """R, vectors of a frame."""
+
+    def state(self) -> Mapping[str, NDArray[Any]] | None:
+        """The weights that a bundle stores; None where they stay in their package."""
+
+    def embedder(self, whitening: Whitening | None, device: str, *, extras: bool = False) -> Embed:
+        """What turns pictures [B, 3, crop_px, crop_px] uint8 into unit vectors [B, R, D] float32.
+
+        whitening: None gives the vectors as the network has them. extras: append the pooled vector
+        and magnitude of each frame, see `hapvr.model.family`.
+        """
+
+
+def open_encoder(config: BackboneConfig, device: str, *, extras: bool = False) -> FrameEncoder:
+    """The encoder of a configuration, without torch where a processor runs a packaged one.
+
+    extras: whether its embedder is asked for them, see `FrameEncoder.embedder`. Raises ConfigError
+    for settings that do not fit, and DataError for weights that cannot be had.
+    """
+    packaged = config.weights.source == "packaged"
+    if config.is_copy_network:
+        if packaged:
+            return open_packaged_copy_network(config)
+        _require_torch(config)
+        from hapvr.networks.sscd import load_sscd
+
+        return load_sscd(config)
+
+    in_package = config.architecture.removesuffix(".in1k") in PACKAGES
+    as_published = not config.options and config.descriptor == "regions"
+    if packaged and in_package and as_published and on_processor(device) and not extras:
+        return packaged_backbone(config)
+    _require_torch(config)
+    from hapvr.networks.backbone import load_backbone
+
+    return load_backbone(config)
+
+
+def _require_torch(config: BackboneConfig) -> None:
+    """Raise MissingPartError where the network needs torch and torch is not installed."""
+    if not is_installed("torch"):
+        raise MissingPartError(
+            f"backbone: {config.architecture} with {config.weights.source} weights needs torch; "
+            f"{FULL_HINT}"
+        )
+
+
+def unwhitened(dims: int) -> Whitening:
+    """The whitening that leaves unit vectors of `dims` values as they are: of networks whose
+    vectors are compared directly."""
+    return Whitening(
+        mean=np.zeros(dims, np.float32),
+        eigenvectors=np.eye(dims, dtype=np.float32),
+        eigenvalues=np.ones(dims, np.float32),
+        eps=0.0,
+    )

@@ -1,0 +1,272 @@
+"""Step 4: the whitening of region vectors, fitted once on training frames (asset `whitening`), or
+imported with a published model."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.data.features import IMPORTED, STAGE as FEATURES_STAGE
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.frames import STAGE as FRAMES_STAGE, frames_digest
+from hapvr.data.manifest import FORGETTING, training_shard_keys
+from hapvr.errors import ArgumentError, DamagedError, DataError
+from hapvr.files import file_sha256
+from hapvr.networks.batches import Frames, embed_by_networks
+from hapvr.networks.encoder import FrameEncoder, open_encoder, unwhitened
+from hapvr.networks.settings import COPY_DIMS, WhiteningConfig
+from hapvr.networks.whitening import (
+    PROVENANCE_NAME,
+    RESTORE,
+    STAGE,
+    Whitening,
+    fit_whitening,
+    load_whitening,
+    save_whitening,
+    whitening_provenance,
+)
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import Provenance, differences, environment
+from hapvr.seeding import numpy_rng
+from hapvr.steps.project import Project
+from hapvr.steps.videos import open_frames
+from hapvr.video.frames import decode_jpegs, in_threads, square
+from hapvr.video.settings import Picture
+
+DECODED_FRAMES = 8
+"""Frames that a thread holds at their stored size."""
+
+
+@dataclass(frozen=True)
+class WhiteningResult:
+    """A whitening and where it comes from."""
+
+    whitening: Whitening
+    provenance: Provenance
+    """its environment has `num_regions`, the vectors that it was fitted on"""
+    done: bool
+    """False where it was there"""
+
+
+def make_whitening(project: Project, *, progress: Progress = no_progress) -> WhiteningResult:
+    """Fit on regions of a seeded sample of the frames of the training shards; only one process at a
+    time does.
+
+    An existing one is kept while its settings hold, whatever arrives or leaves later, since all
+    features would have to be computed again. A few videos give fewer dimensions than
+    `whitening.dims`; then others move it, until a model is trained. Vectors of a network that was
+    made for copies are not whitened: nothing is fitted, and the whitening leaves them as they are.
+    Raises DataError without training frames, DamagedError where one that is damaged would become
+    another.
+    """
+    root = project.root
+    with root.lock(STAGE):
+        encoder = open_encoder(project.config.backbone, project.config.device)
+        settings = _settings(project, encoder)
+        recorded = whitening_provenance(root)
+        stored = None
+        if recorded is not None:
+            with suppress(DamagedError):  # it is fitted again
+                stored = load_whitening(root)
+        if recorded is not None and IMPORTED in recorded.settings:
+            # one that is damaged has to be imported again
+            return WhiteningResult(stored or load_whitening(root), recorded, done=False)
+
+        inputs = _inputs(project)
+        same_settings = recorded is not None and not differences(settings, recorded.settings)
+        wanted_sha256 = ""
+        if recorded is not None and same_settings:
+            if stored is not None and _is_final(project, stored, recorded, inputs):
+                return WhiteningResult(stored, recorded, done=False)
+            if stored is None:  # it is fitted on the same shards, and has to be the same
+                inputs = dict(recorded.inputs)
+                wanted_sha256 = root.read_json(PROVENANCE_NAME, hint=RESTORE).get("sha256", "")
+        if recorded is not None and root.exists(FORGETTING):
+            # its inputs are named by their new digests at the end
+            raise DataError("whitening: `hapvr forget` has not ended; let it end, or repeat it")
+
+        whitening, num_regions = _fit(project, encoder, list(inputs), progress)
+        if wanted_sha256 not in ("", whitening.sha256) and root.list_folders(FEATURES_STAGE):
+            raise DamagedError(
+                "whitening: it is damaged, and fitted again it would be another one; copy "
+                "whitening.safetensors from models/RUN/bundle, or remove whitening/ to begin anew"
+            )
+        fitted_on = environment() | {"num_regions": str(num_regions)}
+        provenance = Provenance(STAGE, settings, inputs, fitted_on)
+        save_whitening(root, whitening, provenance)
+    return WhiteningResult(whitening, provenance, done=True)
+
+
+def _settings(project: Project, encoder: FrameEncoder) -> dict[str, Any]:
+    """What determines a whitening, besides the frames."""
+    config = project.config
+    settings = {
+        "backbone": encoder.settings,
+        "crop_px": encoder.crop_px,
+        "sampling": config.sampling.identity_fields(),
+    }
+    if config.backbone.is_copy_network:
+        return settings
+    return settings | {"whitening": config.whitening.model_dump(mode="json")}
+
+
+def _inputs(project: Project) -> dict[str, str]:
+    """Training shard -> digest of its frames; none where nothing is fitted."""
+    if project.config.backbone.is_copy_network:
+        return {}
+    keys = training_shard_keys(project.root)
+    return {key: frames_digest(project.shard(FRAMES_STAGE, key)) for key in keys}
+
+
+def _is_final(
+    project: Project, stored: Whitening, recorded: Provenance, inputs: Mapping[str, str]
+) -> bool:
+    """Whether a whitening of the same settings stays, whatever arrived since."""
+    wanted_dims = min(project.config.whitening.dims, len(stored.mean))
+    complete = stored.dims == wanted_dims or project.config.backbone.is_copy_network
+    return complete or inputs == recorded.inputs or project.root.exists("models/current.json")
+
+
+def _fit(
+    project: Project, encoder: FrameEncoder, shards: Sequence[str], progress: Progress
+) -> tuple[Whitening, int]:
+    """The whitening, and the number of regions that it was fitted on."""
+    if project.config.backbone.is_copy_network:
+        return unwhitened(COPY_DIMS), 0
+    regions = _sample_regions(project, encoder, shards, progress)
+    wanted = project.config.whitening.dims
+    dims = min(wanted, len(regions) - 1, regions.shape[1])
+    if dims < wanted:
+        warnings.warn(
+            f"whitening: so few frames give {dims} dimensions instead of {wanted}, and answers "
+            "that are less sure; more videos give more, as long as no model is trained"
+        )
+    return fit_whitening(regions, dims=dims), len(regions)
+
+
+def _sample_regions(
+    project: Project, encoder: FrameEncoder, shards: Sequence[str], progress: Progress
+) -> NDArray[np.float32]:
+    """[N, C] region vectors of at most `whitening.max_regions` / R frames, every training frame
+    equally likely."""
+    config = project.config
+    rows = [
+        (key, row["video_id"], row["num_rows"])
+        for key in shards
+        for row in project.shard(FRAMES_STAGE, key).rows()
+    ]
+    ends = np.cumsum([count for *_, count in rows])
+    if not rows or not ends[-1]:
+        raise DataError(
+            "whitening: the training shards hold no frames; see the videos' rows for the "
+            "reasons, or add training videos"
+        )
+    wanted = min(ends[-1], -(-config.whitening.max_regions // config.backbone.num_vectors))
+    chosen = np.sort(numpy_rng(0, STAGE).choice(ends[-1], wanted, replace=False))
+    videos = np.searchsorted(ends, chosen, "right")
+    places = (
+        (*rows[video][:2], frame - ends[video])  # from the end of the video's frames
+        for video, frame in zip(videos, chosen, strict=True)
+    )
+
+    def clips() -> Iterator[tuple[str, Frames]]:
+        for key, of_shard in itertools.groupby(places, key=lambda place: place[0]):
+            reader = open_frames(project, key)
+            for video_id, of_video in itertools.groupby(of_shard, key=lambda place: place[1]):
+                jpegs = reader.read(video_id).jpegs
+                shown = [jpegs[frame] for _, _, frame in of_video]
+                yield video_id, squares(shown, encoder.crop_px, config.backbone.picture)
+
+    regions: list[NDArray[np.float32]] = []
+    num_done = 0
+    embed = encoder.embedder(None, config.device)
+    for _, (values,) in embed_by_networks(clips(), [embed]):
+        regions.append(values.reshape(-1, values.shape[-1]))
+        num_done += len(values)
+        progress(num_done, wanted)
+    return np.concatenate(regions)[: config.whitening.max_regions]
+
+
+def squares(jpegs: Sequence[bytes], size_px: int, picture: Picture) -> Frames:
+    """[N, 3, size_px, size_px], frames as a network sees them; a long video is never whole in
+    memory at its full size."""
+    parts = [
+        jpegs[start : start + DECODED_FRAMES] for start in range(0, len(jpegs), DECODED_FRAMES)
+    ]
+    return np.concatenate(
+        in_threads(lambda part: square(decode_jpegs(part), size_px, picture), parts)
+    )
+
+
+def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whitening:
+    """Make a published PCA the whitening of a data root; fitting then leaves it alone. Arguments
+    and errors: `read_pca`, and ArgumentError where there is another one."""
+    whitening = read_pca(file, dims=dims)
+    is_there = whitening_provenance(root) is not None
+    if is_there and root.read_json(PROVENANCE_NAME).get("sha256") != whitening.sha256:
+        raise ArgumentError(
+            f"import: {root.url} has a whitening already, and with another all features have to "
+            "be computed again; remove whitening/ for that"
+        )
+    origin = {"file": file.name, "sha256": file_sha256(file)}
+    settings = {IMPORTED: origin, "dims": whitening.dims}
+    provenance = Provenance(STAGE, settings, {}, environment() | {"num_regions": "0"})
+    save_whitening(root, whitening, provenance)
+    return whitening
+
+
+def read_pca(file: Path, *, dims: int | None) -> Whitening:
+    """The released PCA of a .pth or .npz file with mean [C], d [K] and V [C, K], or of a checkpoint
+    of VVS. dims: how many of the largest eigenvalues are kept; None: all that a checkpoint of VVS
+    has, 512 of another file. Raises DataError, which says what is missing or does not fit, and
+    ArgumentError for more dims than the file has."""
+    import torch
+
+    from hapvr.model.published import PCA, read_archive
+
+    arrays = read_archive(file)[0]
+    of_vvs = any(name.startswith(PCA) for name in arrays)
+    names = ["mean", "d", "V"]
+    if of_vvs:
+        names = [f"{PCA}mean", f"{PCA}denominator", f"{PCA}components"]
+    mean, values, vectors = (arrays.get(name, torch.empty(0, 0, 0)).double() for name in names)
+    mean = mean.flatten()
+
+    fits = values.ndim == 1 and vectors.shape == (len(mean), len(values))
+    if fits and of_vvs:
+        fits = bool((values > 0).all())
+    if fits:
+        lengths = vectors.norm(dim=0)  # about 1
+        fits = bool(((lengths > 0.01) & (lengths < 100)).all())
+    if not fits or not all(tensor.float().isfinite().all() for tensor in (mean, values, vectors)):
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (mean, values, vectors))
+        raise DataError(
+            f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, "
+            f"got {shapes}"
+        )
+
+    kept = dims
+    if kept is None:
+        kept = len(values) if of_vvs else WhiteningConfig().dims
+    usable = int((values >= 0).sum())  # fewer samples than channels leave negative ones
+    if not 1 <= kept <= usable:
+        raise ArgumentError(
+            f"dims: got {kept}, wanted 1 to {usable}, the eigenvalues in {file} that are not "
+            "negative"
+        )
+    order = values.argsort(descending=True)[:kept]
+    variances = values.square() if of_vvs else values
+    whitening = Whitening(
+        mean=mean.float().contiguous().numpy(),
+        eigenvectors=vectors[:, order].float().contiguous().numpy(),
+        eigenvalues=variances[order].float().contiguous().numpy(),
+    )
+    return replace(whitening, eps=0.0) if of_vvs else whitening
