@@ -374,7 +374,7 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
 def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     """What a person reads of one query. every: also the videos that do not match."""
     from hapvr.scorer.inner_pictures import IN_A_PART
-    from hapvr.scorer.segments import clock
+    from hapvr.scorer.segments import UNCERTAIN, clock
     from hapvr.search.match import chance, times
 
     if answer.error:
@@ -405,7 +405,8 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
         lines.append(f"{match.rank:>4}  {sure}  {match.similarity:+.3f}  {match.reference}{said}")
         for part in match.segments:
             speed = "" if part.speed == 1 else f"{part.speed:.1f}x speed, "
-            lines.append(f"{'':33}{times(part)}  ({speed}frame similarity {part.score:.2f})")
+            doubt = "" if part.certain else f", {UNCERTAIN}"
+            lines.append(f"{'':33}{times(part)}  ({speed}frame similarity {part.score:.2f}{doubt})")
     if folded := len(answer.matches) - len(shown):
         lines.append(
             f"         {folded}{' more' if shown else ''} that do not match: --all shows them"

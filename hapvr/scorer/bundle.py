@@ -301,6 +301,7 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
         crop_px=description.crop_px,
         picture=picture_of(description.backbone.architecture),
         warning=description.warning,
+        untrained=is_untrained(folder),
         calibration=read_calibration(folder),
         limits=limits_from_environment(description.serving),
     )

@@ -14,9 +14,7 @@ from hapvr.scorer.calibration import MIN_PAIRS, Count, Floats, fit_logistic, log
 from hapvr.settings import Rate
 
 TYPICAL = {
-    "similarity": 1.5,
     "frame_run": 10.9,
-    "num_pictures": 2.5,
     "votes": 3.4,
     "whole_picture": 1.5,
 }
@@ -28,7 +26,7 @@ FEATURES = tuple(TYPICAL)
 PENALTY = 100.0
 """How strongly, see `fit_logistic`."""
 
-RELATIVE = ("similarity", "frame_run", "votes")
+RELATIVE = ("frame_run", "votes")
 """What counts by how much it exceeds that of the query's `FEW`th best candidate, since some queries
 look like everything."""
 _PLACES = [FEATURES.index(name) for name in RELATIVE]

@@ -15,7 +15,16 @@ from hapvr.model.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.segments import DEFAULT_THRESHOLD, FrameTimes, Segment, align, relative_similarity
+from hapvr.scorer.segments import (
+    DEFAULT_THRESHOLD,
+    FrameTimes,
+    Segment,
+    align,
+    best_run,
+    clearest,
+    relative_similarity,
+    settled,
+)
 from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
 from hapvr.video.frames import Hashes
@@ -81,7 +90,9 @@ class VideoScorer:
         calibration: Calibration | None,
         limits: ServingConfig,
         warning: str,
+        untrained: bool = False,
     ) -> None:
+        self._untrained = untrained
         self.networks, self.sampling, self.calibration = networks, sampling, calibration
         self.limits, self.warning, self._computing = limits, warning, ComputeLock()
         self._reader = VideoReader(
@@ -144,7 +155,7 @@ class VideoScorer:
                             "see serving.max_frame_pairs",
                         )
                     embedded = self.embed(reference, deadline)
-                    similarity = self.similarity(query[1], embedded, deadline)
+                    similarity = self.pair_similarity(query[1], embedded, deadline)
                     probability = (
                         None
                         if self.calibration is None
@@ -216,6 +227,15 @@ class VideoScorer:
         """The video similarity, in [-1, 1]. Raises ArgumentError for any other value."""
         return self.similarities([query], reference, deadline)[0]
 
+    def pair_similarity(
+        self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
+    ) -> float:
+        """What the calibration of pairs of files is of, in [-1, 1]: the similarity of a trained
+        network; of an untrained model, how alike two frames in a row are, wherever they are."""
+        if not self._untrained:
+            return self.similarity(query, reference, deadline)
+        return best_run(self.relative_similarity(query, reference, deadline))
+
     def similarities(
         self, queries: Sequence[EmbeddedVideo], reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> list[float]:
@@ -272,13 +292,18 @@ class VideoScorer:
         self, values: NDArray[np.float64], query: FrameTimes, reference: FrameTimes
     ) -> tuple[Segment, ...]:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
-        found, fps = align(values, threshold=self.frame_threshold), self.sampling.fps
-        return tuple(
+        fps = self.sampling.fps
+        aligned = settled(align(values, threshold=self.frame_threshold), values)
+        segments = [
             Segment(
-                *query.span_s(*one.query, fps), *reference.span_s(*one.reference, fps), one.score
+                *query.span_s(*part.query, fps),
+                *reference.span_s(*part.reference, fps),
+                part.score,
+                part.certain,
             )
-            for one in found
-        )
+            for part in aligned
+        ]
+        return tuple(clearest(segments))
 
     def _video(self, path: Path) -> SampledFeatures:
         outcome = self._reader.read([path], limits=self.limits, deadline=NEVER)[path]

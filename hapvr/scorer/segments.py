@@ -2,7 +2,9 @@
 et al., "Scalable detection of partial near-duplicate videos by visual-temporal consistency", ACM MM
 2009)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,27 +38,41 @@ twentieth."""
 MAX_FRAME_THRESHOLD = 0.98
 
 
+AMBIGUOUS = 0.03
+"""Difference of mean frame similarities below which two places are as likely as each other."""
+NEAR_FRAMES = (2, 3, 4)
+"""Frames by which a part is shifted to see whether its place is certain."""
+CLEAR_SHARE = 0.75
+"""Least score of a part against the best one's: what one edit does to one part it does to all."""
+UNCERTAIN = "fixed camera: the exact second is not certain"
+"""What answers say of a part whose place is not certain."""
+
+
 @dataclass(frozen=True)
 class Alignment:
-    """Frames query[0]..query[1] show what reference[0]..reference[1] do. score: mean frame
-    similarity on the path."""
+    """Frames query[0]..query[1] show what reference[0]..reference[1] do."""
 
     query: tuple[int, int]
     reference: tuple[int, int]
     score: float
+    """mean frame similarity on the path"""
+    certain: bool = True
+    """False where the part would fit as well some seconds earlier or later"""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the query and the part of the reference that shows the same, in seconds from each
-    video's first frame. score: mean relative frame similarity along the alignment, see
-    `relative_similarity`."""
+    """A part of the query and the part of the reference that shows the same, in seconds of each
+    video's clock."""
 
     query_start_s: float
     query_end_s: float
     reference_start_s: float
     reference_end_s: float
     score: float
+    """mean relative frame similarity along the alignment, see `relative_similarity`"""
+    certain: bool = True
+    """False where the part would fit as well some seconds earlier or later, see UNCERTAIN"""
 
     @property
     def speed(self) -> float:
@@ -70,6 +86,9 @@ class Segment:
         if faster - slower < SPEED_LEAST_S or faster < SPEED_LEAST * slower or slower <= 0:
             return 1.0
         return reference / query
+
+
+Part = TypeVar("Part", Alignment, Segment)
 
 
 @dataclass(frozen=True)
@@ -158,6 +177,55 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
             score = float(matrix[rows, columns].mean())
             found.append(Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), score))
     return [one for one in found if one.score >= min(LEAST_SHARE * found[0].score, found[0].score)]
+
+
+def settled(alignments: Sequence[Alignment], similarity: ArrayLike) -> list[Alignment]:
+    """Alignments as they are shown: at the speed of the original unless another one fits better,
+    and marked where their place is not certain.
+
+    A fixed camera shows the same for seconds, so a path through its frames may run at any speed,
+    and would fit elsewhere as well. similarity: [T, T'], that they were found in."""
+    matrix = np.asarray(similarity, np.float64)
+    return [_straightened(alignment, matrix) for alignment in alignments]
+
+
+def clearest(parts: Sequence[Part]) -> list[Part]:
+    """Parts of one pair of videos, the longest and surest first, without those that are far less
+    alike than the first; and that one alone where its place is not certain, as the others may be
+    the same footage at another second."""
+    if not parts:
+        return []
+    first = parts[0]
+    if not first.certain:
+        return [first]
+    least = min(CLEAR_SHARE * first.score, first.score)
+    return [part for part in parts if part.certain and part.score >= least]
+
+
+def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignment:
+    """The alignment without change of speed, where that fits as well as its own path."""
+    first, last = alignment.query
+    length = last - first + 1
+    rows = np.arange(first, last + 1)
+    starts = np.arange(matrix.shape[1] - length + 1)
+    if not len(starts):
+        return alignment
+    fits = np.array([matrix[rows, start + rows - first].mean() for start in starts])
+    # of equal places the one nearest to the path
+    near = fits >= fits.max() - 1e-6
+    distance = np.abs(starts - alignment.reference[0])
+    start = int(starts[near][np.argmin(distance[near])])
+    fit = float(fits[start])
+    if fit < alignment.score - AMBIGUOUS:
+        return alignment  # another speed fits better
+    others = [
+        float(fits[start + sign * step])
+        for step in NEAR_FRAMES
+        for sign in (-1, 1)
+        if 0 <= start + sign * step < len(fits)
+    ]
+    certain = not others or max(others) < fit - AMBIGUOUS
+    return Alignment((first, last), (start, start + length - 1), fit, certain)
 
 
 def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:

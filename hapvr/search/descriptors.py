@@ -16,7 +16,7 @@ import pyarrow as pa
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard, decode_tensors, frame_fields, tensor_field
 from hapvr.search.collection import model_place
-from hapvr.search.hashes import FOUND_FRAMES, HashIndex
+from hapvr.search.hashes import FOUND_FRAMES, IndexedFrames
 from hapvr.search.index import VECTOR, vectors_of
 
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
@@ -129,7 +129,7 @@ def index_rows(
     )
 
 
-class ShardIndex(HashIndex):
+class ShardIndex(IndexedFrames):
     """The descriptors and hashes of one shard, compared exactly: as `FrameIndex`, but without
     videos of other shards among the nearest."""
 
@@ -160,6 +160,6 @@ class ShardIndex(HashIndex):
             tables.append(pa.table(rows, schema=FOUND_FRAMES))
         return pa.concat_tables(tables)
 
-    def read_hashes(self) -> HashIndex:
-        """As `FrameIndex.read_hashes`."""
+    def frames(self) -> IndexedFrames:
+        """As `FrameIndex.frames`."""
         return self

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,27 +20,20 @@ from hapvr.scorer.access import Deadline
 from hapvr.scorer.calibration import Floats
 from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
-from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run
+from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run, clearest
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
-from hapvr.search.descriptors import ShardIndex, frame_descriptors, unit
-from hapvr.search.hashes import RADIUS
+from hapvr.search.descriptors import ShardIndex, frame_descriptors
 from hapvr.search.index import FrameIndex
-from hapvr.search.votes import Candidate, unite, vote, vote_by_hash
-from hapvr.video.frames import same_pictures
+from hapvr.search.votes import Candidate, vote, with_others
 
 FORMAT = 10
 """Version of the scores: pairs and matches stored with another version are compared again."""
 
 QUERY_FRAMES = 600
 """Frames of a query that are looked up; those of a longer one are spread evenly."""
-REGION_FRAMES = 12
-"""Frames of a query, spread evenly, whose nine regions are looked up by themselves too: they find
-videos that fill only a part of the picture."""
 FRAME_HITS = 100
 """Nearest frames that a frame of the query gets from the index."""
-HASH_HITS = 1000
-"""Frames of near hashes that a frame of the query gets; those that more videos share say little."""
 SMALL_COLLECTION = 33
 """Videos up to which all are compared, whether or not a frame votes for them."""
 WIDER = 5
@@ -74,24 +66,27 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCandidate:
-    """similarity in [-1, 1]: of the best pair of parts, see `pairs_of`; where the video, or its
-    part, is the shorter one, the other way round if that is higher: similarities ask how much of
-    the first is in the second. frame_run: what the relative similarities of two consecutive frames
-    reach, in [-1, 1]. num_pictures: different ones with near hashes at one offset. pairs: all that
-    were compared. num_frames: of the whole video, and seconds: how long it lasts. candidate: why it
-    was compared. view: number of the query's view that was compared. log_odds: of a match, by all
-    evidence; None without a model of it."""
+    """What a search knows of a video that was compared with the query."""
 
     video_id: str
     similarity: float = -math.inf
+    """in [-1, 1], of the best pair of parts, see `pairs_of`; where the video, or its part, is the
+    shorter one, the other way round if that is higher: similarities ask how much of the first is in
+    the second"""
     frame_run: float = -math.inf
-    num_pictures: int = 0
+    """what the relative similarities of two consecutive frames reach, in [-1, 1]"""
     pairs: tuple[Pair, ...]
+    """all that were compared"""
     num_frames: int
+    """of the whole video"""
     seconds: float
+    """how long the whole video lasts"""
     candidate: Candidate
+    """why it was compared"""
     view: int = 0
+    """number of the query's view that was compared"""
     log_odds: float | None = None
+    """of a match, from all evidence; None without a model of it"""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -160,30 +155,23 @@ class SearchEngine:
                 "query: its frames are black, or of one other colour, throughout, so nothing "
                 "can be found by it",
             )
-        some = _spread(rows, REGION_FRAMES)
-        regions = unit(embedded[some])
-        lookups = np.concatenate([vectors[rows], regions.reshape(-1, regions.shape[-1])])
-        times = np.concatenate([seconds[rows], np.repeat(seconds[some], regions.shape[1])])
-        said = lookups.any(axis=1)  # attention may make nothing of a region
-        lookups, times = lookups[said], times[said]
         wider = 1 if allowed is None else WIDER
-        hits = self.index.search_frames(lookups, FRAME_HITS * wider)
-        options: dict[str, Any] = {
-            "num_videos": self.num_videos,
-            "tolerance_s": TOLERANCE_FRAMES / self.scorer.sampling.fps,
-            "max_candidates": self.candidates,
-            "allowed": allowed,
-        }
-        voted = vote(hits, times, num_hits=FRAME_HITS * wider, **options)
-        hashes = self.index.read_hashes()
-        hashed = vote_by_hash(
-            hashes.search(query.hashes[rows], HASH_HITS), seconds[rows], **options
+        hits = self.index.search_frames(vectors[rows], FRAME_HITS * wider)
+        voted = vote(
+            hits,
+            seconds[rows],
+            num_videos=self.num_videos,
+            num_hits=FRAME_HITS * wider,
+            tolerance_s=TOLERANCE_FRAMES / self.scorer.sampling.fps,
+            max_candidates=self.candidates,
+            allowed=allowed,
         )
-        num_hashes = int(np.count_nonzero(query.hashes[rows]))
-        others = hashes.video_ids() if self.num_videos <= SMALL_COLLECTION else []
-        others = [name for name in others if allowed is None or allowed(name)]
-        united = unite(hashed, voted, others, max_candidates=self.candidates)
-        return [replace(one, num_asked=len(rows), num_asked_hashes=num_hashes) for one in united]
+        others: list[str] = []
+        if self.num_videos <= SMALL_COLLECTION:
+            known = self.index.frames().video_ids()
+            others = [name for name in known if allowed is None or allowed(name)]
+        candidates = with_others(voted, others, max_candidates=self.candidates)
+        return [replace(candidate, num_asked=len(rows)) for candidate in candidates]
 
     def score(
         self,
@@ -233,15 +221,11 @@ class SearchEngine:
                 for (_, name, part), (similarity, matrix) in zip(found, compared, strict=True):
                     if len(part) < len(shown):
                         similarity = max(similarity, next(reverse))
-                    best, pictures = (
-                        scored[name],
-                        same_pictures(shown.hashes, part.hashes, radius=RADIUS),
-                    )
+                    best = scored[name]
                     scored[name] = replace(
                         best,
                         similarity=max(similarity, best.similarity),
                         frame_run=max(best_run(matrix), best.frame_run),
-                        num_pictures=max(pictures, best.num_pictures),
                     )
         scores = list(scored.values())
         if self.evidence is not None:
@@ -267,14 +251,13 @@ class SearchEngine:
         stretches = (
             self._embedded(score.video_id, times, rows, deadline) for rows in stretches_of(score)
         )
-        found = chain.from_iterable(
-            self.scorer.matching_segments(query, one, deadline) for one in stretches
+        parts = chain.from_iterable(
+            self.scorer.matching_segments(query, stretch, deadline) for stretch in stretches
         )
-        return tuple(
-            sorted(found, key=lambda one: -one.score * (one.query_end_s - one.query_start_s))[
-                :MAX_SEGMENTS
-            ]
+        longest_first = sorted(
+            parts, key=lambda part: -part.score * (part.query_end_s - part.query_start_s)
         )
+        return tuple(clearest(longest_first)[:MAX_SEGMENTS])
 
     def _embedded(
         self, name: str, times_s: Sequence[float], rows: Rows, deadline: Deadline
@@ -284,25 +267,19 @@ class SearchEngine:
         found = self.recent.get((name, rows))
         if found is None:
             read = self.collection.read(name, times_s, *rows)
-            if not self.index.read_hashes().holds(name, read.clock.times_s, read.hashes):
+            if not self.index.frames().holds(name, read.clock.times_s, read.hashes):
                 raise DataError(CHANGED.format(name))
             found = self.recent.keep((name, rows), self.scorer.embed(read, deadline))
         return found
 
 
 def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
-    """[N, F] in the order of FEATURES, none of which falls where two videos share more. Numbers of
-    pictures, and votes at the best offset, are log(1 + x), since twenty seconds are a small share
-    of an hour. whole_picture: 1, or 0 where an inner picture of the query was compared."""
+    """[N, F] in the order of FEATURES, none of which falls where two videos share more. Votes at
+    the best offset are log(1 + x), since twenty seconds are a small share of an hour.
+    whole_picture: 1, or 0 where an inner picture of the query was compared."""
     rows = [
-        (
-            one.similarity,
-            one.frame_run,
-            math.log1p(one.num_pictures),
-            math.log1p(one.candidate.votes),
-            one.view == 0,
-        )
-        for one in candidates
+        (candidate.frame_run, math.log1p(candidate.candidate.votes), candidate.view == 0)
+        for candidate in candidates
     ]
     return np.array(rows, np.float64).reshape(len(rows), len(FEATURES))
 

@@ -28,7 +28,7 @@ from pydantic import Field
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import digest_of, naming_full_disk
-from hapvr.search.hashes import FOUND_FRAMES, SECOND, VIDEO_ID, HashIndex
+from hapvr.search.hashes import FOUND_FRAMES, SECOND, VIDEO_ID, IndexedFrames
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings, first_line
 
@@ -118,7 +118,7 @@ class IndexStatus:
 class FrameIndex:
     """An index as it was when it was opened. Any thread may search it."""
 
-    _hash_index: HashIndex | None
+    _indexed_frames: IndexedFrames | None
 
     def __init__(self, folder: str | Path, settings: IndexSettings) -> None:
         """Raises DataError where there is no index, DamagedError for one that cannot be read."""
@@ -263,15 +263,15 @@ class FrameIndex:
         )
         return pa.table([number[order].astype(np.int32), *found.columns, near], schema=FOUND_FRAMES)
 
-    def read_hashes(self) -> HashIndex:
+    def frames(self) -> IndexedFrames:
         """All hashes, read once, so that an index can be searched on when it was replaced and its
         files are gone."""
-        if self._hash_index is None:
+        if self._indexed_frames is None:
             with _naming_damage(self._place):
-                self._hash_index = HashIndex(
+                self._indexed_frames = IndexedFrames(
                     self._table.to_table(columns=["video_id", "second", "hash"])
                 )
-        return self._hash_index
+        return self._indexed_frames
 
     def videos(self) -> dict[str, str]:
         """Video id -> shard of every video, read without holding all rows."""
@@ -357,7 +357,7 @@ class FrameIndex:
         )
 
     def _take(self, state: IndexState) -> None:
-        self._hash_index = None
+        self._indexed_frames = None
         self._table = _open(self._place, state.version)
         self._state = state
 

@@ -5,10 +5,8 @@ A hit says that a query frame at time t looks like a frame of a video at time t'
 the offset t' - t of that video. Frames of a copy agree on one offset; look-alikes scatter.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,17 +53,13 @@ class Window:
 class Candidate:
     """A video to be looked at closely. votes: of its best window. windows: best first; none where
     no frame voted. num_voting: query frames that vote for the best window, of num_asked that were
-    looked up. num_hashed: query frames with a near hash in the video, of num_asked_hashes, and
-    num_aligned: those of them that agree on an offset."""
+    looked up."""
 
     video_id: str
     votes: float
     windows: tuple[Window, ...]
     num_voting: int = 0
-    num_hashed: int = 0
-    num_aligned: int = 0
     num_asked: int = 0
-    num_asked_hashes: int = 0
 
 
 def vote(
@@ -136,49 +130,16 @@ def vote(
     ]
 
 
-def vote_by_hash(hits: pa.Table, times_s: npt.ArrayLike, **options: Any) -> list[Candidate]:
-    """As `vote`, of frames with near hashes, whose similarities count as they are; without
-    `num_hits`."""
-    pairs = set(zip(hits["video_id"].to_pylist(), hits["query_frame"].to_pylist(), strict=True))
-    shared = Counter(video_id for video_id, _ in pairs)
-    return [
-        replace(
-            one,
-            votes=0.0,
-            num_voting=0,
-            num_hashed=shared[one.video_id],
-            num_aligned=one.num_voting,
-        )
-        for one in vote(hits, times_s, num_hits=len(hits) + 1, **options)
-    ]
-
-
-def unite(
-    hashed: Sequence[Candidate],
-    voted: Sequence[Candidate],
-    others: Sequence[str],
-    *,
-    max_candidates: int,
+def with_others(
+    voted: Sequence[Candidate], others: Sequence[str], *, max_candidates: int
 ) -> list[Candidate]:
-    """Candidates by hashes, by votes and others, at most `max_candidates`: one of each list in
-    turn, each video once, with what the first two say of it."""
-    by_hash, by_votes = ({one.video_id: one for one in found} for found in (hashed, voted))
-    order = dict.fromkeys(
-        name for row in zip_longest(by_hash, by_votes, others) for name in row if name is not None
-    )
-    united: list[Candidate] = []
-    for name in list(order)[:max_candidates]:
-        nothing = Candidate(video_id=name, votes=0.0, windows=())
-        near, one = by_hash.get(name, nothing), by_votes.get(name, nothing)
-        more = near.windows[: 1 if one.windows else MAX_WINDOWS]
-        windows = (
-            *(window for window in more if not any(_within(window, best) for best in one.windows)),
-            *one.windows,
-        )
-        united.append(
-            replace(one, windows=windows, num_hashed=near.num_hashed, num_aligned=near.num_aligned)
-        )
-    return united
+    """Candidates by votes, and then other videos that no frame voted for, at most
+    `max_candidates`."""
+    known = {candidate.video_id for candidate in voted}
+    unvoted = [
+        Candidate(video_id=name, votes=0.0, windows=()) for name in others if name not in known
+    ]
+    return [*voted, *unvoted][:max_candidates]
 
 
 def _weighted(

@@ -55,9 +55,8 @@ def explain(
         lines.append(
             f"view     {where}: {'a' if is_candidate else 'no'} candidate, similarity "
             f"{one.similarity:+.3f}; "
-            f"{said.num_voting} of {said.num_asked} frames vote for one offset; "
-            f"{said.num_hashed} of {said.num_asked_hashes} hashes are near, "
-            f"{said.num_aligned} at one offset"
+            f"two frames in a row {one.frame_run:+.3f}; "
+            f"{said.num_voting} of {said.num_asked} frames vote for one offset"
         )
         lines += [f"{'':9}votes {window.votes:.2f}  {times(window)}" for window in said.windows]
         lines += [
@@ -75,10 +74,7 @@ def explain(
     if row is None and any(video_id == one.video_id for found in scored for one in found):
         outcome = "left out: people marked the pair as no match"
     elif row is None:
-        outcome = (
-            "no candidate: others have more votes, more near hashes or a nearer mean "
-            "(see search.candidates), or it was left out"
-        )
+        outcome = "no candidate: others have more votes (see search.candidates), or it was left out"
     elif (row.probability or 0.0) < options.min_probability and not row.mark:
         outcome = f"left out: its probability is below {options.min_probability:g}"
     else:

@@ -50,8 +50,9 @@ enough."""
 EDITED_FRAMES = 16
 """Frames of a video that an edit shows: what people post is mostly a part."""
 COPY_SIMILARITY = 0.75
-"""Two videos of the collection that are as similar as this, or share two pictures, may be copies:
-such pairs are not fitted on."""
+COPY_FRAME_RUN = 0.9
+"""Two videos of the collection that are as similar as this, or of which two consecutive frames are,
+may be copies: such pairs are not fitted on."""
 
 
 Searched = tuple[Floats, NDArray[np.bool_], str]
@@ -87,7 +88,7 @@ def fit_on_edits(
         copies = {
             one.video_id
             for one in found
-            if one.similarity >= COPY_SIMILARITY or one.num_pictures > 1
+            if one.similarity >= COPY_SIMILARITY or one.frame_run >= COPY_FRAME_RUN
         }
         near[video_id] = frozenset(copies | {video_id})
         searches += known(views, matches=frozenset(), hidden=near[video_id], group=video_id)
@@ -108,7 +109,7 @@ def fit_on_edits(
             )
     matches, others = np.zeros(0), np.zeros(0)
     for features, is_match, _ in searches:
-        whole = features[0, :, FEATURES.index("similarity")]
+        whole = features[0, :, FEATURES.index("frame_run")]
         matches = np.append(matches, whole[is_match & np.isfinite(whole)])
         others = np.append(
             others, np.sort(whole[~is_match & np.isfinite(whole)])[-10:]

@@ -134,7 +134,7 @@ class Searcher(SearchEngine):
         folder = index_bundle(project, current, model)
         scorer = load_bundle(folder, device=project.config.device)
         index = current.open(root, settings)
-        index.read_hashes()
+        index.frames()
         shard_of, groups = index.videos(), read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)
         require, copies = (
             partial(read_description(folder).require_features, folder),

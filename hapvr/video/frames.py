@@ -247,19 +247,3 @@ def picture_hash(
     if np.median(np.abs(coefficients)) < 12:  # noise would decide the bits
         return NO_HASH
     return int.from_bytes(np.packbits(coefficients > np.median(coefficients)).tobytes(), "big")
-
-
-def same_pictures(query: Hashes, reference: Hashes, *, radius: int) -> int:
-    """How many different pictures two videos [T] and [T'] share at one offset: those of the
-    reference whose hashes are within `radius` bits of the query's. A still scene is one picture,
-    however many frames show it."""
-    known = (query != NO_HASH)[:, None] & (reference != NO_HASH)
-    rows, columns = np.nonzero(known & (np.bitwise_count(query[:, None] ^ reference) <= radius))
-    order, most = np.argsort(columns - rows, kind="stable"), 0
-    _, starts = np.unique((columns - rows)[order], return_index=True)
-    for left in np.split(reference[columns[order]], starts[1:]):
-        pictures = 0
-        while len(left):
-            left, pictures = left[np.bitwise_count(left ^ left[0]) > radius], pictures + 1
-        most = max(most, pictures)
-    return most

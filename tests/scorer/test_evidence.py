@@ -14,7 +14,7 @@ from hapvr.scorer.calibration import fit_logistic, sigmoid
 from hapvr.scorer.evidence import FEATURES, TYPICAL, EvidenceModel, fit_evidence
 from hapvr.seeding import numpy_rng
 
-TRUE = np.array([3.0, 0.0, 2.0, 0.0, 0.0])
+TRUE = np.array([3.0, 2.0, 0.0])
 Searches = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -25,7 +25,7 @@ def drawn(seed: int = 0, count: int = 40) -> Searches:
     for _ in range(count):
         features = rng.normal(size=(50, len(FEATURES)))
         is_match = rng.uniform(size=50) < sigmoid(features @ TRUE - 2)
-        features[:, 4] -= is_match
+        features[:, 2] -= is_match
         features[:, 0] += 5 * rng.normal()  # some queries look like everything
         searches.append((features, is_match))
     return searches
@@ -54,10 +54,10 @@ def test_weights_are_those_that_made_the_data_and_never_negative(model: Evidence
     """Whatever the query has in common with all candidates counts for nothing."""
     weights = np.array(list(model.weights.values()))
     assert (weights >= 0).all()
-    assert weights[4] == 0
-    np.testing.assert_allclose(weights[[0, 2]], [3, 2], rtol=0.25)
+    assert weights[2] == 0
+    np.testing.assert_allclose(weights[[0, 1]], [3, 2], rtol=0.25)
     (features, _), *_ = drawn()
-    shifted = features - 9 * np.eye(len(FEATURES))[FEATURES.index("similarity")]
+    shifted = features - 9 * np.eye(len(FEATURES))[FEATURES.index("frame_run")]
     np.testing.assert_allclose(model.log_odds(shifted), model.log_odds(features))
 
 
@@ -72,7 +72,7 @@ def test_more_evidence_never_says_less(model: EvidenceModel, place: int) -> None
 
 def test_few_candidates_are_compared_with_what_is_usual(model: EvidenceModel) -> None:
     """One match alone, with nothing beside it, is a match still."""
-    match = np.array([[model.usual[0] + 4, model.usual[1], 1, model.usual[2], 0]])
+    match = np.array([[model.usual[0] + 4, model.usual[1] + 1, 0]])
     assert model.probability(model.log_odds(match)[0]) > 0.95
 
 

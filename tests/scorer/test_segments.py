@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
-from hapvr.scorer.segments import Alignment, FrameTimes, align, best_run, relative_similarity
+from hapvr.scorer.segments import (
+    Alignment,
+    FrameTimes,
+    align,
+    best_run,
+    clearest,
+    relative_similarity,
+    settled,
+)
 from hapvr.seeding import numpy_rng
 
 
@@ -120,3 +128,54 @@ def test_times_run_to_the_end_of_the_last_frame() -> None:
     cut, wrong = (FrameTimes(clock.times_s, duration_s) for duration_s in (2.25, 1.0))
     assert (cut.length_s(2.0, 6), FrameTimes(clock.times_s, 9.0).length_s(2.0, 5)) == (2.25, 9.0)
     assert (cut.span_s(2, 4, 2.0), wrong.span_s(2, 4, 2.0)) == ((1.0, 2.25), (1.0, 2.5))
+
+
+def fixed_camera(start: int, *, light: float = 0.0) -> np.ndarray:
+    """[5, 30]: five frames cut from a fixed camera's thirty at `start`; the place is a little more
+    alike than any other. light: what an edit takes from some of the true pairs."""
+    matrix = np.full((5, 30), 0.93)
+    matrix += numpy_rng(start, "noise").uniform(-0.01, 0.01, matrix.shape)
+    for row in range(5):
+        matrix[row, start + row] = 0.96 - light * (row % 2)
+    return matrix
+
+
+@pytest.mark.parametrize(("start", "light"), [(12, 0.0), (3, 0.0), (20, 0.02)])
+def test_a_part_of_a_fixed_camera_is_shown_once_and_at_its_own_speed(
+    start: int, light: float
+) -> None:
+    """At the place that fits best, and it is said that the second is not certain."""
+    matrix = fixed_camera(start, light=light)
+    (part,) = clearest(settled(align(matrix, threshold=0.5), matrix))
+    assert part.query == (0, 4)
+    assert part.reference == (start, start + 4)
+    assert not part.certain
+
+
+def test_the_place_of_moving_pictures_is_certain() -> None:
+    """Also where the same is shown twice: both places stay."""
+    matrix = background(6, 40)
+    for row in range(6):
+        matrix[row, 5 + row] = matrix[row, 25 + row] = 0.9
+    parts = clearest(settled(align(matrix, threshold=0.5), matrix))
+    assert sorted(part.reference for part in parts) == [(5, 10), (25, 30)]
+    assert all(part.certain for part in parts)
+
+
+def test_a_speed_that_fits_better_is_kept() -> None:
+    """Every other frame of the reference."""
+    matrix = background(10, 30)
+    for row in range(10):
+        matrix[row, 4 + 2 * row] = 0.9
+    (part,) = clearest(settled(align(matrix, threshold=0.5), matrix))
+    assert part.reference == (4, 22)
+    assert part.certain
+
+
+def test_parts_far_below_the_best_are_no_parts() -> None:
+    """What an edit does to one part, it does to all."""
+    best = Alignment((0, 9), (0, 9), 0.9)
+    alike = Alignment((20, 24), (30, 34), 0.5)
+    other = Alignment((10, 14), (40, 44), 0.8)
+    assert clearest([best, other, alike]) == [best, other]
+    assert clearest([]) == []

@@ -114,7 +114,6 @@ def test_segments_are_looked_for_around_the_compared_parts() -> None:
     numbers = {
         "similarity": 0.5,
         "frame_run": 0.5,
-        "num_pictures": 0,
         "num_frames": 200,
         "seconds": 200,
     }

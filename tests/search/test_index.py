@@ -11,15 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings as hypothesis_settings, strategies as st
+from hypothesis import settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hapvr.errors import DamagedError
 from hapvr.search import index as index_module
-from hapvr.search.hashes import RADIUS, HashIndex
+from hapvr.search.hashes import IndexedFrames
 from hapvr.search.index import FrameIndex
 from hapvr.seeding import numpy_rng
-from hapvr.video.frames import NO_HASH
 from tests.search.exact import DIMS, FRAMES, SMALL, ExactIndex, agree, descriptors, unit, vectors_of
 
 
@@ -326,49 +325,17 @@ def test_a_wrong_value_of_the_state_is_named(tmp_path: Path, name: str, value: o
         FrameIndex(tmp_path, SMALL)
 
 
-def hashes_of(seed: int, count: int) -> np.ndarray:
-    """Hashes with 32 bits set, as pictures have them."""
-    rng = numpy_rng(seed, "hashes")
-    ones = rng.permuted(np.tile(np.arange(64) % 2, (count, 1)), axis=1).astype(np.uint8)
-    return np.packbits(ones, axis=1).view(np.uint64).ravel()
-
-
-@given(st.integers(0, 1000), st.integers(1, 50))
-def test_every_frame_within_the_radius_is_found(seed: int, k: int) -> None:
-    """Queries differ from stored hashes in 0 to 14 bits; some frames have no hash on either
-    side."""
-    rng = numpy_rng(seed, "flips")
-    stored = hashes_of(seed, 300)
-    stored[200:] = stored[:100]
-    asked = stored[rng.integers(0, 300, 20)]
-    for place in range(20):
-        for bit in rng.permutation(64)[: int(rng.integers(0, 15))]:
-            asked[place] ^= np.uint64(1) << np.uint64(bit)
-    stored[::7], asked[3] = NO_HASH, NO_HASH
-    ids = [f"v{row}" for row in range(300)]
-    frames = pa.table({"video_id": ids, "second": np.zeros(300, np.float32), "hash": stored})
-    found = HashIndex(frames).search(asked, k)
-    away = np.bitwise_count(asked[:, None] ^ stored[None])
-    for query in range(20):
-        near: list[int] = (
-            np.sort(away[query][(away[query] <= RADIUS) & (stored != NO_HASH)])[:k].tolist()
-            if asked[query]
-            else []
-        )
-        rows = [row for row in found.to_pylist() if row["query_frame"] == query]
-        bits = [away[query][int(row["video_id"][1:])] for row in rows]
-        assert bits == near
-        np.testing.assert_allclose(
-            [row["similarity"] for row in rows], 1 - np.array(bits) / (RADIUS + 1), rtol=1e-6
-        )
-
-
-def test_an_index_without_frames_finds_nothing() -> None:
-    empty = pa.table(
-        {
-            "video_id": pa.array([], pa.string()),
-            "second": pa.array([], pa.float32()),
-            "hash": pa.array([], pa.uint64()),
-        }
+def test_frames_that_are_indexed_are_told_from_others() -> None:
+    """By their times and hashes; a video may be cut by the chunks of a table."""
+    hashes = np.array([11, 12, 13, 21], np.uint64)
+    names = pa.chunked_array([["a", "a"], ["a", "b"]])
+    seconds = pa.chunked_array([pa.array([0, 1, 2, 0], pa.float32())])
+    frames = IndexedFrames(
+        pa.table({"video_id": names, "second": seconds, "hash": pa.chunked_array([hashes])})
     )
-    assert len(HashIndex(empty).search(hashes_of(0, 3), 5)) == 0
+    assert frames.video_ids() == ["a", "b"]
+    assert frames.holds("a", [0, 1, 2], hashes[:3])
+    assert frames.holds("a", [1, 2], hashes[1:3])
+    assert frames.holds("b", [0], hashes[3:])
+    assert not frames.holds("a", [0, 1, 2], np.array([11, 12, 14], np.uint64))
+    assert not frames.holds("a", [0, 1.5, 2], hashes[:3])

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from hapvr.search.votes import Candidate, unite, vote
+from hapvr.search.votes import Candidate, vote, with_others
 from hapvr.seeding import numpy_rng
 
 DIMS = 32
@@ -129,24 +129,9 @@ def test_votes_do_not_depend_on_the_order_of_hits(seed: int, num_frames: int) ->
     assert all(one.votes >= other.votes for one, other in itertools.pairwise(first))
 
 
-def test_lists_are_united_in_turn() -> None:
-    """Each video once, with what votes and hashes say of it, and no more than asked for."""
+def test_videos_without_votes_come_last() -> None:
+    """Each video once, and no more than asked for."""
     voted = [Candidate(video_id=name, votes=1.0, windows=()) for name in "abc"]
-    hashed = [
-        Candidate(video_id=name, votes=0.0, windows=(), num_hashed=3, num_aligned=2)
-        for name in "ba"
-    ]
-    found = unite(hashed, voted, ["x", "a", "y"], max_candidates=5)
-    assert [one.video_id for one in found] == ["b", "a", "x", "c", "y"]
-    assert [(one.votes, one.num_hashed) for one in found] == [
-        (1, 3),
-        (1, 3),
-        (0, 0),
-        (1, 0),
-        (0, 0),
-    ]
-    assert [one.video_id for one in unite([], voted, ["x", "a", "y"], max_candidates=2)] == [
-        "a",
-        "x",
-    ]
-    assert [one.video_id for one in unite(hashed[:1], [], ["x"], max_candidates=9)] == ["b", "x"]
+    candidates = with_others(voted, ["x", "a", "y"], max_candidates=4)
+    assert [candidate.video_id for candidate in candidates] == ["a", "b", "c", "x"]
+    assert [candidate.votes for candidate in candidates] == [1, 1, 1, 0]

@@ -15,7 +15,6 @@ from hapvr.video.frames import (
     display_frame,
     display_size,
     encode_jpeg,
-    same_pictures,
 )
 from tests.conftest import write_clip
 
@@ -56,29 +55,6 @@ def test_display_size_has_the_short_side_and_a_bounded_long_one(
     )
     assert min(size) == short
     assert max(size) <= MAX_ASPECT * short
-
-
-@given(
-    st.lists(st.integers(0, 15), max_size=12),
-    st.lists(st.integers(0, 15), max_size=12),
-    st.integers(0, 2),
-)
-def test_same_pictures_counts_each_once_at_the_best_offset(
-    first: list[int], second: list[int], radius: int
-) -> None:
-    """As it is defined; 0 stands for no hash."""
-    counts = [0]
-    for offset in range(-len(first), len(second)):
-        pictures: list[int] = []
-        for row, one in enumerate(first):
-            other = second[row + offset] if 0 <= row + offset < len(second) else 0
-            if one and other and (one ^ other).bit_count() <= radius:
-                pictures += [other] * all(
-                    (other ^ known).bit_count() > radius for known in pictures
-                )
-        counts.append(len(pictures))
-    query, reference = (np.array(video, np.uint64) for video in (first, second))
-    assert same_pictures(query, reference, radius=radius) == max(counts)
 
 
 def test_display_frame_of_another_shape_is_cropped_not_stretched():

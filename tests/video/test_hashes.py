@@ -11,7 +11,6 @@ from hapvr.video.frames import (
     encode_jpeg,
     frame_hashes,
     picture_hash,
-    same_pictures,
 )
 from tests.scorer.bundles import scene
 
@@ -75,17 +74,3 @@ def test_flat_pictures_have_no_hash() -> None:
         flat = np.clip(level + rng.normal(0, 3, (96, 160)), 0, 255).astype(np.uint8)
         assert picture_hash(flat) == NO_HASH
     assert picture_hash(grey(1)) != NO_HASH
-
-
-def test_a_still_scene_is_one_picture_however_long_it_is() -> None:
-    """Only pictures that follow at one offset count, and those without a hash never do."""
-    own = numpy_rng(0, "pictures").integers(1, 2**63, 8).astype(np.uint64)
-    moving, still = own[:5], np.repeat(own[5], 5)
-    assert same_pictures(moving, moving, radius=10) == 5
-    assert same_pictures(np.roll(moving, 2), moving, radius=10) == 3
-    assert same_pictures(still, still, radius=10) == 1
-    assert (
-        same_pictures(moving, own[6:], radius=10)
-        == same_pictures(still * 0, still * 0, radius=10)
-        == 0
-    )

@@ -77,5 +77,5 @@ function speed(part) {
 
 export function span(part) {
   return `${clock(part.query_start_s)}–${clock(part.query_end_s)} = ` +
-    `${clock(part.reference_start_s)}–${clock(part.reference_end_s)}${speed(part)}`;
+    `${clock(part.reference_start_s)}–${clock(part.reference_end_s)}${speed(part)}${part.certain ? "" : ", fixed camera: the exact second is not certain"}`;
 }
