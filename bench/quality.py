@@ -88,7 +88,7 @@ def open_searcher(out: Path) -> Searcher:
 def ask(searcher: Searcher, uploads: Sequence[Upload]) -> Iterator[dict[str, dict[str, float]]]:
     """By system the scores of videos that it found for each upload, higher is closer."""
     with searcher.scorer.open_videos(
-        [str(upload.path) for upload in uploads], inner=True
+        [str(upload.path) for upload in uploads], crops=True
     ) as videos:
         for upload in uploads:
             views = searcher.scorer.views(videos.get(str(upload.path)))

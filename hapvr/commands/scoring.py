@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from hapvr.benchmark.definition import BenchmarkDefinition
     from hapvr.scorer.calibration import Calibration
-    from hapvr.scorer.scorer import PairScore
+    from hapvr.scorer.scorer import PairScore, VideoScorer
 
+CHAMPION = "models:/hapvr@champion"
 MIN_PRIOR = 1e-12
 TrackingOption = Annotated[
     str,
@@ -60,8 +61,12 @@ def score(
     ],
     references: Annotated[list[str], Argument(help="One or more of the same kinds.")],
     model: Annotated[
-        str, Option(help="A models:/ name, or a bundle folder.")
-    ] = "models:/hapvr@champion",
+        str | None,
+        Option(
+            help="A models:/ name, or a bundle folder. Default: the champion of your registry; "
+            "without one, the packaged network for copies."
+        ),
+    ] = None,
     tracking_uri: TrackingOption = "",
     segments: Annotated[
         bool, Option("--segments", help="Also say which parts match, with their times.")
@@ -87,15 +92,11 @@ def score(
     Every query is compared with every reference. A video that cannot be read is a row with an
     error.
     """
-    queries, others = expand([query]), expand(references)
-    folder = model_folder(model, tracking_uri)
-    from hapvr.registry.client import pinned_uri
+    queries = expand([query])
+    others = expand(references)
     from hapvr.scorer.access import ANY_HOST, Access
-    from hapvr.scorer.bundle import is_untrained, load_bundle, try_bundle
 
-    if not model.startswith("models:/"):
-        try_bundle(folder)
-    scorer, untrained = load_bundle(folder, device="auto"), is_untrained(folder)
+    scorer, model, untrained = open_scorer(model, tracking_uri)
     with progress_bar("pairs") as progress:
         # a person who types an address may fetch it
         rows = scorer.score_pairs(
@@ -104,8 +105,6 @@ def score(
             access=Access(hosts=frozenset({ANY_HOST})),
             progress=progress,
         )
-    if model.startswith("models:/"):
-        model = pinned_uri(model, registry_address(tracking_uri))
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
     share, thresholds = prior, list[Any]()
@@ -135,6 +134,33 @@ def score(
     lines += [f"warning  {said}" for said in dict.fromkeys(row.warning for row in rows) if said]
     lines += [line for pair in pairs for line in _lines(pair)]
     show(result, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
+
+
+def open_scorer(model: str | None, tracking_uri: str) -> tuple[VideoScorer, str, bool]:
+    """A scorer, what answers call its model, and whether nothing in it was trained. model: None for
+    the champion of the registry, or the packaged network where there is no registry."""
+    from hapvr.scorer.bundle import is_untrained, load_bundle, try_bundle
+
+    if model is None and not has_registry(tracking_uri):
+        from hapvr.scorer.copies import NAME, open_copy_scorer
+
+        return open_copy_scorer(), NAME, True
+    model = model or CHAMPION
+    folder = model_folder(model, tracking_uri)
+    if model.startswith("models:/"):
+        from hapvr.registry.client import pinned_uri
+
+        model = pinned_uri(model, registry_address(tracking_uri))
+    else:
+        try_bundle(folder)
+    return load_bundle(folder, device="auto"), model, is_untrained(folder)
+
+
+def has_registry(tracking_uri: str) -> bool:
+    """Whether somebody named a registry, or there is one in the default collection."""
+    if tracking_uri or os.environ.get("HAPVR_CONFIG"):
+        return True
+    return (default_collection() / "mlflow" / "mlflow.db").exists()
 
 
 def expand(names: list[str]) -> list[str]:

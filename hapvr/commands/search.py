@@ -373,7 +373,7 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
 
 def _lines(answer: SearchAnswer, every: bool) -> list[str]:
     """What a person reads of one query. every: also the videos that do not match."""
-    from hapvr.scorer.inner_pictures import IN_A_PART
+    from hapvr.scorer.query_views import IN_A_PART
     from hapvr.scorer.segments import UNCERTAIN, clock
     from hapvr.search.match import chance, times
 

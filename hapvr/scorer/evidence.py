@@ -15,7 +15,6 @@ from hapvr.settings import Rate
 
 TYPICAL = {
     "frame_run": 10.9,
-    "votes": 3.4,
     "whole_picture": 1.5,
 }
 """Weights to which a fit is drawn: those of 561 uploads of 44 videos that `bench.quality` made
@@ -26,7 +25,7 @@ FEATURES = tuple(TYPICAL)
 PENALTY = 100.0
 """How strongly, see `fit_logistic`."""
 
-RELATIVE = ("frame_run", "votes")
+RELATIVE = ("frame_run",)
 """What counts by how much it exceeds that of the query's `FEW`th best candidate, since some queries
 look like everything."""
 _PLACES = [FEATURES.index(name) for name in RELATIVE]

@@ -193,23 +193,23 @@ class VideoScorer:
         limits: ServingConfig | None = None,
         access: Access | None = None,
         deadline: Deadline = NEVER,
-        inner: bool = False,
+        crops: bool = False,
     ) -> RequestVideos:
         """Features of files and URLs, read a group ahead; a context. Defaults are those of
-        `score_pairs`. inner: also of inner pictures."""
+        `score_pairs`. crops: also of the crops of a query."""
         return RequestVideos(
             reader=self._reader,
             names=list(dict.fromkeys(names)),
             limits=limits or self.limits,
             access=access or Access(),
             deadline=deadline,
-            inner=inner,
+            crops=crops,
         )
 
     def sampled(self, jpegs: Sequence[bytes]) -> SampledFeatures:
-        """Features of frames as the sampling gives them, T >= 1, and of their inner pictures."""
+        """Features of frames as the sampling gives them, T >= 1, and of their crops."""
         clock = FrameTimes(tuple(place / self.sampling.fps for place in range(len(jpegs))))
-        return self._reader.features(jpegs, clock, NEVER, inner=True)
+        return self._reader.features(jpegs, clock, NEVER, crops=True)
 
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
         """The embedding of a video's features [T, R, D], in any floating dtype."""
@@ -217,9 +217,9 @@ class VideoScorer:
             return EmbeddedVideo(self.networks.embed(video.regions), video.clock, video.hashes)
 
     def views(self, video: SampledFeatures, deadline: Deadline = NEVER) -> list[EmbeddedVideo]:
-        """The embeddings of the whole picture, which comes first, and of each inner picture, all of
+        """The embeddings of the whole picture, which comes first, and of each crop, all of
         the same frames."""
-        return [self.embed(picture, deadline) for picture in (video, *video.inner)]
+        return [self.embed(picture, deadline) for picture in (video, *video.crops)]
 
     def similarity(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER

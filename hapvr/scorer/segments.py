@@ -181,12 +181,17 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
 
 def settled(alignments: Sequence[Alignment], similarity: ArrayLike) -> list[Alignment]:
     """Alignments as they are shown: at the speed of the original unless another one fits better,
-    and marked where their place is not certain.
+    marked where their place is not certain, and each pair of frames in one of them alone.
 
     A fixed camera shows the same for seconds, so a path through its frames may run at any speed,
     and would fit elsewhere as well. similarity: [T, T'], that they were found in."""
     matrix = np.asarray(similarity, np.float64)
-    return [_straightened(alignment, matrix) for alignment in alignments]
+    parts: list[Alignment] = []
+    for alignment in alignments:
+        part = _straightened(alignment, matrix)
+        if not any(_overlap(part, other) for other in parts):
+            parts.append(part)
+    return parts
 
 
 def clearest(parts: Sequence[Part]) -> list[Part]:
@@ -200,6 +205,14 @@ def clearest(parts: Sequence[Part]) -> list[Part]:
         return [first]
     least = min(CLEAR_SHARE * first.score, first.score)
     return [part for part in parts if part.certain and part.score >= least]
+
+
+def _overlap(part: Alignment, other: Alignment) -> bool:
+    """Whether two alignments have frames of both videos in common."""
+    return all(
+        max(first[0], second[0]) <= min(first[1], second[1])
+        for first, second in ((part.query, other.query), (part.reference, other.reference))
+    )
 
 
 def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignment:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hapvr.errors import FULL_HINT, VideoError, is_installed
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.scorer.access import Access, ComputeLock, Deadline
-from hapvr.scorer.inner_pictures import inner_pictures
+from hapvr.scorer.query_views import WHOLE, crops_of
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
 from hapvr.video.decode import FileState, check_file
@@ -55,24 +55,24 @@ seconds of processor time."""
 class SampledFeatures:
     """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with
     their frame extras where the network reads them; clock: their times; hashes: [T], see
-    `frame_hashes`; inner: the same frames of each inner picture, see `hapvr.scorer.inner_pictures`.
+    `frame_hashes`; crops: the same frames of each crop of a query, see `hapvr.scorer.query_views`.
     """
 
     regions: NDArray[np.floating]
     clock: FrameTimes
     hashes: Hashes
-    inner: tuple[SampledFeatures, ...] = ()
+    crops: tuple[SampledFeatures, ...] = ()
 
     @property
     def num_bytes(self) -> int:
         """Of all features."""
-        return self.regions.nbytes + sum(picture.num_bytes for picture in self.inner)
+        return self.regions.nbytes + sum(picture.num_bytes for picture in self.crops)
 
     def take(self, rows: Sequence[int]) -> SampledFeatures:
         """Some of the frames, with their own times."""
         clock = replace(self.clock, times_s=tuple(self.clock.times_s[row] for row in rows))
-        inner = tuple(picture.take(rows) for picture in self.inner)
-        return SampledFeatures(self.regions[rows], clock, self.hashes[rows], inner)
+        crops = tuple(picture.take(rows) for picture in self.crops)
+        return SampledFeatures(self.regions[rows], clock, self.hashes[rows], crops)
 
 
 class Recent(Generic[Key, Value]):
@@ -104,7 +104,7 @@ class Recent(Generic[Key, Value]):
 
 Outcome = SampledFeatures | VideoError
 WantedFile = tuple[FileState, bool]
-"""A file as it is now, and whether its inner pictures are asked for."""
+"""A file as it is now, and whether its crops are asked for."""
 
 
 class VideoReader:
@@ -139,10 +139,10 @@ class VideoReader:
         *,
         limits: ServingConfig,
         deadline: Deadline,
-        inner: bool = False,
+        crops: bool = False,
     ) -> dict[Path, Outcome]:
         """Features of each file, or why there are none. Holds the features of all of them at once.
-        inner: also of inner pictures."""
+        crops: also of the crops of a query."""
         outcomes: dict[Path, Outcome] = {}
         states: dict[Path, WantedFile] = {}
         for path in dict.fromkeys(paths):
@@ -154,7 +154,7 @@ class VideoReader:
                         f"serving.max_bytes is {limits.max_bytes}"
                     )
                     raise VideoError("too_large", text)
-                states[path] = state, inner
+                states[path] = state, crops
             except VideoError as error:
                 outcomes[path] = error
         outcomes |= self._known(states)
@@ -205,7 +205,7 @@ class VideoReader:
                 duration_s = None if video.probe is None else video.probe.duration_s
                 clock = FrameTimes(video.timestamps_s, duration_s, video.message)
                 try:
-                    found = self.features(video.jpegs, clock, deadline, inner=missing[path][1])
+                    found = self.features(video.jpegs, clock, deadline, crops=missing[path][1])
                 except VideoError as error:
                     outcomes[path] = error
                 else:
@@ -213,23 +213,24 @@ class VideoReader:
         return outcomes
 
     def features(
-        self, jpegs: Sequence[bytes], clock: FrameTimes, deadline: Deadline, *, inner: bool
+        self, jpegs: Sequence[bytes], clock: FrameTimes, deadline: Deadline, *, crops: bool
     ) -> SampledFeatures:
-        """Features of sampled frames, T >= 1. inner: also of inner pictures. Raises VideoError
-        `timeout`."""
-        boxes = [(slice(None), slice(None)), *(inner_pictures(jpegs) if inner else ())]
-        parts: list[list[NDArray[np.float32]]] = [[] for _ in boxes]
+        """Features of sampled frames, T >= 1. crops: also of the crops of a query. Raises
+        VideoError `timeout`."""
+        parts: list[list[NDArray[np.float32]]] = []
         for start in range(0, len(jpegs), BATCH_FRAMES):
             frames = decode_jpegs(jpegs[start : start + BATCH_FRAMES])
+            boxes = [WHOLE]
+            if crops:
+                boxes += crops_of(*frames.shape[-2:])
+            parts = parts or [[] for _ in boxes]
             for part, (rows, columns) in zip(parts, boxes, strict=True):
-                crops = square(frames[..., rows, columns], self._crop_px, self._picture)
+                shown = square(frames[..., rows, columns], self._crop_px, self._picture)
                 with self._computing.hold(deadline):
-                    part.append(self._embed(crops))
-        whole, *others = (
-            SampledFeatures(np.concatenate(part), clock, frame_hashes(jpegs, box))
-            for part, box in zip(parts, boxes, strict=True)
-        )
-        return replace(whole, inner=tuple(others))
+                    part.append(self._embed(shown))
+        hashes = frame_hashes(jpegs)
+        whole, *others = (SampledFeatures(np.concatenate(part), clock, hashes) for part in parts)
+        return replace(whole, crops=tuple(others))
 
     def _known(self, states: dict[Path, WantedFile]) -> dict[Path, SampledFeatures]:
         found = {path: self._recent.get(state) for path, state in states.items()}
@@ -239,14 +240,14 @@ class VideoReader:
 @dataclass(kw_only=True, eq=False)
 class RequestVideos(contextlib.ExitStack):
     """Reads videos by name, a group ahead, in the order of `names`, which are different. A context:
-    it owns downloads. inner: also of inner pictures."""
+    it owns downloads. crops: also of the crops of a query."""
 
     reader: VideoReader
     names: Sequence[str]
     limits: ServingConfig
     access: Access
     deadline: Deadline
-    inner: bool
+    crops: bool
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -271,7 +272,7 @@ class RequestVideos(contextlib.ExitStack):
                 except VideoError as error:
                     self._held[one] = error
             outcomes = self.reader.read(
-                [*paths.values()], limits=self.limits, deadline=self.deadline, inner=self.inner
+                [*paths.values()], limits=self.limits, deadline=self.deadline, crops=self.crops
             )
             for one, path in paths.items():
                 self._held[one] = outcomes[path]

@@ -1,6 +1,5 @@
 """One search: a shortlist by frames, fine scores of its candidates by the champion's network, and
-segments of those that are shown. Each inner picture of a query is searched for like the whole
-picture.
+segments of those that are shown. Each crop of a query is searched for like the whole picture.
 
 Fine scores compare the parts of query and candidate that may show the same.
 """
@@ -274,13 +273,9 @@ class SearchEngine:
 
 
 def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
-    """[N, F] in the order of FEATURES, none of which falls where two videos share more. Votes at
-    the best offset are log(1 + x), since twenty seconds are a small share of an hour.
-    whole_picture: 1, or 0 where an inner picture of the query was compared."""
-    rows = [
-        (candidate.frame_run, math.log1p(candidate.candidate.votes), candidate.view == 0)
-        for candidate in candidates
-    ]
+    """[N, F] in the order of FEATURES, none of which falls where two videos share more.
+    whole_picture: 1, or 0 where a crop of the query was compared."""
+    rows = [(candidate.frame_run, candidate.view == 0) for candidate in candidates]
     return np.array(rows, np.float64).reshape(len(rows), len(FEATURES))
 
 

@@ -136,7 +136,7 @@ class Match:
     segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by,
     marked_since: who and when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query
     and video have the same bytes. inner_picture: whether a part of the query's picture matches
-    rather than the whole, see `hapvr.scorer.inner_pictures`. offline: whether the video's file is
+    rather than the whole, see `hapvr.scorer.query_views`. offline: whether the video's file is
     not where it was, as while its drive is away.
     """
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.evidence import FEATURES
-from hapvr.scorer.inner_pictures import IN_A_PART
+from hapvr.scorer.query_views import IN_A_PART
 from hapvr.scorer.scorer import NEVER
 from hapvr.search.engine import evidence_of
 from hapvr.search.match import Query, chance, times

@@ -45,7 +45,7 @@ MAX_VIDEOS, MAX_FRAMES = 1000, 200_000
 """Videos that are searched, and their frames: memory holds the descriptors."""
 EDITED_VIDEOS = 20
 INNER_EDIT = "picture_in_picture"
-"""What every edited video is also shown in, so that matches by an inner picture are known well
+"""What every edited video is also shown in, so that matches by a crop are known well
 enough."""
 EDITED_FRAMES = 16
 """Frames of a video that an edit shows: what people post is mostly a part."""

@@ -203,7 +203,7 @@ class Searcher(SearchEngine):
         is `query` itself. limits: default is the model's. Raises VideoError."""
         place = str(query)
         with self.scorer.open_videos(
-            [place], access=access, limits=limits, deadline=deadline, inner=True
+            [place], access=access, limits=limits, deadline=deadline, crops=True
         ) as videos:
             features = videos.get(place)
         try:

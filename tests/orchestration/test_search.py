@@ -36,7 +36,7 @@ ZEROS, TENS = (
     dict.fromkeys(("num_matches", "num_others", "num_groups"), 10),
 )
 SURE = EvidenceModel(
-    weights=ZEROS, intercept=9.0, usual=(0,) * 3, most=(0,) * 3, prior=0.5, brier=0.0, **TENS
+    weights=ZEROS, intercept=9.0, usual=(0,), most=(0,), prior=0.5, brier=0.0, **TENS
 )
 
 

@@ -179,3 +179,13 @@ def test_parts_far_below_the_best_are_no_parts() -> None:
     other = Alignment((10, 14), (40, 44), 0.8)
     assert clearest([best, other, alike]) == [best, other]
     assert clearest([]) == []
+
+
+def test_no_part_is_shown_twice() -> None:
+    """Two paths through one stretch are one part at the speed of the original."""
+    matrix = background(8, 20)
+    for row in range(8):
+        matrix[row, 6 + row] = 0.9
+    paths = [Alignment((0, 7), (6, 15), 0.88), Alignment((0, 6), (5, 12), 0.87)]
+    (part,) = settled(paths, matrix)
+    assert part.reference == (6, 13)

@@ -140,7 +140,7 @@ def test_a_hash_finds_what_the_network_does_not(searcher: Searcher, tmp_path: Pa
     found = {}
     for hashes in (query.features.hashes, np.zeros(16, np.uint64)):
         blind = replace(
-            query, features=replace(query.features, regions=regions, hashes=hashes, inner=())
+            query, features=replace(query.features, regions=regions, hashes=hashes, crops=())
         )
         answer = searcher.answer(blind, SearchOptions())
         found[bool(hashes.any())] = next(
