@@ -43,7 +43,7 @@ def add(
 ) -> None:
     """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files
     have come or gone."""
-    from hapvr.collection import add_folders, update_collection
+    from hapvr.collection import add_folders, network_notice, update_collection
 
     project = add_folders(data, folders or [])
     videos, copies = update_collection(project, progress_bar)
@@ -68,6 +68,9 @@ def add(
             f", with {counted(len(copies) - groups, 'video')} more than needed: `hapvr "
             f"duplicates{named}`"
         )
+    notice = network_notice(project)
+    if notice:
+        lines.append(f"notice: {notice}")
     lines += [text, f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page"]
     show(result, text="\n".join(lines))
 
