@@ -61,7 +61,6 @@ RECORDED: dict[str, dict[str, int]] = {
         "parameters": 1,
     },
     "hapvr/search": {"branches": 6, "lines": 3, "names": 36, "nesting": 2, "packed": 78},
-    "hapvr/serving": {"branches": 2, "lines": 1, "names": 22, "packed": 35},
     "hapvr/settings.py": {"names": 2, "packed": 2},
     "hapvr/steps": {
         "branches": 20,
