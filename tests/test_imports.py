@@ -149,6 +149,8 @@ def test_no_modules_import_each_other() -> None:
 
 VERBS = "`hapvr --help`, and each verb, load what they need alone"
 LATE_IMPORTS = {
+    "hapvr.commands.answers": VERBS,
+    "hapvr.commands.evaluation": VERBS,
     "hapvr.commands.index": VERBS,
     "hapvr.commands.models": VERBS,
     "hapvr.commands.pdq": VERBS,
