@@ -20,8 +20,8 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
     run = trained_run(made.project, training_key(made.context.run))
     digest = _digest(run.folder / "benchmarks", scored)
 
-    metrics = {}  # a number per entry: Dagster draws these over time
-    figures = {}
+    metrics: dict[str, float] = {}  # a number per entry: Dagster draws these over time
+    figures: dict[str, dg.MarkdownMetadataValue] = {}
     tables = []
     for name, (results, plots) in scored.items():
         trained = results[TRAINED]

@@ -113,7 +113,7 @@ def _match_of(
     if not seconds:
         return None
 
-    near = np.flatnonzero(of_listed <= MAX_DISTANCE)
+    near = np.flatnonzero(of_listed <= MAX_DISTANCE).tolist()
     rows = sorted((int(of_listed[row]), *places[row]) for row in near)
     return {
         "video_id": video_id,

@@ -231,7 +231,7 @@ def _provenance(
     tasks: Sequence[CopyTask],
 ) -> Provenance:
     """What a benchmark is made of: the role and content of each clip."""
-    files = {}
+    files: dict[str, str] = {}
     for role, groups in (("query", queries), ("distractor", distractors)):
         for group in groups:
             files |= {f"{role}:{clip.file}": clip.sha256 for clip in group}
