@@ -44,8 +44,8 @@ def result(
     about.
     """
     shown = {
-        key: dg.MetadataValue.json(one) if isinstance(one, list | dict) else one
-        for key, one in values.items()
+        key: dg.MetadataValue.json(value) if isinstance(value, list | dict) else value
+        for key, value in values.items()
     }
     return dg.AssetCheckResult(
         check_name=name,

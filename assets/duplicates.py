@@ -11,12 +11,12 @@ CALIBRATED = "calibrated"
 COMPLETE = "all_shards_compared"
 CALIBRATE = (
     "Only files of the same bytes are pairs until then. Register a model with a validation "
-    "benchmark of five queries or more, "
-    "bring the index up to date, and materialise the asset again."
+    "benchmark of five queries or more, bring the index up to date, and materialise the asset "
+    "again."
 )
 COMPARE = (
-    "Groups lack pairs of these shards. Materialise duplicate_pairs for them, then "
-    "this asset again."
+    "Groups lack pairs of these shards. Materialise duplicate_pairs for them, then this asset "
+    "again."
 )
 
 
@@ -48,9 +48,8 @@ def duplicate_pairs(
     done = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     place = rows_place(PAIRS_STAGE, context.partition_key)
     stored = metadata.stored(opened.root, place)
-    table = pl.DataFrame(read_rows(opened.root, place, PAIR_SCHEMA)).sort(
-        "probability", descending=True
-    )
+    pairs = pl.DataFrame(read_rows(opened.root, place, PAIR_SCHEMA))
+    table = pairs.sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(table),
@@ -71,21 +70,20 @@ def _show_groups(made: Made) -> dg.MaterializeResult:
     from hapvr.search.duplicates import GROUPS_PLACE, group_rows
     from hapvr.steps.duplicates import outdated_pairs
 
-    members, opened = made.result, made.project
+    members = made.result
+    opened = made.project
     awaited = sorted(outdated_pairs(opened))
-    groups, named = (
-        {member.group for member in members},
-        {member.group for member in members if member.keep},
-    )
-    others = [member for member in members if member.group in named and not member.keep]
+    groups = {member.group for member in members}
+    sure_groups = {member.group for member in members if member.keep}
+    not_needed = [member for member in members if member.group in sure_groups and not member.keep]
     stored = metadata.stored(opened.root, GROUPS_PLACE)
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(members),
             "groups": len(groups),
-            "unsure_groups": len(groups - named),
-            "videos_more_than_needed": len(others),
-            "bytes_more_than_needed": sum(member.metadata.num_bytes for member in others),
+            "unsure_groups": len(groups - sure_groups),
+            "videos_more_than_needed": len(not_needed),
+            "bytes_more_than_needed": sum(member.metadata.num_bytes for member in not_needed),
             "min_probability": opened.config.search.min_duplicate_probability,
             "members": metadata.table(pl.DataFrame(group_rows(members)).drop("path", "sha256")),
             **stored,

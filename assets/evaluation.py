@@ -1,6 +1,8 @@
 """Evaluation: similarities, metrics and plots of every benchmark."""
 
 import hashlib
+from collections.abc import Iterable
+from pathlib import Path
 
 import dagster as dg
 
@@ -11,37 +13,27 @@ from assets.training import training_key
 
 def _show_scores(made: Made) -> dg.MaterializeResult:
     from hapvr.benchmark.report import metrics_markdown
-    from hapvr.files import file_sha256
     from hapvr.steps.evaluation import TRAINED
     from hapvr.steps.training import trained_run
 
-    scored, run = made.result, trained_run(made.project, training_key(made.context.run))
-    files = {name: file_sha256(run.folder / "benchmarks" / name / "scores.json") for name in scored}
-    digest = hashlib.sha256(
-        "".join(f"{name} {file}\n" for name, file in sorted(files.items())).encode()
-    ).hexdigest()
-    # One number per entry: Dagster draws these over time.
-    metrics = {
-        f"{name}: {task.metric} {task.task}": task.value
-        for name, (results, _) in scored.items()
-        for task in results[TRAINED].tasks
-    }
-    shown = {
-        f"{name}: {title}": metadata.figure(figure)
-        for name, (_, figures) in scored.items()
-        for title, figure in figures.items()
-    }
+    scored = made.result
+    run = trained_run(made.project, training_key(made.context.run))
+    digest = _digest(run.folder / "benchmarks", scored)
+
+    metrics: dict[str, float] = {}  # a number per entry: Dagster draws these over time
+    figures: dict[str, dg.MarkdownMetadataValue] = {}
     tables = []
-    for name, (
-        results,
-        _,
-    ) in scored.items():  # how much could be scored, and every metric of both models in percent
-        counts = results[TRAINED].availability
-        tables += [
+    for name, (results, plots) in scored.items():
+        trained = results[TRAINED]
+        metrics |= {f"{name}: {task.metric} {task.task}": task.value for task in trained.tasks}
+        figures |= {f"{name}: {title}": metadata.figure(plot) for title, plot in plots.items()}
+        counts = trained.availability
+        tables.append(
             f"**{name}**: {counts['num_queries_scored']} of {counts['num_queries']} queries and "
-            f"{counts['num_references_scored']} of {counts['num_references']} references scored",
-            metrics_markdown({row: result.metrics for row, result in results.items()}),
-        ]
+            f"{counts['num_references_scored']} of {counts['num_references']} references scored"
+        )
+        tables.append(metrics_markdown({row: result.metrics for row, result in results.items()}))
+
     return dg.MaterializeResult(
         metadata={
             "metrics": dg.MetadataValue.md("\n\n".join(tables)),
@@ -49,10 +41,18 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
             "mlflow_run": made.resource.run_link(made.project, run.mlflow_run_id),
             "path": dg.MetadataValue.path(str(run.folder / "benchmarks")),
             "digest": digest,
-            **shown,
+            **figures,
         },
         data_version=dg.DataVersion(digest),
     )
+
+
+def _digest(folder: Path, names: Iterable[str]) -> str:
+    """Of the stored scores of some benchmarks."""
+    from hapvr.files import file_sha256
+
+    lines = [f"{name} {file_sha256(folder / name / 'scores.json')}\n" for name in sorted(names)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 benchmark_scores = step_asset(

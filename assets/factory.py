@@ -50,20 +50,18 @@ def progress_lines(write: Callable[[str], object], what: str) -> Callable[[int, 
 def dependencies(name: str) -> list[dg.AssetDep]:
     """The inputs of a step. One without shards reads all shards of its inputs."""
     step = CHAIN[name]
-    return [
-        dg.AssetDep(
-            source,
-            partition_mapping=dg.AllPartitionMapping()
-            if CHAIN[source].per_shard > step.per_shard
-            else None,
-        )
-        for source in step.inputs
-    ]
+    deps = []
+    for source in step.inputs:
+        reads_all_shards = CHAIN[source].per_shard and not step.per_shard
+        mapping = dg.AllPartitionMapping() if reads_all_shards else None
+        deps.append(dg.AssetDep(source, partition_mapping=mapping))
+    return deps
 
 
 def described(name: str) -> str:
     """What a step does, as a sentence."""
-    return f"{CHAIN[name].does[0].upper()}{CHAIN[name].does[1:]}."
+    does = CHAIN[name].does
+    return f"{does[0].upper()}{does[1:]}."
 
 
 def chain_asset(
@@ -104,7 +102,8 @@ def step_asset(
 
     @chain_asset(name, **options)
     def make(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-        opened, key = project.open(), context.partition_key if step.per_shard else ""
+        opened = project.open()
+        key = context.partition_key if step.per_shard else ""
         progress = progress_lines(context.log.info, f"{name} {key}".rstrip())
         if step.shards == "collection" and key not in shards_of(opened, step):
             return empty_record(NOT_IN_COLLECTION, options.get("checks", ()))

@@ -9,7 +9,8 @@ from assets import checks, metadata
 from assets.factory import Made, dependencies, described, progress_lines, step_asset
 from assets.project import DATA_TEAM, GPU_POOL, SHARDS, ProjectResource
 
-VIEWS, LABELS = "training_views", "pseudo_labels"
+VIEWS = "training_views"
+LABELS = "pseudo_labels"
 NOT_TRAINING = "This shard is not of the training split, so there is nothing to make."
 
 
@@ -77,18 +78,21 @@ def training_data(
     from hapvr.steps.quality import check_stored
     from hapvr.steps.views import make_views_and_labels
 
-    opened, shard = project.open(), context.partition_key
+    opened = project.open()
+    shard = context.partition_key
     selected = {key.to_user_string() for key in context.selected_asset_keys}
     wanted = [name for name in (VIEWS, LABELS) if name in selected]
     if not is_training_shard(opened.root, shard):
         context.log.info(NOT_TRAINING)
-        yield from (checks.empty_record(NOT_TRAINING, checks.STORED, asset=name) for name in wanted)
+        for name in wanted:
+            yield checks.empty_record(NOT_TRAINING, checks.STORED, asset=name)
         return
-    made = make_views_and_labels(
+
+    results = make_views_and_labels(
         opened,
         shard,
         outputs=wanted,
         progress=progress_lines(context.log.info, "making views and labels"),
     )
-    for name, result in made.items():
+    for name, result in results.items():
         yield metadata.shard(result, [check_stored(result.shard)], asset=name)

@@ -27,9 +27,8 @@ def columns(root: "DataRoot", name: str) -> dict[str, dg.TableSchemaMetadataValu
     import pyarrow.parquet as pq
 
     with root.open(name) as file:
-        schema = dg.TableSchema(
-            [dg.TableColumn(field.name, str(field.type)) for field in pq.read_schema(file)]
-        )
+        fields = list(pq.read_schema(file))
+    schema = dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in fields])
     return {"dagster/column_schema": dg.MetadataValue.table_schema(schema)}
 
 
@@ -65,11 +64,13 @@ def image(value: "Image", *, rows: Sequence[str] = ()) -> dg.MarkdownMetadataVal
     it."""
     buffer = io.BytesIO()
     value.save(buffer, format="JPEG", quality=80)
-    picture = _picture(buffer.getvalue(), "jpeg").value
-    names = [
-        f"{number}. `{name.replace('`', chr(39))}`" for number, name in enumerate(rows, start=1)
-    ]
-    return dg.MetadataValue.md("\n".join([picture or "", "", *names]) if names else picture)
+    lines = [_picture(buffer.getvalue(), "jpeg").value or ""]
+    if rows:
+        lines.append("")
+    for number, name in enumerate(rows, start=1):
+        quoted = name.replace("`", "'")
+        lines.append(f"{number}. `{quoted}`")
+    return dg.MetadataValue.md("\n".join(lines))
 
 
 def shard(
@@ -88,8 +89,6 @@ def shard(
     import polars as pl
 
     shard = result.shard
-    failed = shard.index().filter(pl.col("status") != "ok").select("video_id", "reason", "message")
-    data_digest = shard.read().data_sha256  # `videos` has an index alone
     entries: dict[str, Any] = {
         "dagster/row_count": result.num_rows,
         "videos_ok": result.num_ok,
@@ -97,32 +96,41 @@ def shard(
         "path": dg.MetadataValue.path(f"{shard.root.url}/{shard.stage}/{shard.key}"),
         "digest": shard.digest(),
         "was_finished": not result.done,
-        **(
-            {"data_digest": data_digest} if data_digest else {}
-        ),  # the lineage of a model names the rows by it
-        **columns(shard.root, shard.data_name if data_digest else shard.index_name),
-        **({"failures": table(failed)} if len(failed) else {}),
     }
+    data_digest = shard.read().data_sha256
+    if data_digest:
+        entries["data_digest"] = data_digest  # the lineage of a model names the rows by it
+        entries |= columns(shard.root, shard.data_name)
+    else:  # `videos` has an index alone
+        entries |= columns(shard.root, shard.index_name)
+    failed = shard.index().filter(pl.col("status") != "ok").select("video_id", "reason", "message")
+    if len(failed):
+        entries["failures"] = table(failed)
     return dg.MaterializeResult(
         asset_key=asset,
         metadata=entries | (more or {}),
         data_version=dg.DataVersion(shard.digest()),
-        check_results=[
-            checks.result(
-                one.name, one.passed, one.hint, severity=one.severity, asset=asset, **one.values
-            )
-            for one in findings
-        ],
+        check_results=[_check_result(finding, asset) for finding in findings],
+    )
+
+
+def _check_result(finding: "Finding", asset: str | None) -> dg.AssetCheckResult:
+    return checks.result(
+        finding.name,
+        finding.passed,
+        finding.hint,
+        severity=finding.severity,
+        asset=asset,
+        **finding.values,
     )
 
 
 def _picture(data: bytes, kind: str) -> dg.MarkdownMetadataValue:
-    return dg.MetadataValue.md(
-        f"![picture](data:image/{kind};base64,{base64.b64encode(data).decode()})"
-    )
+    encoded = base64.b64encode(data).decode()
+    return dg.MetadataValue.md(f"![picture](data:image/{kind};base64,{encoded})")
 
 
 def _cell(value: Any) -> str | int | float | bool | None:
-    return (
-        value if value is None or isinstance(value, bool | int | float) else str(value)[:MAX_TEXT]
-    )
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)[:MAX_TEXT]

@@ -44,9 +44,8 @@ class ProjectResource(dg.ConfigurableResource):
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Note on the run which process executes it, see `process_tag`."""
         if context.run is not None and context.instance is not None:
-            context.instance.add_run_tags(
-                context.run.run_id, {PROCESS_TAG: process_tag(psutil.Process())}
-            )
+            tags = {PROCESS_TAG: process_tag(psutil.Process())}
+            context.instance.add_run_tags(context.run.run_id, tags)
 
     def open(self) -> "Project":
         """Raises ConfigError naming key and allowed values."""
@@ -71,7 +70,8 @@ class ProjectResource(dg.ConfigurableResource):
         configured."""
         from hapvr.steps.training import tracker_of
 
-        return self._link(project, f"experiments/{tracker_of(project).experiment_id}/runs/{run_id}")
+        experiment = tracker_of(project).experiment_id
+        return self._link(project, f"experiments/{experiment}/runs/{run_id}")
 
     def version_link(self, project: "Project", name: str, version: int) -> dg.MetadataValue:
         """Link to a version's page in MLflow's registry."""
@@ -80,7 +80,7 @@ class ProjectResource(dg.ConfigurableResource):
     def _link(self, project: "Project", page: str) -> dg.MetadataValue:
         from hapvr.registry.client import without_login
 
-        # without the mode MLflow's pages show conversations first, and hide runs and models
         uri = without_login(project.config.tracking.uri or "")
         base = uri if uri.startswith("http") else self.mlflow_page
+        # Without the mode MLflow's pages show conversations first, and hide runs and models.
         return dg.MetadataValue.url(f"{base.rstrip('/')}/#/{page}?workflowType=machine_learning")

@@ -1,6 +1,6 @@
 """Registry: the trained model as a version, challenger first, champion if the gate passes."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -15,8 +15,8 @@ BETTER = "better_on_the_target"
 NOT_WORSE = "no_required_metric_worse"
 HINT = (
     "Nothing is broken: the champion keeps serving. Look at `comparison` and at the two "
-    "MLflow runs; "
-    "`hapvr models promote VERSION` overrules the gate, `hapvr models rollback` goes back."
+    "MLflow runs; `hapvr models promote VERSION` overrules the gate, `hapvr models rollback` "
+    "goes back."
 )
 
 
@@ -24,26 +24,31 @@ def _show_version(made: Made) -> dg.MaterializeResult:
     from hapvr.files import file_sha256
     from hapvr.scorer.bundle import SCORER_FILE
 
-    result, resource, project = made.result, made.resource, made.project
-    decision, digest = result.decision, file_sha256(result.bundle / SCORER_FILE)
+    result = made.result
+    decision = result.decision
+    digest = file_sha256(result.bundle / SCORER_FILE)
+    entries: dict[str, Any] = {}
+    if result.warning:
+        entries["warning"] = result.warning
+    entries["name"] = result.name
+    entries["version"] = result.version
+    entries["version_page"] = made.resource.version_link(made.project, result.name, result.version)
+    entries["champion"] = decision.promoted
+    entries["decision"] = decision.reason
+    entries["mean_target_metric"] = result.target
     runs = {"mlflow_run": result.run.mlflow_run_id, "compared_with_run": decision.champion_run}
-    links = {name: resource.run_link(project, run) for name, run in runs.items() if run}
+    for name, run in runs.items():
+        if run:
+            entries[name] = made.resource.run_link(made.project, run)
+    entries["path"] = dg.MetadataValue.path(str(result.bundle))
+    entries["digest"] = digest
+    entries["model_card"] = dg.MetadataValue.md(result.card)
+    if decision.verdict:
+        entries["comparison"] = _comparison(decision)
+    if result.figure:
+        entries["calibration"] = metadata.figure(result.figure)
     return dg.MaterializeResult(
-        metadata={
-            **({"warning": result.warning} if result.warning else {}),
-            "name": result.name,
-            "version": result.version,
-            "version_page": resource.version_link(project, result.name, result.version),
-            "champion": decision.promoted,
-            "decision": decision.reason,
-            "mean_target_metric": result.target,
-            **links,
-            "path": dg.MetadataValue.path(str(result.bundle)),
-            "digest": digest,
-            "model_card": dg.MetadataValue.md(result.card),
-            **({"comparison": _comparison(decision)} if decision.verdict else {}),
-            **({"calibration": metadata.figure(result.figure)} if result.figure else {}),
-        },
+        metadata=entries,
         data_version=dg.DataVersion(digest),
         check_results=_checks(decision),
     )
@@ -71,19 +76,19 @@ def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
     """Both checks. Where there was nothing to compare, neither is passed, and the reason of the
     decision says why."""
     verdict = decision.verdict
-    found = {
+    passed = {
         BETTER: verdict is not None and verdict.better,
         NOT_WORSE: verdict is not None and not verdict.worse,
     }
     return [
         dg.AssetCheckResult(
             check_name=name,
-            passed=passed,
+            passed=is_passed,
             severity=dg.AssetCheckSeverity.WARN,
             description=decision.reason,
-            metadata={} if passed or verdict is None else {"hint": HINT},
+            metadata={} if is_passed or verdict is None else {"hint": HINT},
         )
-        for name, passed in found.items()
+        for name, is_passed in passed.items()
     ]
 
 

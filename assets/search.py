@@ -9,10 +9,10 @@ from assets.factory import Made, step_asset
 RECALL = "recall"
 HINT = (
     "Nothing is lost: the index before this one keeps answering if there is one. Raise "
-    "search.index.probed_lists, "
-    "refine_factor or code_bits, and materialise the asset again."
+    "search.index.probed_lists, refine_factor or code_bits, and materialise the asset again."
 )
-USABLE, DELIVERED = "queries_usable", "alerts_delivered"
+USABLE = "queries_usable"
+DELIVERED = "alerts_delivered"
 REPLACE = (
     "The other queries were compared. Replace or remove these, and materialise the asset again."
 )
@@ -35,8 +35,9 @@ frame_descriptors = step_asset(
 def _show_index(made: Made) -> dg.MaterializeResult:
     from hapvr.search.index import MIN_RECALL
 
-    update, project = made.result, made.project
+    update = made.result
     place = update.serving.place if update.serving is not None else "none"
+    changed_shards = {name: dg.MetadataValue.json(keys) for name, keys in update.shards.items()}
     return dg.MaterializeResult(
         metadata={
             "model": _champion(made),
@@ -45,9 +46,9 @@ def _show_index(made: Made) -> dg.MaterializeResult:
             "unindexed_frames": update.status.unindexed_frames,
             "fragments": update.status.fragments,
             "recall": update.recall,
-            **{name: dg.MetadataValue.json(keys) for name, keys in update.shards.items()},
+            **changed_shards,
             "answers": update.passed,
-            "path": dg.MetadataValue.path(f"{project.root.url}/{place}"),
+            "path": dg.MetadataValue.path(f"{made.project.root.url}/{place}"),
             "digest": update.status.digest,
             "was_finished": not update.done,
         },
@@ -68,10 +69,8 @@ def _show_index(made: Made) -> dg.MaterializeResult:
 def _champion(made: Made) -> str:
     from hapvr.registry.client import pinned_uri
 
-    return pinned_uri(
-        f"models:/{made.project.config.tracking.registered_model}@champion",
-        made.project.tracking_uri,
-    )
+    name = made.project.config.tracking.registered_model
+    return pinned_uri(f"models:/{name}@champion", made.project.tracking_uri)
 
 
 search_index = step_asset(
@@ -90,13 +89,11 @@ def _show_matches(made: Made) -> dg.MaterializeResult:
     from hapvr.steps.duplicates import rows_place
     from hapvr.steps.watch_lists import STAGE
 
-    matches, delivery = made.result, deliver_alerts(made.project)
+    matches = made.result
+    delivery = deliver_alerts(made.project)
     stored = metadata.stored(made.project.root, rows_place(STAGE, made.key))
-    table = (
-        pl.DataFrame(matches.table)
-        .drop("query_sha256", "video_sha256")
-        .sort("probability", descending=True)
-    )
+    shown = pl.DataFrame(matches.table).drop("query_sha256", "video_sha256")
+    table = shown.sort("probability", descending=True)
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(table),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 NOT_TRAINED = (
     "nothing is trained, and the untrained baseline stays: evaluation.benchmarks names no "
-    "benchmark that could show whether a "
-    "trained model is better (configs/own_videos.yaml holds one out of your clips)"
+    "benchmark that could show whether a trained model is better (configs/own_videos.yaml holds "
+    "one out of your clips)"
 )
 KEEP_IF_UNCHANGED = "{ops: {similarity_model: {config: {keep_if_unchanged: true}}}}"
 
@@ -65,13 +65,13 @@ def similarity_model(
         current = trained_run(opened)
         context.log.warning(
             f"Neither training data nor settings changed since model {current.key} was "
-            "trained, so a training gives the "
-            f"same weights again. To keep that model, launch the run with this "
-            f"configuration: {KEEP_IF_UNCHANGED}"
+            "trained, so a training gives the same weights again. To keep that model, launch the "
+            f"run with this configuration: {KEEP_IF_UNCHANGED}"
         )
         if config.keep_if_unchanged:
             yield _trained(current, project.run_link(opened, current.mlflow_run_id))
             return
+
     dagster_run = training_key(context.run)
     run = prepare_training(opened, dagster_run, tags=project.dagster_tags(dagster_run))
     link = project.run_link(opened, run.mlflow_run_id)
@@ -116,7 +116,10 @@ def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult
     from hapvr.steps.training import training_result
     from hapvr.train.run_folder import read_history
 
-    result, history = training_result(run), read_history(run.folder)
+    result = training_result(run)
+    history = read_history(run.folder)
+    losses = history_figure(history, "loss/", title="loss terms (unweighted)")
+    validation = history_figure(history, "validation/", title="validation")
     return dg.MaterializeResult(
         metadata={
             "videos": result["num_videos"],
@@ -126,12 +129,8 @@ def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult
             "mlflow_run": link,
             "path": dg.MetadataValue.path(str(run.folder)),
             "digest": result["weights_sha256"],
-            "loss_curves": metadata.figure(
-                history_figure(history, "loss/", title="loss terms (unweighted)")
-            ),
-            "validation_curve": metadata.figure(
-                history_figure(history, "validation/", title="validation")
-            ),
+            "loss_curves": metadata.figure(losses),
+            "validation_curve": metadata.figure(validation),
         },
         data_version=dg.DataVersion(result["weights_sha256"]),
     )

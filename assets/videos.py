@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from hapvr.data.frames import FrameFile
 
 THUMBNAIL_PX = (160, 90)
-SHEET_VIDEOS, SHEET_FRAMES = 8, 6
+SHEET_VIDEOS = 8
+SHEET_FRAMES = 6
 
 
 def last_manifest(instance: dg.DagsterInstance, root: "DataRoot") -> tuple[object, str] | None:
@@ -25,15 +26,14 @@ def last_manifest(instance: dg.DagsterInstance, root: "DataRoot") -> tuple[objec
     from hapvr.data.manifest import root_id, shard_keys
 
     event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
-    made = None if event is None else event.asset_materialization
-    if (
-        event is None
-        or made is None
-        or made.metadata.get("data_root") != dg.MetadataValue.text(root_id(root))
-    ):
+    if event is None or event.asset_materialization is None:
         return None
-    is_whole = int(str(made.metadata["shards"].value)) <= len(shard_keys(root))
-    return (made.metadata["offer"].value, event.run_id) if is_whole else None
+    values = event.asset_materialization.metadata
+    if values.get("data_root") != dg.MetadataValue.text(root_id(root)):
+        return None
+    if int(str(values["shards"].value)) > len(shard_keys(root)):
+        return None
+    return values["offer"].value, event.run_id
 
 
 def is_unmounted(instance: dg.DagsterInstance, root: "DataRoot") -> bool:
@@ -41,36 +41,28 @@ def is_unmounted(instance: dg.DagsterInstance, root: "DataRoot") -> bool:
     from hapvr.data.manifest import MANIFEST_STAGE, VIDEOS_STAGE
 
     event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
-    made = None if event is None else event.asset_materialization
-    was_here = made is not None and made.metadata.get("path") == dg.MetadataValue.path(
-        f"{root.url}/{MANIFEST_STAGE}"
-    )
-    return was_here and not any(map(root.list_folders, (MANIFEST_STAGE, VIDEOS_STAGE)))
+    if event is None or event.asset_materialization is None:
+        return False
+    place = dg.MetadataValue.path(f"{root.url}/{MANIFEST_STAGE}")
+    if event.asset_materialization.metadata.get("path") != place:
+        return False
+    return not any(map(root.list_folders, (MANIFEST_STAGE, VIDEOS_STAGE)))
 
 
 def _show_manifest(made: Made) -> dg.MaterializeResult:
     from hapvr.data.manifest import MANIFEST_STAGE, read_manifest, root_id
 
-    result, root = made.result, made.project.root
-    manifest, instance, name = read_manifest(root), made.context.instance, str(SHARDS.name)
-    known = set(instance.get_dynamic_partitions(name))
-    if known and (last_manifest(instance, root) is None or known & set(result.new_shards)):
-        # what was made of another data root would be taken for what was made of this one
-        made.context.log.warning(
-            "this data root is another than before: what Dagster knows of other assets is wiped"
-        )
-        instance.wipe_assets([dg.AssetKey(step) for step in CHAIN if step != "video_manifest"])
-    for stale in known - set(result.shards):  # of another configuration
-        instance.delete_dynamic_partition(name, stale)
-    instance.add_dynamic_partitions(name, list(result.shards))
+    result = made.result
+    root = made.project.root
+    _register_shards(made)
+    manifest = read_manifest(root)
+    counts = dict(manifest["source"].value_counts(sort=True).iter_rows())
     return dg.MaterializeResult(
         metadata={
             "dagster/row_count": len(manifest),
             "shards": len(result.shards),
             "new_shards": len(result.new_shards),
-            "videos_by_source": dg.MetadataValue.json(
-                dict(manifest["source"].value_counts(sort=True).iter_rows())
-            ),
+            "videos_by_source": dg.MetadataValue.json(counts),
             "path": dg.MetadataValue.path(f"{root.url}/{MANIFEST_STAGE}"),
             "data_root": root_id(root),
             "digest": result.digest,
@@ -79,6 +71,24 @@ def _show_manifest(made: Made) -> dg.MaterializeResult:
         },
         data_version=dg.DataVersion(result.digest),
     )
+
+
+def _register_shards(made: Made) -> None:
+    """Make the partitions those of the manifest."""
+    result = made.result
+    instance = made.context.instance
+    name = str(SHARDS.name)
+    registered = set(instance.get_dynamic_partitions(name))
+    is_other_root = last_manifest(instance, made.project.root) is None
+    if registered and (is_other_root or registered & set(result.new_shards)):
+        # What was made of another data root would be taken for what was made of this one.
+        made.context.log.warning(
+            "this data root is another than before: what Dagster knows of other assets is wiped"
+        )
+        instance.wipe_assets([dg.AssetKey(step) for step in CHAIN if step != "video_manifest"])
+    for stale in registered - set(result.shards):  # of another configuration
+        instance.delete_dynamic_partition(name, stale)
+    instance.add_dynamic_partitions(name, list(result.shards))
 
 
 video_manifest = step_asset("video_manifest", _show_manifest, group="ingest", kinds={"parquet"})
@@ -90,9 +100,8 @@ def _show_videos(made: Made) -> dg.MaterializeResult:
     rows = made.result.shard.index().select(
         "video_id", "status", "reason", "duration_s", "fps", "codec", "num_bytes"
     )
-    return metadata.shard(
-        made.result, check_videos(made.project, made.key), more={"rows": metadata.table(rows)}
-    )
+    findings = check_videos(made.project, made.key)
+    return metadata.shard(made.result, findings, more={"rows": metadata.table(rows)})
 
 
 videos = step_asset(
@@ -118,9 +127,8 @@ def contact_sheet(frames: "FrameFile") -> "Image":
     sheet = Image.new("RGB", (width * SHEET_FRAMES, height * max(1, len(video_ids))), "black")
     for row, video_id in enumerate(video_ids):
         jpegs = frames.read(video_id).jpegs
-        for column, index in enumerate(
-            np.linspace(0, len(jpegs) - 1, SHEET_FRAMES).round().astype(int)
-        ):
+        shown = np.linspace(0, len(jpegs) - 1, SHEET_FRAMES).round().astype(int)
+        for column, index in enumerate(shown):
             picture = ImageOps.pad(thumbnail(jpegs[index], size_px=THUMBNAIL_PX), THUMBNAIL_PX)
             sheet.paste(picture, (column * width, row * height))
     return sheet
@@ -133,9 +141,8 @@ def _show_frames(made: Made) -> dg.MaterializeResult:
     more = {}
     if made.result.num_ok:
         reader = open_frames(made.project, made.key)
-        more["contact_sheet"] = metadata.image(
-            contact_sheet(reader), rows=reader.video_ids[:SHEET_VIDEOS]
-        )
+        sheet = contact_sheet(reader)
+        more["contact_sheet"] = metadata.image(sheet, rows=reader.video_ids[:SHEET_VIDEOS])
     return metadata.shard(made.result, check_frames(made.project, made.key), more=more)
 
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from hapvr.networks.batches import embed_by_networks
 
 from bench.table import parse, ratio, show, take_turns
 from hapvr.networks.backbone import load_backbone
+from hapvr.networks.batches import embed_by_networks
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Weights
 from hapvr.networks.weights import normalize_pixels
 from hapvr.networks.whitening import Whitening
 from hapvr.seeding import numpy_rng, torch_rng
+from hapvr.steps.whitening import squares
 from hapvr.video.frames import encode_jpeg
 
 DIMS = 512

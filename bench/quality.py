@@ -28,8 +28,9 @@ from bench.uploads import EASY, EXCERPTS, UPLOADS, Task, Upload, make, plain_pic
 from hapvr.benchmark.metrics import bootstrap_interval, query_weights
 from hapvr.chain import CHAIN, shards_of
 from hapvr.collection import add_folders
-from hapvr.demo.clips_benchmark import find_clips, uniform
-from hapvr.demo.corpus import write_mp4
+from hapvr.demo.clips_benchmark import uniform
+from hapvr.demo.files import write_mp4
+from hapvr.demo.user_clips import find_clips
 from hapvr.errors import VideoError
 from hapvr.seeding import numpy_rng
 from hapvr.steps.baseline import ensure_baseline

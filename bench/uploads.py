@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from hapvr.demo.clips_benchmark import UserClip, load_frames
-from hapvr.demo.corpus import write_mp4
-from hapvr.demo.edits import ALL_EDITS, Edit, Rows, crop_to, excerpt_rows, resized
+from hapvr.demo.edits import ALL_EDITS, Edit, crop_to, resized
+from hapvr.demo.files import write_mp4
 from hapvr.demo.scene import Pixels, Rng
+from hapvr.demo.timelines import Rows, excerpt_rows
+from hapvr.demo.user_clips import UserClip, load_frames
 from hapvr.seeding import numpy_rng
 
 LONG_S = 12.0

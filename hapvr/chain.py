@@ -6,7 +6,7 @@ settings, its version and the digests of its inputs (`hapvr.provenance.Provenanc
 done is left alone, so running one twice costs nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,12 +64,12 @@ class Step:
             from hapvr.steps.search_model import search_model
             from hapvr.steps.searcher import Searcher
 
-            options[self.takes] = (
-                search_model(project) if self.takes == "model" else Searcher.open(project)
-            )
-        return getattr(import_module(f"hapvr.steps.{module}"), function)(
-            project, progress=progress, **options
-        )
+            if self.takes == "model":
+                options["model"] = search_model(project)
+            else:
+                options[self.takes] = Searcher.open(project)
+        run = getattr(import_module(f"hapvr.steps.{module}"), function)
+        return run(project, progress=progress, **options)
 
 
 CHAIN: Mapping[str, Step] = {
@@ -205,9 +205,15 @@ CHAIN: Mapping[str, Step] = {
 }
 """All steps by name, each after its inputs."""
 
-JOBS: Mapping[Job, tuple[Step, ...]] = {
-    step.job: tuple(one for one in CHAIN.values() if one.job == step.job) for step in CHAIN.values()
-}
+
+def _by_job(steps: Iterable[Step]) -> dict[Job, tuple[Step, ...]]:
+    jobs: dict[Job, tuple[Step, ...]] = {}
+    for step in steps:
+        jobs[step.job] = (*jobs.get(step.job, ()), step)
+    return jobs
+
+
+JOBS: Mapping[Job, tuple[Step, ...]] = _by_job(CHAIN.values())
 """The steps of every job, in the order in which jobs are needed."""
 SHARD_STEPS = tuple(step.name for step in (*JOBS["ingest"], *JOBS["extract"]))
 """Steps that keep a `hapvr.data.shards.Shard` each, from files to what is trained on."""
@@ -229,29 +235,37 @@ def _stale(root_url: str, key: str, _written: tuple[int, ...]) -> dict[str, str]
     steps make."""
     from hapvr.steps.videos import content_digest
 
-    videos, frames, *_ = shards = [Shard(DataRoot(root_url), name, key) for name in SHARD_STEPS]
-    now = {"videos": content_digest(videos.rows()), "frames": frames_digest(frames)}
-    made = {shard.stage: (shard.provenance(), CHAIN[shard.stage].inputs[0]) for shard in shards[1:]}
-    return {
-        step: now[name]
-        for step, (one, name) in made.items()
-        if one is None or one.inputs.get(name) != now[name]
-    }
+    root = DataRoot(root_url)
+    shards = [Shard(root, name, key) for name in SHARD_STEPS]
+    videos, frames = shards[:2]
+    digests = {"videos": content_digest(videos.rows()), "frames": frames_digest(frames)}
+    wanted = {}
+    for shard in shards[1:]:
+        source = CHAIN[shard.stage].inputs[0]
+        provenance = shard.provenance()
+        if provenance is None or provenance.inputs.get(source) != digests[source]:
+            wanted[shard.stage] = digests[source]
+    return wanted
 
 
 def stale(project: Project) -> dict[str, dict[str, str]]:
-    """As `outdated`: what was made of other files or frames than there are, and what is gone;
-    nothing while `forget` is not ended."""
-    root, training = project.root, set(training_shard_keys(project.root))
+    """As `outdated`: what was made of other files or frames than are stored now, and what is gone;
+    nothing while `forget` is under way."""
+    root = project.root
     changed = root.read_json(CHANGED_PLACE, hint="remove it") if root.exists(CHANGED_PLACE) else {}
-    found: dict[str, dict[str, str]] = {"videos": changed}
-    for key in shard_keys(root) if not root.exists(FORGETTING) else ():
-        written = root.modified_ns(*(project.shard(name, key).index_name for name in SHARD_STEPS))
+    wanted: dict[str, dict[str, str]] = {"videos": changed}
+    if root.exists(FORGETTING):
+        return wanted
+
+    training = set(training_shard_keys(root))
+    for key in shard_keys(root):
+        names = [project.shard(name, key).index_name for name in SHARD_STEPS]
+        written = tuple(root.modified_ns(*names))
         with suppress(DataError):
-            for name, wanted in _stale(root.url, key, tuple(written)).items():
+            for name, digest in _stale(root.url, key, written).items():
                 if key in training or CHAIN[name].shards == "all":
-                    found.setdefault(name, {})[key] = wanted
-    return found
+                    wanted.setdefault(name, {})[key] = digest
+    return wanted
 
 
 def outdated(project: Project) -> dict[str, dict[str, str]]:
@@ -261,30 +275,32 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     configuration does not use ask for nothing."""
     from hapvr.steps.search_model import search_model
 
-    found: dict[str, dict[str, str]] = {}
+    wanted: dict[str, dict[str, str]] = {}
     try:
         model = search_model(project)
     except DataError:  # there is no champion
-        return found
+        return wanted
     from hapvr.steps.search_index import outdated_index
 
-    (undescribed, lacking), known = outdated_index(project, model), shard_keys(project.root)
+    undescribed, lacking = outdated_index(project, model)
     # Imported features are not shards of the manifest; the index describes them itself.
-    found["frame_descriptors"] = {
-        key: digest for key, digest in undescribed.items() if key in known
-    }
+    keys = shard_keys(project.root)
+    described = {key: digest for key, digest in undescribed.items() if key in keys}
+    wanted["frame_descriptors"] = described
     if lacking:
-        found["search_index"] = {} if found["frame_descriptors"] else {"": lacking}
-        return found
+        wanted["search_index"] = {} if described else {"": lacking}
+        return wanted
     from hapvr.steps.duplicates import outdated_groups, outdated_pairs
     from hapvr.steps.watch_lists import unwatched_shards, watch_lists
 
     if project.config.automation.duplicates:
-        found["duplicate_pairs"], groups = outdated_pairs(project), outdated_groups(project)
-        found["duplicate_groups"] = {"": groups} if groups and not found["duplicate_pairs"] else {}
+        pairs = outdated_pairs(project)
+        groups = outdated_groups(project)
+        wanted["duplicate_pairs"] = pairs
+        wanted["duplicate_groups"] = {"": groups} if groups and not pairs else {}
     if watch_lists(project):
-        found["watch_matches"] = unwatched_shards(project)
-    return found
+        wanted["watch_matches"] = unwatched_shards(project)
+    return wanted
 
 
 @dataclass(frozen=True)
@@ -300,35 +316,51 @@ class StepStatus:
 
 def chain_status(project: Project) -> list[StepStatus]:
     """How far every step is, from what is stored below the data root."""
+    awaited = outdated(project)
+    files = _files_of_steps(project)
+    statuses = []
+    for step in CHAIN.values():
+        if step.job in ("ingest", "extract"):
+            statuses.append(_shards_status(project, step))
+            continue
+        if step.name in files:
+            present = [project.root.exists(name) for name in files[step.name]]
+        elif step.name == "video_manifest":
+            present = [True] * len(shard_keys(project.root))
+        elif step.name == "registered_model":
+            present = [bool(awaited)]  # without a champion nothing is asked for
+        elif step.name in awaited:
+            present = [key not in awaited[step.name] for key in shards_of(project, step)]
+        else:
+            present = []
+        statuses.append(StepStatus(step.name, sum(present), len(present) - sum(present)))
+    return statuses
+
+
+def _files_of_steps(project: Project) -> dict[str, list[str]]:
+    """The files of steps that have no shards, below the data root."""
     from hapvr.steps.training import CURRENT_NAME, current_key
 
-    root, awaited, found = project.root, outdated(project), []
+    root = project.root
     scores = f"models/{current_key(root)}/benchmarks" if root.exists(CURRENT_NAME) else "models"
-    files = {
+    benchmarks = project.config.evaluation.benchmarks
+    return {
         "whitening": ["whitening/whitening.json"],
         "similarity_model": [CURRENT_NAME],
-        "benchmark_scores": [
-            f"{scores}/{name}/scores.json" for name in project.config.evaluation.benchmarks
-        ],
+        "benchmark_scores": [f"{scores}/{name}/scores.json" for name in benchmarks],
     }
-    for step in CHAIN.values():
-        keys, failed = shards_of(project, step), 0
-        if step.name in files:
-            there = [root.exists(name) for name in files[step.name]]
-        elif step.job in ("ingest", "extract"):
-            indexes = [project.shard(step.name, key).find() for key in keys]
-            there = [index is not None for index in indexes]
-            failed = sum(
-                row["status"] != STATUS_OK
-                for index in indexes
-                if index is not None
-                for row in index.rows()
-            )
-        elif step.name == "video_manifest":
-            there = [True] * len(shard_keys(root))
-        elif step.name == "registered_model":
-            there = [bool(awaited)]  # without a champion nothing is asked for
-        else:
-            there = [key not in awaited[step.name] for key in keys] if step.name in awaited else []
-        found.append(StepStatus(step.name, sum(there), len(there) - sum(there), failed))
-    return found
+
+
+def _shards_status(project: Project, step: Step) -> StepStatus:
+    """Of a step whose shards have a row per video."""
+    missing = 0
+    done = 0
+    failed = 0
+    for key in shards_of(project, step):
+        index = project.shard(step.name, key).find()
+        if index is None:
+            missing += 1
+            continue
+        done += 1
+        failed += sum(row["status"] != STATUS_OK for row in index.rows())
+    return StepStatus(step.name, done, missing, failed)

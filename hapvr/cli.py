@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from hapvr import __version__
-from hapvr.commands import index, models, pdq, scoring, search, stages, terminal
+from hapvr.commands import evaluation, index, models, pdq, scoring, search, stages, terminal
 
 VERBS: list[Callable[..., None]] = [
     scoring.score,
@@ -22,20 +22,19 @@ VERBS: list[Callable[..., None]] = [
     search.duplicates,
     search.watch,
     search.serve,
-]
-VERBS += [
-    scoring.evaluate,
+    evaluation.evaluate,
     stages.run,
     stages.status,
     stages.download,
     stages.sample,
     stages.extract,
     stages.train,
+    stages.verify,
+    stages.forget,
 ]
-VERBS += [stages.verify, stages.forget]
 
 app = terminal.Verbs(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
-for group in (scoring.app, stages.features, index.app, models.app, index.pairs, pdq.app):
+for group in (evaluation.app, stages.features, index.app, models.app, index.pairs, pdq.app):
     group.callback()(lambda: None)  # without one, a group of one verb would be that verb
     app.add_typer(group)
 for verb in VERBS:
@@ -58,8 +57,8 @@ def options(
 def _say_warning(
     message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any
 ) -> None:
-    """Our own warnings as a line for people; those of libraries speak to programmers, and are left
-    out."""
+    """Our own warnings as a line for people; those of libraries are for programmers, and are not
+    shown."""
     if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parent):
         terminal.say(f"warning: {message}", err=True)
 
@@ -67,30 +66,25 @@ def _say_warning(
 def main() -> None:
     """Entry point of the console script. With --json a call that cannot be parsed gives a JSON
     object too."""
-    sys.stdout, sys.stderr = (
-        one or io.StringIO() for one in (sys.stdout, sys.stderr)
-    )  # closed by the caller
+    # Whoever calls may have closed them.
+    sys.stdout = sys.stdout or io.StringIO()
+    sys.stderr = sys.stderr or io.StringIO()
     warnings.showwarning = _say_warning
-    os.environ.setdefault(
-        "MLFLOW_LOGGING_LEVEL", "ERROR"
-    )  # libraries do not report on their own work
+    # Libraries do not report on their own work.
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
     for name in ("timm", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         app()
     except SystemExit as ended:
-        if (
-            ended.code == terminal.WRONG_CALL
-            and "--json" in sys.argv[1:]
-            and terminal.printing_json.get() is None
-        ):
+        was_parsed = terminal.printing_json.get() is not None
+        if ended.code == terminal.WRONG_CALL and "--json" in sys.argv[1:] and not was_parsed:
             message = "this call is not understood; standard error says why"
             typer.echo(json.dumps({"error": message, "exit_code": ended.code}))
         raise
     except OSError as error:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), 1
-        )  # what is buffered would fail again at the exit
+        # What is buffered would fail again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(
             f"error: standard output cannot be written ({error.strerror}); correct it, and "
             "try again"

@@ -41,9 +41,8 @@ class Provenance:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        return json.dumps(
-            asdict(self) | {"fingerprint": self.fingerprint}, sort_keys=True, default=str
-        )
+        values = asdict(self) | {"fingerprint": self.fingerprint}
+        return json.dumps(values, sort_keys=True, default=str)
 
     @staticmethod
     def from_json(text: str) -> Provenance:
@@ -53,12 +52,14 @@ class Provenance:
 
 def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """How settings differ, for people."""
-    mine, theirs = flat(wanted), flat(found)
-    return [
-        f"settings {key}: wanted {mine.get(key, '(none)')}, found {theirs.get(key, '(none)')}"
-        for key in sorted({*mine, *theirs})
-        if mine.get(key) != theirs.get(key)
-    ]
+    mine = flat(wanted)
+    theirs = flat(found)
+    lines = []
+    for key in sorted(mine.keys() | theirs.keys()):
+        if mine.get(key) != theirs.get(key):
+            ours = mine.get(key, "(none)")
+            lines.append(f"settings {key}: wanted {ours}, found {theirs.get(key, '(none)')}")
+    return lines
 
 
 def require_settings(
@@ -66,24 +67,29 @@ def require_settings(
 ) -> None:
     """Raise DataError, naming what differs, unless the settings are the wanted ones. what: is wrong
     then; hint: what to do."""
-    if different := differences(wanted, found):
+    different = differences(wanted, found)
+    if different:
         raise DataError(f"{what}: {'; '.join(different)}. {hint}")
+
+
+LIBRARIES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "openvino",
+    "numpy",
+    "pyarrow",
+    "av",
+    "lightning-fabric",
+)
+"""Those that touch the data."""
 
 
 @cache
 def environment() -> dict[str, str]:
-    """Versions of this package, Python and the libraries that touch the data."""
+    """Versions of this package, Python and LIBRARIES."""
     versions = {"hapvr": __version__, "python": platform.python_version()}
-    for library in (
-        "torch",
-        "torchvision",
-        "timm",
-        "openvino",
-        "numpy",
-        "pyarrow",
-        "av",
-        "lightning-fabric",
-    ):
+    for library in LIBRARIES:
         with suppress(PackageNotFoundError):
             versions[library] = version(library)
     return versions
@@ -92,15 +98,13 @@ def environment() -> dict[str, str]:
 def git_revision() -> str:
     """The commit of this package's checkout, with `+dirty` when files differ; `unknown` outside of
     one."""
-    describe, folder = (
-        ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"],
-        Path(__file__),
-    )
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"]
+    folder = Path(__file__).parent
     with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            describe, cwd=folder.parent, capture_output=True, text=True, check=True, timeout=20
+        result = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True, timeout=20
         )
-        return done.stdout.strip()
+        return result.stdout.strip()
     return "unknown"
 
 

@@ -33,7 +33,7 @@ from hapvr.data.manifest import (
     shard_keys,
 )
 from hapvr.data.shards import STATUS_OK, Shard
-from hapvr.demo.corpus import folder_fingerprint
+from hapvr.demo.files import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import read_json_as
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256

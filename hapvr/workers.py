@@ -41,29 +41,27 @@ def open_pool(
             pool.stop()  # type: ignore[no-untyped-call]
 
 
+LIMIT_ERRORS = (ProcessExpired, TimeoutError, MemoryError, PicklingError)
+"""What a pool raises where a process ended or reached a limit; Rust panics cannot be pickled."""
+
+
 def call_limited(
     function: Callable[[Path], Result], path: Path, *, memory_bytes: int, timeout_s: float
 ) -> Result:
-    """function(path) in a process with these limits, which says nothing on standard error. Raises
+    """function(path) in a process with these limits, which prints nothing to standard error. Raises
     what the function raises, and ValueError where the process needs more or ends."""
     with open_pool(workers=1, limits={resource.RLIMIT_AS: memory_bytes}, prepare=_mute) as pool:
         try:
             return pool.schedule(function, args=(path,), timeout=timeout_s).result()
-        except (
-            ProcessExpired,
-            TimeoutError,
-            MemoryError,
-            PicklingError,
-        ) as error:  # Rust panics cannot be pickled
-            said = (
+        except LIMIT_ERRORS as error:
+            raise ValueError(
                 f"it takes more than {memory_bytes} bytes of memory or {timeout_s:g} s, "
                 "or ends its process"
-            )
-            raise ValueError(said) from error
+            ) from error
 
 
 def _mute() -> None:
-    """Rust says on standard error that memory ends."""
+    """Rust reports on standard error that memory is exhausted."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 

@@ -1,5 +1,5 @@
-"""The jobs of the chain, and what runs by itself: a sensor that makes what is missing, one that
-looks for new videos, and the schedule that re-trains.
+"""The jobs of the chain, and what starts them without a person: a sensor that makes what is
+missing, one that looks for new videos, and the schedule that re-trains.
 
 `make demo` runs the jobs up to `index`; `duplicates`, `group` and `watch` are for people and for
 the automation. Sensors and schedule start stopped unless `automation.enabled` is set, and can be
@@ -28,6 +28,7 @@ from pipelines.resources import automation_settings, project_resource
 
 if TYPE_CHECKING:
     from hapvr.config import Job
+    from hapvr.steps.project import Project
     from hapvr.steps.training import PendingData
 
 SETTINGS = automation_settings()
@@ -86,23 +87,24 @@ def run_tags(job: "Job") -> dict[str, str]:
         "dagster/retry_on_asset_or_op_failure": "true",
         "dagster/retry_strategy": "FROM_FAILURE",
     }
-    if wanted := SETTINGS.run_resources.get(job):
-        tags["dagster-ray/config"] = json.dumps(wanted)
+    resources = SETTINGS.run_resources.get(job)
+    if resources:
+        tags["dagster-ray/config"] = json.dumps(resources)
     if job in EXCLUSIVE:
         tags[ONE_AT_A_TIME] = EXCLUSIVE[job]
     return tags
 
 
-jobs = {
-    name: dg.define_asset_job(
-        name,
-        selection=dg.AssetSelection.assets(*(step.name for step in steps)),
-        partitions_def=SHARDS if steps[0].per_shard else None,
-        description=" ".join(described(step.name) for step in steps),
-        tags=run_tags(name),
+jobs = {}
+for _name, _steps in JOBS.items():
+    _assets = [step.name for step in _steps]
+    jobs[_name] = dg.define_asset_job(
+        _name,
+        selection=dg.AssetSelection.assets(*_assets),
+        partitions_def=SHARDS if _steps[0].per_shard else None,
+        description=" ".join(map(described, _assets)),
+        tags=run_tags(_name),
     )
-    for name, steps in JOBS.items()
-}
 """The jobs of `hapvr.chain.JOBS` in the order in which they are needed."""
 
 
@@ -112,15 +114,16 @@ def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
     so that the rest goes on."""
     from hapvr.chain import outdated, stale
 
-    opened, found = project_resource().open(), dict[str, dict[str, str]]()
+    opened = project_resource().open()
     root = root_id(opened.root)  # what another data root asked for before is asked for again
+    digests: dict[str, dict[str, str]] = {}
     for part in (stale, outdated):
         try:
             for step, keys in part(opened).items():
-                found[step] = {key: f"{root} {one}" for key, one in keys.items()}
+                digests[step] = {key: f"{root} {digest}" for key, digest in keys.items()}
         except HapvrError as error:
-            warnings.warn(f"some of what is outdated is not made again: {error}")
-    return found
+            warnings.warn(f"some of what is outdated is not rebuilt: {error}")
+    return digests
 
 
 @dataclass(frozen=True)
@@ -137,20 +140,20 @@ class Outdated(dg.AutomationCondition):
     def evaluate(self, context: dg.AutomationContext) -> dg.AutomationResult:
         wanted = _outdated(context.evaluation_time).get(self.step, {})
         asked: dict[str, str] = json.loads(context.cursor or "{}")
-        new = {key: digest for key, digest in wanted.items() if asked.get(key) != digest}
+        new = {key for key, digest in wanted.items() if asked.get(key) != digest}
         candidates = context.candidate_subset
-        if CHAIN[self.step].per_shard:
-            candidates = candidates.compute_intersection_with_partition_keys(set(new))
+        per_shard = CHAIN[self.step].per_shard
+        if per_shard:
+            candidates = candidates.compute_intersection_with_partition_keys(new)
         elif not new:
             candidates = context.get_empty_subset()
+
         if not candidates.is_empty:
-            chosen = (
-                candidates.expensively_compute_partition_keys()
-                if CHAIN[self.step].per_shard
-                else {""}
-            )
+            chosen = set(candidates.expensively_compute_partition_keys()) if per_shard else {""}
             asked = {
-                key: wanted[key] for key in wanted if key in chosen or asked.get(key) == wanted[key]
+                key: digest
+                for key, digest in wanted.items()
+                if key in chosen or asked.get(key) == digest
             }
         return dg.AutomationResult(context, candidates, cursor=json.dumps(asked))
 
@@ -166,10 +169,12 @@ OUTDATED = {
 CONDITIONS: dict[str, dg.AutomationCondition] = {
     "whitening": WITH_SHARDS,
     **OUTDATED,
-    **{step.name: MISSING | OUTDATED[step.name] for step in JOBS["ingest"]},
-    **{step.name: AFTER_WHITENING | (MADE & OUTDATED[step.name]) for step in JOBS["extract"]},
 }
-"""When each asset is made by itself."""
+"""When each asset is made without a person."""
+for _step in JOBS["ingest"]:
+    CONDITIONS[_step.name] = MISSING | OUTDATED[_step.name]
+for _step in JOBS["extract"]:
+    CONDITIONS[_step.name] = AFTER_WHITENING | (MADE & OUTDATED[_step.name])
 
 
 def _most_resources() -> dict[str, str]:
@@ -179,7 +184,9 @@ def _most_resources() -> dict[str, str]:
     for step in CONDITIONS:
         for name, amount in SETTINGS.run_resources.get(CHAIN[step].job, {}).items():
             asked[name] = max(amount, asked.get(name, 0.0))
-    return tags | ({"dagster-ray/config": json.dumps(asked)} if asked else {})
+    if asked:
+        tags["dagster-ray/config"] = json.dumps(asked)
+    return tags
 
 
 missing_and_outdated = dg.AutomationConditionSensorDefinition(
@@ -190,8 +197,8 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
     run_tags=_most_resources(),
     use_user_code_server=True,
     description="Takes new shards to features, views and labels, and brings index, "
-    "duplicates and watch matches up to date "
-    "with the champion: after new shards, a promotion or a rollback.",
+    "duplicates and watch matches up to date with the champion: after new shards, a promotion "
+    "or a rollback.",
 )
 
 
@@ -201,15 +208,13 @@ missing_and_outdated = dg.AutomationConditionSensorDefinition(
     minimum_interval_seconds=SETTINGS.watch_every_s,
     default_status=SENSOR_STATUS,
     description="Looks at the sources: new files or rows start `find_videos`; those that "
-    "changed are noted. When "
-    "`automation.retrain_new_videos` training videos have features that the model has not "
-    "seen, it starts `retrain`.",
+    "changed are noted. When `automation.retrain_new_videos` training videos have features that "
+    "the model has not seen, it starts `retrain`.",
 )
 def new_videos(
     context: dg.SensorEvaluationContext, project: ProjectResource
 ) -> dg.RunRequest | dg.SkipReason:
     from hapvr.steps.sources import TICK_PLACE, changed_shards, snapshot_sources
-    from hapvr.steps.training import pending_data
 
     opened = project.open()
     if is_unmounted(context.instance, opened.root):
@@ -222,30 +227,42 @@ def new_videos(
         return dg.SkipReason(
             f"{len(unsettled)} files are still being written, e.g. {unsettled[0].name}"
         )
+
     before, made_by = last_manifest(context.instance, opened.root) or (None, "")
     opened.root.write_json(CHANGED_PLACE, changed_shards(opened))
-    if offer != before:
-        if running := _running(context.instance, "find_videos"):
-            return dg.SkipReason(f"run {running} is making the manifest")
-        # sources may come back to an earlier state, what failed is tried again each hour, and
-        # Dagster takes a key once
-        return dg.RunRequest(
-            job_name="find_videos", run_key=f"{offer}/{made_by}/{time.time() // 3600:.0f}"
-        )
-    pending, wanted = pending_data(opened), opened.config.automation.retrain_new_videos
+    if offer == before:
+        return _retrain_if_due(context.instance, opened)
+
+    running = _running(context.instance, "find_videos")
+    if running:
+        return dg.SkipReason(f"run {running} is making the manifest")
+    # Sources may come back to an earlier state, what failed is tried again each hour, and Dagster
+    # takes a key once.
+    hour = f"{time.time() // 3600:.0f}"
+    return dg.RunRequest(job_name="find_videos", run_key=f"{offer}/{made_by}/{hour}")
+
+
+def _retrain_if_due(
+    instance: dg.DagsterInstance, project: "Project"
+) -> dg.RunRequest | dg.SkipReason:
+    """A training where enough videos are new to the model, and none runs."""
+    from hapvr.steps.training import pending_data
+
+    pending = pending_data(project)
+    wanted = project.config.automation.retrain_new_videos
     if pending.num_videos < wanted:
         return dg.SkipReason(
             f"the manifest has all videos; {pending.num_videos} of {wanted} are new to the model"
         )
     if pending.awaited:
         return _awaiting(pending)
-    if running := _running(context.instance, "retrain"):
+    running = _running(instance, "retrain")
+    if running:
         return dg.SkipReason(f"run {running} is re-training")
     # A digest: run keys are indexed, and PostgreSQL refuses to index a list of hundreds of shards.
     key = hashlib.sha256(",".join(pending.shards).encode()).hexdigest()
-    return dg.RunRequest(
-        job_name="retrain", run_key=key, tags={"hapvr/new_videos": str(pending.num_videos)}
-    )
+    tags = {"hapvr/new_videos": str(pending.num_videos)}
+    return dg.RunRequest(job_name="retrain", run_key=key, tags=tags)
 
 
 @dg.schedule(
@@ -262,7 +279,8 @@ def retrain_on_schedule(
 ) -> dg.RunRequest | dg.SkipReason:
     from hapvr.steps.training import pending_data
 
-    if running := _running(context.instance, "retrain"):
+    running = _running(context.instance, "retrain")
+    if running:
         return dg.SkipReason(f"run {running} is still re-training")
     pending = pending_data(project.open())
     if pending.is_empty:
@@ -275,8 +293,7 @@ def retrain_on_schedule(
 def _awaiting(pending: "PendingData") -> dg.SkipReason:
     return dg.SkipReason(
         f"{len(pending.awaited)} shards of the benchmarks have no features yet, e.g. "
-        f"{pending.awaited[0]}; "
-        "if they do not come, see the runs of their assets"
+        f"{pending.awaited[0]}; if they do not come, see the runs of their assets"
     )
 
 

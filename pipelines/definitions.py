@@ -6,17 +6,18 @@ from assets import duplicates, evaluation, features, registry, search, training,
 from pipelines import automation, monitoring
 from pipelines.resources import project_resource
 
+
+def with_condition(spec: dg.AssetSpec) -> dg.AssetSpec:
+    """An asset with what says when it is made without a person."""
+    condition = automation.CONDITIONS.get(spec.key.to_user_string())
+    return spec.replace_attributes(automation_condition=condition)
+
+
+loaded = dg.load_assets_from_modules(
+    [videos, features, training, evaluation, registry, search, duplicates]
+)
 assets = dg.map_asset_specs(
-    lambda spec: spec.replace_attributes(
-        automation_condition=automation.CONDITIONS.get(spec.key.to_user_string())
-    ),
-    [
-        asset
-        for asset in dg.load_assets_from_modules(
-            [videos, features, training, evaluation, registry, search, duplicates]
-        )
-        if isinstance(asset, dg.AssetsDefinition)
-    ],
+    with_condition, [asset for asset in loaded if isinstance(asset, dg.AssetsDefinition)]
 )
 defs = dg.Definitions(
     assets=assets,
@@ -25,7 +26,7 @@ defs = dg.Definitions(
     sensors=[*automation.sensors, *monitoring.sensors],
     resources={
         "project": project_resource(),
-        # training gets time to write a checkpoint when its run is cancelled
+        # A training gets time to write a checkpoint when its run is cancelled.
         "pipes_subprocess_client": dg.PipesSubprocessClient(termination_timeout_seconds=60),
     },
     executor=dg.in_process_executor,

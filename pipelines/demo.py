@@ -51,20 +51,27 @@ def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str])
             run = instance.get_run_by_id(run_id)
             connection = instance.get_records_for_run(run_id, cursor=cursor)
             cursors[run_id] = connection.cursor
-            for entry in (record.event_log_entry for record in connection.records):
-                of_training = entry.dagster_event is None and entry.step_key == "similarity_model"
-                # the link to MLflow's page answers under `make ui` alone
-                if of_training and not entry.user_message.startswith(("[pipes]", "MLflow run")):
-                    console.print(f"        {entry.user_message}", markup=False, highlight=False)
+            for record in connection.records:
+                _print_training_line(record.event_log_entry, console)
             if run is not None and run.is_finished:
+                _raise_if_failed(instance, run)
                 del cursors[run_id]
-                if not run.is_success:
-                    from pipelines.monitoring import failure_reason
 
-                    reason = failure_reason(instance, run_id)
-                    raise DemoFailure(
-                        f"{reason}\nThe log is in the UI (`make ui`) under run {run_id}."
-                    )
+
+def _print_training_line(entry: dg.EventLogEntry, console: Console) -> None:
+    """Print a message of a training; the link to MLflow's page answers under `make ui` alone."""
+    of_training = entry.dagster_event is None and entry.step_key == "similarity_model"
+    if of_training and not entry.user_message.startswith(("[pipes]", "MLflow run")):
+        console.print(f"        {entry.user_message}", markup=False, highlight=False)
+
+
+def _raise_if_failed(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    from pipelines.monitoring import failure_reason
+
+    if run.is_success:
+        return
+    reason = failure_reason(instance, run.run_id)
+    raise DemoFailure(f"{reason}\nThe log is in the UI (`make ui`) under run {run.run_id}.")
 
 
 def main() -> int:
@@ -74,35 +81,11 @@ def main() -> int:
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
     console = Console(soft_wrap=True)
     home = Path(os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home")))
-    launched: list[str] = []
     try:
         project = open_project()
-        console.print(
-            f"{config_path()}: from its videos to a registered model and an index; Dagster "
-            "is starting"
-        )
-        if config_path() in WITHOUT_COPIES.values():
-            console.print(
-                f"The networks for copies are not installed, so most answers will be unsure; "
-                f"{INSTALL_HINT}",
-                markup=False,
-            )
-        import dagster as dg
-        from dagster_graphql import DagsterGraphQLClient
-
-        with only_server(home), dg.DagsterInstance.get() as instance:
-            try:
-                with (home / "demo.log").open("wb") as log, servers(log) as start:
-                    port = free_port()
-                    start_dagster(start, host=LOOPBACK, port=port)
-                    client = DagsterGraphQLClient(LOOPBACK, port_number=port)
-                    _run_jobs(client, instance, console, launched, project)
-                    print_summary(project, console)
-                    print_answer(project, console)
-            finally:
-                for run in instance.get_runs(dg.RunsFilter(run_ids=launched)) if launched else []:
-                    if not run.is_finished:  # its process has ended with the servers
-                        instance.report_run_canceled(run)
+        _print_beginning(console)
+        with only_server(home):
+            _run(project, home, console)
     except Timeout:
         console.print(
             f"`make ui` or `make demo` is using {home}: end it first, or set DAGSTER_HOME to "
@@ -115,6 +98,41 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _print_beginning(console: Console) -> None:
+    console.print(
+        f"{config_path()}: from its videos to a registered model and an index; Dagster is starting"
+    )
+    if config_path() in WITHOUT_COPIES.values():
+        console.print(
+            f"The networks for copies are not installed, so most answers will be unsure; "
+            f"{INSTALL_HINT}",
+            markup=False,
+        )
+
+
+def _run(project: Project, home: Path, console: Console) -> None:
+    """Run the jobs, then print scores and the answer of a search. home: of the instance, which
+    nobody else uses. Runs that are not finished at the end are reported as canceled."""
+    import dagster as dg
+    from dagster_graphql import DagsterGraphQLClient
+
+    launched: list[str] = []
+    with dg.DagsterInstance.get() as instance:
+        try:
+            with (home / "demo.log").open("wb") as log, servers(log) as start:
+                port = free_port()
+                start_dagster(start, host=LOOPBACK, port=port)
+                client = DagsterGraphQLClient(LOOPBACK, port_number=port)
+                _run_jobs(client, instance, console, launched, project)
+                print_summary(project, console)
+                print_answer(project, console)
+        finally:
+            runs = instance.get_runs(dg.RunsFilter(run_ids=launched)) if launched else []
+            for run in runs:
+                if not run.is_finished:  # its process has ended with the servers
+                    instance.report_run_canceled(run)
 
 
 def _run_jobs(
@@ -131,18 +149,19 @@ def _run_jobs(
 
     jobs = {job: steps for job, steps in chain.JOBS.items() if job not in ON_REQUEST}
     for number, (job, steps) in enumerate(jobs.items(), start=1):
-        began, made = time.monotonic(), ", ".join(step.name for step in steps)
+        began = time.monotonic()
         shards = chain.shards_of(project, steps[0])
         first = len(launched)
         for shard in shards:
-            launched.append(
-                client.submit_job_execution(
-                    job, tags={"dagster/partition": shard} if shard else None
-                )
-            )
+            tags = {"dagster/partition": shard} if shard else None
+            launched.append(client.submit_job_execution(job, tags=tags))
         _follow(instance, console, launched[first:])
-        made += f", {len(shards)} shards" if steps[0].per_shard else ""
-        line = f"[{number}/{len(jobs)}] {job:<12} {made}: {time.monotonic() - began:.1f} s"
+
+        parts = [step.name for step in steps]
+        if steps[0].per_shard:
+            parts.append(f"{len(shards)} shards")
+        seconds = time.monotonic() - began
+        line = f"[{number}/{len(jobs)}] {job:<12} {', '.join(parts)}: {seconds:.1f} s"
         console.print(line, markup=False, highlight=False)
 
 
@@ -150,44 +169,51 @@ def print_summary(project: Project, console: Console) -> None:
     """One table of the current model's scores next to the baseline's, the registered version, what
     was lost, where to look."""
     import polars as pl
-    from rich.table import Table
 
     from hapvr.health import health
-    from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
     from hapvr.steps.quality import video_status
-    from hapvr.steps.training import trained_run
 
     for name in project.config.evaluation.benchmarks:
-        data = stored_scores(project, trained_run(project), name)
-        rows, means = data["results"], data["target_means"]
-        policy = project.config.evaluation.policy
-        table = Table(title=f"{name} (policy {policy}): mAP of *SR, micro-AP of the others, in %")
-        table.add_column("")
-        for task in (*next(iter(rows.values()))["metrics"], "mean"):
-            table.add_column(task, justify="right")
-        for row, result in rows.items():
-            table.add_row(
-                row, *(f"{100 * value:.2f}" for value in (*result["metrics"].values(), means[row]))
-            )
-        console.print(table)
-        if means[TRAINED] <= means[BASELINE]:
-            console.print(
-                f"The trained model does not beat the untrained baseline on {name}: "
-                f"{100 * means[TRAINED]:.2f} against "
-                f"{100 * means[BASELINE]:.2f}. More training videos or more views usually help."
-            )
+        _print_scores(project, name, console)
     if project.config.evaluation.benchmarks:
         console.print(f"seed {project.config.train.seed}; other seeds were not run")
+
     failed = video_status(project).filter(pl.col("status") != "ok")
     lines = [
         f"{row['video_id']}: {row['reason']}: {row['message']}"
         for row in failed.head(20).iter_rows(named=True)
     ]
-    lines += [
-        *health(project).lines(),
-        f"data: {project.root.url}; `make ui` shows it and the Dagster graph",
-    ]
+    lines += health(project).lines()
+    lines.append(f"data: {project.root.url}; `make ui` shows it and the Dagster graph")
     console.print("\n".join(lines), markup=False, highlight=False)
+
+
+def _print_scores(project: Project, name: str, console: Console) -> None:
+    """A table of a benchmark, and a sentence where the training did not help."""
+    from rich.table import Table
+
+    from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
+    from hapvr.steps.training import trained_run
+
+    scores = stored_scores(project, trained_run(project), name)
+    results = scores["results"]
+    means = scores["target_means"]
+    policy = project.config.evaluation.policy
+    table = Table(title=f"{name} (policy {policy}): mAP of *SR, micro-AP of the others, in %")
+    table.add_column("")
+    for task in (*next(iter(results.values()))["metrics"], "mean"):
+        table.add_column(task, justify="right")
+    for row, result in results.items():
+        values = [*result["metrics"].values(), means[row]]
+        percent = [f"{100 * value:.2f}" for value in values]
+        table.add_row(row, *percent)
+    console.print(table)
+    if means[TRAINED] <= means[BASELINE]:
+        console.print(
+            f"The trained model does not beat the untrained baseline on {name}: "
+            f"{100 * means[TRAINED]:.2f} against {100 * means[BASELINE]:.2f}. More training "
+            "videos or more views usually help."
+        )
 
 
 def print_answer(project: Project, console: Console) -> None:
@@ -201,15 +227,10 @@ def print_answer(project: Project, console: Console) -> None:
     if source is None:
         return
     shown = os.path.relpath(query, CHECKOUT) if query.is_relative_to(CHECKOUT) else str(query)
-    command = shlex.join(
-        ["hapvr", "search", shown, "--config", config_path(), "--top", str(ANSWERS)]
-    )
-    console.print(
-        f"\nA search for an edited part of {source}:\n$ .venv/bin/{command}",
-        markup=False,
-        highlight=False,
-    )
-    with suppress(typer.Exit):  # it has said why
+    words = ["hapvr", "search", shown, "--config", config_path(), "--top", str(ANSWERS)]
+    text = f"\nA search for an edited part of {source}:\n$ .venv/bin/{shlex.join(words)}"
+    console.print(text, markup=False, highlight=False)
+    with suppress(typer.Exit):  # it has printed why
         search(config=CHECKOUT / config_path(), queries=[shown], top=ANSWERS)
 
 
@@ -217,22 +238,22 @@ def _write_query(project: Project, query: Path) -> str | None:
     """The middle half of the first training video in the index, cropped and with a logo; its id,
     None where there is none."""
     from hapvr.data.manifest import read_manifest
-    from hapvr.demo.clips_benchmark import load_frames
-    from hapvr.demo.corpus import write_mp4
     from hapvr.demo.edits import EDITS
+    from hapvr.demo.files import write_mp4
+    from hapvr.demo.user_clips import load_frames
     from hapvr.search.collection import current_index
     from hapvr.seeding import numpy_rng
     from hapvr.video.sources import path_of_text
 
     indexed = current_index(project.root).open(project.root, project.config.search).videos()
-    for row in (
-        read_manifest(project.root).filter(split="train").sort("video_id").iter_rows(named=True)
-    ):
+    training = read_manifest(project.root).filter(split="train").sort("video_id")
+    for row in training.iter_rows(named=True):
         file = path_of_text(row["uri"])
         if row["video_id"] in indexed and file.is_file():
             frames, fps = load_frames(file)
             quarter = len(frames) // 4
-            frames, rng = frames[quarter : len(frames) - quarter], numpy_rng(0, "query")
+            frames = frames[quarter : len(frames) - quarter]
+            rng = numpy_rng(0, "query")
             for edit in ("crop", "logo"):
                 frames = EDITS[edit].apply(frames, frames, fps, rng)
             write_mp4(query, frames, fps=fps)

@@ -8,6 +8,7 @@ import socket
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import psutil
@@ -43,13 +44,12 @@ def fail_lost_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     started = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED]))
     lost = [run for run in started if is_lost(run.tags.get(PROCESS_TAG, ""))]
     for run in lost:
-        context.instance.report_run_failed(
-            run, f"process {run.tags[PROCESS_TAG]} of this run is gone"
-        )
+        message = f"process {run.tags[PROCESS_TAG]} of this run is gone"
+        context.instance.report_run_failed(run, message)
+    if not lost:
+        return dg.SkipReason(f"{len(started)} runs, none lost")
     names = ", ".join(run.run_id for run in lost)
-    return dg.SkipReason(
-        f"failed {len(lost)} lost runs: {names}" if lost else f"{len(started)} runs, none lost"
-    )
+    return dg.SkipReason(f"failed {len(lost)} lost runs: {names}")
 
 
 def is_lost(process: str) -> bool:
@@ -82,16 +82,18 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
         from hapvr.steps.alerts import run_failed, tell
         from hapvr.steps.training import tracker_of
 
-        run, opened = context.dagster_run, project.open()
+        run = context.dagster_run
+        opened = project.open()
+        is_final = run.tags.get("dagster/will_retry") != "true"
+        if status == dg.DagsterRunStatus.FAILURE and is_final:
+            reason = failure_reason(context.instance, run.run_id)
+            tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, reason))
+
         mlflow_run = run.tags.get("mlflow/run_id", "")
-        if status == dg.DagsterRunStatus.FAILURE and run.tags.get("dagster/will_retry") != "true":
-            said = failure_reason(context.instance, run.run_id)
-            tell(opened, run_failed(run.job_name, run.root_run_id or run.run_id, said))
         going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
         if mlflow_run and not context.instance.get_runs(going_on, limit=1):
-            client = tracker_of(
-                opened
-            ).client  # last: where MLflow does not answer, the tick ends here
+            # Last: where MLflow does not answer, the tick ends here.
+            client = tracker_of(opened).client
             if client.get_run(mlflow_run).info.status == "RUNNING":
                 client.set_terminated(mlflow_run, status="FAILED")
 
@@ -99,25 +101,26 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
 
 
 def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
-    """What the first failed step of a run said; where no step failed, what Dagster said."""
+    """The message of the first failed step of a run; where no step failed, Dagster's own."""
     failures = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
-    said = "the run ended before its first step"
-    for event in (
-        entry.get_dagster_event() for entry in instance.all_logs(run_id, of_type=failures)
-    ):
-        if not event.is_step_failure:
-            said = event.message or said
-            continue
-        failure = event.step_failure_data
-        if failure.user_failure_data and failure.user_failure_data.description:
-            return without_logins(failure.user_failure_data.description)
-        error = failure.error and (
-            failure.error.cause or failure.error
-        )  # Dagster's own is around ours
-        return (
-            without_logins(error.message.strip()) if error is not None else "no error was recorded"
-        )
-    return without_logins(said)
+    message = "the run ended before its first step"
+    for entry in instance.all_logs(run_id, of_type=failures):
+        event = entry.get_dagster_event()
+        if event.is_step_failure:
+            return without_logins(_message_of(event.step_failure_data))
+        message = event.message or message
+    return without_logins(message)
+
+
+def _message_of(failure: Any) -> str:
+    """What Dagster recorded of a step that failed."""
+    if failure.user_failure_data and failure.user_failure_data.description:
+        return str(failure.user_failure_data.description)
+    if failure.error is None:
+        return "no error was recorded"
+    # Dagster's own error is around ours.
+    error = failure.error.cause or failure.error
+    return str(error.message).strip()
 
 
 @dg.sensor(
@@ -132,21 +135,13 @@ def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource
 
     opened = project.open()
     delivery = deliver_alerts(opened, limit_s=DELIVER_S)  # first, whatever the look may find
-    if (
-        opened.config.watch.webhook is not None
-        and abs(time.time() - float(context.cursor or 0)) > LOOK_S
-    ):
+    is_due = abs(time.time() - float(context.cursor or 0)) > LOOK_S
+    if opened.config.watch.webhook is not None and is_due:
         try:
             concerns = health(opened).concerns
         except HapvrError as error:
-            concerns = [
-                Concern(
-                    "status_unknown",
-                    "status",
-                    f"what is stored cannot be read: {error}",
-                    lasting=True,
-                )
-            ]
+            problem = f"what is stored cannot be read: {error}"
+            concerns = [Concern("status_unknown", "status", problem, lasting=True)]
         tell(opened, *concerns)
         context.update_cursor(str(time.time()))
     return dg.SkipReason(
@@ -168,42 +163,44 @@ def old_runs(context: dg.SensorEvaluationContext, project: ProjectResource) -> d
     days = opened.config.retention.run_days
     if days is None:
         return dg.SkipReason("retention.run_days is null: all runs are kept")
-    runs = remove_old_runs(context.instance, datetime.now(UTC) - timedelta(days=days))
-    return dg.SkipReason(f"removed {runs} runs and {len(remove_old_trainings(opened))} trainings")
+    num_runs = remove_old_runs(context.instance, datetime.now(UTC) - timedelta(days=days))
+    num_trainings = len(remove_old_trainings(opened))
+    return dg.SkipReason(f"removed {num_runs} runs and {num_trainings} trainings")
 
 
 def remove_old_runs(instance: dg.DagsterInstance, before: datetime) -> int:
     """Remove runs that ended before a moment, MAX_REMOVED at most, but for the last one that made
     an asset or partition."""
-    ended = instance.get_run_records(
-        dg.RunsFilter(statuses=ENDED, updated_before=before), ascending=True
-    )
-    kept = (
-        {run for name in CHAIN for run in _made_last(instance, dg.AssetKey(name))}
-        if ended
-        else set()
-    )
-    old = [record.dagster_run.run_id for record in ended if record.dagster_run.run_id not in kept][
-        :MAX_REMOVED
-    ]
+    filters = dg.RunsFilter(statuses=ENDED, updated_before=before)
+    ended = instance.get_run_records(filters, ascending=True)
+    if not ended:
+        return 0
+    kept: set[str] = set()
+    for name in CHAIN:
+        kept |= _made_last(instance, dg.AssetKey(name))
+
+    run_ids = [record.dagster_run.run_id for record in ended]
+    old = [run_id for run_id in run_ids if run_id not in kept][:MAX_REMOVED]
     for run_id in old:
         instance.delete_run(run_id)
         instance.compute_log_manager.delete_logs(prefix=[run_id])
-        # SQLite leaves an empty database of each run
-        Path(instance.root_directory, "history", "runs", f"{run_id}.db").unlink(missing_ok=True)
+        # SQLite leaves an empty database of each run.
+        database = Path(instance.root_directory, "history", "runs", f"{run_id}.db")
+        database.unlink(missing_ok=True)
     return len(old)
 
 
 def _made_last(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
     """Runs that made what an asset, or each of its partitions, is now."""
     last: dict[str | None, str] = {}
-    cursor, more = None, True
-    while more:
+    cursor: str | None = None
+    while True:
         page = instance.fetch_materializations(key, limit=1000, cursor=cursor)
-        cursor, more = page.cursor, page.has_more
         for record in page.records:
             last.setdefault(record.partition_key, record.run_id)
-    return set(last.values())
+        if not page.has_more:
+            return set(last.values())
+        cursor = page.cursor
 
 
 sensors = [

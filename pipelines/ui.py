@@ -4,9 +4,9 @@ on 127.0.0.1.
 python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000] [--search-port 8000] [--host
 ADDRESS --allow-remote]
 
-No server asks who is there, and whoever reaches them can start runs and change the registry. So an
-address that others reach is refused unless it is asked for twice, by --host and --allow-remote; put
-a proxy with a login before it.
+No server has authentication, and whoever reaches them can start runs and change the registry. So
+an address that others reach is refused unless it is asked for twice, by --host and --allow-remote;
+put a proxy with a login before it.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
 import psutil
 import yaml
@@ -29,6 +29,9 @@ from filelock import FileLock, Timeout
 
 from hapvr.errors import HapvrError
 from pipelines.resources import CHECKOUT, config_path, open_project
+
+if TYPE_CHECKING:
+    from hapvr.steps.project import Project
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -89,10 +92,9 @@ def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
+            groups = {child.pid for child in start.processes}
             # An interrupt may have come just after a process began, before it was noted.
-            groups = {child.pid for child in psutil.Process().children()} | {
-                child.pid for child in start.processes
-            }
+            groups |= {child.pid for child in psutil.Process().children()}
             _send(groups, signal.SIGTERM)
             end = time.monotonic() + END_TIMEOUT_S
             while time.monotonic() < end and _send(groups, 0):
@@ -135,27 +137,19 @@ def start_dagster(start: Start, *, host: str, port: int) -> None:
     Both ask one server of this project's code, as they would start one each otherwise, and the
     daemon one every minute.
     """
-    (entry,) = yaml.safe_load((CHECKOUT / "workspace.yaml").read_text(encoding="utf-8"))[
-        "load_from"
-    ]
-    code, programs = entry["python_file"], Path(sys.executable).parent
-    address, workspace = start.folder / "code.sock", start.folder / "workspace.yaml"
+    committed = (CHECKOUT / "workspace.yaml").read_text(encoding="utf-8")
+    (entry,) = yaml.safe_load(committed)["load_from"]
+    code = entry["python_file"]
+    programs = Path(sys.executable).parent
+    address = start.folder / "code.sock"
+    workspace = start.folder / "workspace.yaml"
     served = {"grpc_server": {"socket": str(address), "location_name": code["location_name"]}}
     workspace.write_text(yaml.safe_dump({"load_from": [served]}), encoding="utf-8")
-    options = [
-        "--python-file",
-        code["relative_path"],
-        "--attribute",
-        code["attribute"],
-        "--socket",
-        address,
-    ]
-    options += [
-        "--working-directory",
-        code["working_directory"],
-        "--location-name",
-        code["location_name"],
-    ]
+
+    options: list[str | Path] = ["--python-file", code["relative_path"]]
+    options += ["--attribute", code["attribute"], "--socket", address]
+    options += ["--working-directory", code["working_directory"]]
+    options += ["--location-name", code["location_name"]]
     # The process that it starts for the code takes runs along when it ends; by default it does so
     # after half a minute in which a busy machine gave its parent no time.
     start(programs / "dagster", "code-server", "start", *options, "--heartbeat-ttl", "300")
@@ -200,8 +194,10 @@ def main() -> int:
 
     host = options.host
     if not is_loopback(host) and not options.allow_remote:
-        said = "others could reach this address, and no server asks who is there"
-        parser.error(f"--host {host}: {said}; leave it at {LOOPBACK}, or add --allow-remote")
+        parser.error(
+            f"--host {host}: others could reach this address, and no server has authentication; "
+            f"leave it at {LOOPBACK}, or add --allow-remote"
+        )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the servers are ended below
     if options.allow_remote:
         os.environ["HAPVR_ANY_HOST"] = "1"
@@ -226,61 +222,46 @@ def main() -> int:
 def _serve(options: argparse.Namespace) -> NoReturn:
     from hapvr.registry.client import without_login
 
-    project, host = open_project(), options.host
-    dagster, own_mlflow = (
-        f"http://{host}:{options.dagster_port}",
-        f"http://{host}:{options.mlflow_port}",
-    )
+    project = open_project()
+    host = options.host
+    dagster = f"http://{host}:{options.dagster_port}"
+    own_mlflow = f"http://{host}:{options.mlflow_port}"
     mlflow = without_login(project.config.tracking.uri or own_mlflow)
     pages = f"Dagster: {dagster}  MLflow: {mlflow}  Search: http://{host}:{options.search_port}"
     _say(f"{config_path()}: starting Dagster, MLflow and the search page")
     with servers() as start:
         if not project.config.tracking.uri:
-            artifacts = project.root.local_path("mlflow/artifacts")
-            artifacts.mkdir(parents=True, exist_ok=True)
-            stores = (
-                "--backend-store-uri",
-                project.tracking_uri,
-                "--artifacts-destination",
-                artifacts.as_uri(),
-            )
-            # One process is enough for one machine; MLflow would start four.
-            server = (
-                "server",
-                "--host",
-                host,
-                "--port",
-                str(options.mlflow_port),
-                "--workers",
-                "1",
-            )
-            start(sys.executable, "-m", "mlflow", *server, *stores)
-        search = [
-            "serve",
-            "--config",
-            config_path(),
-            "--host",
-            host,
-            "--port",
-            str(options.search_port),
-        ]
-        search += ["--allow-remote"] if options.allow_remote else []
-        start(Path(sys.executable).parent / "hapvr", *search)
+            _start_mlflow(start, project, host=host, port=options.mlflow_port)
+        _start_search(start, options)
         start_dagster(start, host=host, port=options.dagster_port)
         if not project.config.tracking.uri:
-            start.wait(
-                lambda: _answers(f"{_local_page(host, options.mlflow_port)}/health"),
-                "MLflow's server",
-            )
-        start.wait(
-            lambda: _answers(f"{_local_page(host, options.search_port)}/health"),
-            "the search service",
-        )
+            page = f"{_local_page(host, options.mlflow_port)}/health"
+            start.wait(lambda: _answers(page), "MLflow's server")
+        search_page = f"{_local_page(host, options.search_port)}/health"
+        start.wait(lambda: _answers(search_page), "the search service")
         _say(f"ready (Ctrl-C ends what runs here) {pages}")
         _say(f"all assets: {dagster}{LINEAGE}")
         while True:
             start.check()
             time.sleep(0.5)
+
+
+def _start_mlflow(start: Start, project: "Project", *, host: str, port: int) -> None:
+    artifacts = project.root.local_path("mlflow/artifacts")
+    artifacts.mkdir(parents=True, exist_ok=True)
+    # One process is enough for one machine; MLflow would start four.
+    options = ["--host", host, "--port", str(port), "--workers", "1"]
+    options += ["--backend-store-uri", project.tracking_uri]
+    options += ["--artifacts-destination", artifacts.as_uri()]
+    start(sys.executable, "-m", "mlflow", "server", *options)
+
+
+def _start_search(start: Start, options: argparse.Namespace) -> None:
+    words = ["serve", "--config", config_path()]
+    words += ["--host", options.host, "--port", str(options.search_port)]
+    if options.allow_remote:
+        words.append("--allow-remote")
+    start(Path(sys.executable).parent / "hapvr", *words)
 
 
 def _say(line: str) -> None:

@@ -1,6 +1,7 @@
 """`hapvr index add | build | update | status`, the index that searches use; and `hapvr pairs mark |
 unmark | list | import`, what people know about pairs, which searches and duplicates respect."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -47,32 +48,53 @@ def add(
 
     project = add_folders(data, folders or [])
     videos, copies = update_collection(project, progress_bar)
-    groups, lost = (
-        len({one.group for one in copies or ()}),
-        [row for row in videos if row["status"] != "ok"],
-    )
-    usable, said = len(videos) - len(lost), ("video_id", "status", "reason", "message")
-    unusable = [{name: row[name] for name in said} for row in lost]
-    result = {"data": project.root.url, "videos": usable, "unusable": unusable}
-    result |= {"groups": None if copies is None else groups}
-    named = "" if data == terminal.default_collection() else f" --data {data}"
-    lines = [f"{counted(usable, 'video')} can be searched; the collection is {project.root.url}"]
-    lines += [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
-    partly = [row for row in videos if row["status"] == "ok" and row["message"]]
-    lines += [f"only a part can be read: {row['video_id']}: {row['message']}" for row in partly]
-    text = f"{counted(groups, 'group')} of copies"
-    if copies is None:
-        text = "too few videos to say how sure an answer is, and to look for copies: add more"
-    elif copies:
-        text += (
-            f", with {counted(len(copies) - groups, 'video')} more than needed: `hapvr "
-            f"duplicates{named}`"
-        )
-    notice = network_notice(project)
-    if notice:
-        lines.append(f"notice: {notice}")
-    lines += [text, f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page"]
+    usable = [row for row in videos if row["status"] == "ok"]
+    lost = [row for row in videos if row["status"] != "ok"]
+    groups = None if copies is None else len({member.group for member in copies})
+    columns = ("video_id", "status", "reason", "message")
+    result = {
+        "data": project.root.url,
+        "videos": len(usable),
+        "unusable": [{name: row[name] for name in columns} for row in lost],
+        "groups": groups,
+    }
+
+    data_option = "" if data == terminal.default_collection() else f" --data {data}"
+    lines = [
+        f"{counted(len(usable), 'video')} can be searched; the collection is {project.root.url}",
+        *_problem_lines(videos),
+        *_notice_lines(network_notice(project)),
+        _copies_text(groups, len(copies or ()), data_option),
+        f"next: `hapvr search CLIP{data_option}`, or `hapvr serve{data_option}` for the page",
+    ]
     show(result, text="\n".join(lines))
+
+
+def _problem_lines(videos: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Videos that cannot be used, then those that can be in part."""
+    lines = []
+    for row in videos:
+        if row["status"] != "ok":
+            lines.append(f"cannot be used: {row['video_id']}: {row['message']}")
+    for row in videos:
+        if row["status"] == "ok" and row["message"]:
+            lines.append(f"only a part can be read: {row['video_id']}: {row['message']}")
+    return lines
+
+
+def _notice_lines(notice: str) -> list[str]:
+    return [f"notice: {notice}"] if notice else []
+
+
+def _copies_text(num_groups: int | None, num_copies: int, data_option: str) -> str:
+    """How many groups of copies there are; None: too few videos to look for them."""
+    if num_groups is None:
+        return "too few videos to say how sure an answer is, and to look for copies: add more"
+    text = f"{counted(num_groups, 'group')} of copies"
+    if not num_copies:
+        return text
+    more = counted(num_copies - num_groups, "video")
+    return f"{text}, with {more} more than needed: `hapvr duplicates{data_option}`"
 
 
 @app.command("build")
@@ -84,8 +106,7 @@ def build(config: ConfigOption, set_: SetOption = None, model: ModelOption = Non
 
 @app.command("update")
 def update(config: ConfigOption, set_: SetOption = None, model: ModelOption = None) -> None:
-    """Take in shards that are new or were made again, or go on with a build that was
-    interrupted."""
+    """Take in shards that are new or were rebuilt, or go on with a build that was interrupted."""
     _update(config, set_, model, rebuild=False)
 
 
@@ -97,10 +118,11 @@ def status(config: ConfigOption, set_: SetOption = None) -> None:
 
     project = open_project(config, set_)
     current = current_index(project.root)
-    held = current.open(project.root, project.config.search).status()
+    index_status = current.open(project.root, project.config.search).status()
     finished, awaited = collection_shards(project.root)
-    missing = [key for key in finished if key not in held.shards]
-    _show({**asdict(held), **asdict(current), "missing": missing, "awaited": list(awaited)})
+    missing = [key for key in finished if key not in index_status.shards]
+    values = asdict(index_status) | asdict(current)
+    _show(values | {"missing": missing, "awaited": list(awaited)})
 
 
 def _update(config: Path, set_: list[str] | None, model: str | None, *, rebuild: bool) -> None:
@@ -110,49 +132,39 @@ def _update(config: Path, set_: list[str] | None, model: str | None, *, rebuild:
     project = open_project(config, set_)
     chosen = search_model(project, model)
     with progress_bar("shards") as progress:
-        made = update_index(project, chosen, rebuild=rebuild, progress=progress)
-    of_model = {
-        "model": chosen.uri,
-        "digest": chosen.digest,
-        "place": made.serving.place if made.serving else None,
-    }
-    _show(
-        {
-            **asdict(made.status),
-            **of_model,
-            **made.shards,
-            "recall": made.recall,
-            "passed": made.passed,
-        }
-    )
+        update = update_index(project, chosen, rebuild=rebuild, progress=progress)
+    values = asdict(update.status)
+    values["model"] = chosen.uri
+    values["digest"] = chosen.digest
+    values["place"] = update.serving.place if update.serving else None
+    values |= update.shards
+    values["recall"] = update.recall
+    values["passed"] = update.passed
+    _show(values)
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(values: dict[str, Any]) -> None:
     """What an index holds, and what of its shards changed or is missing; it failed where it did not
     pass its check."""
     from hapvr.search.index import MIN_RECALL
 
-    passed, unindexed = (
-        found.get("passed", True),
-        f", {found['unindexed_frames']} of them" if found["parts"] else ",",
-    )
-    rest = (
-        f"{unindexed} compared one by one, of {len(found['shards'])} shards in "
-        f"{counted(found['fragments'], 'fragment')}"
-    )
+    compared_whole = f", {values['unindexed_frames']} of them" if values["parts"] else ","
+    fragments = counted(values["fragments"], "fragment")
     lines = [
-        f"model    {found['model']} (network {found['digest']})",
-        f"holds    {found['videos']} videos with {found['frames']} frames{rest}",
-        f"recall   {100 * found['recall']:.1f} % of exact neighbours at the last check",
+        f"model    {values['model']} (network {values['digest']})",
+        f"holds    {values['videos']} videos with {values['frames']} frames{compared_whole} "
+        f"compared one by one, of {len(values['shards'])} shards in {fragments}",
+        f"recall   {100 * values['recall']:.1f} % of exact neighbours at the last check",
     ]
-    names = ("added", "replaced", "removed", "missing", "awaited")
-    lines += [f"{name:<8} {key}" for name in names for key in found.get(name, ())]
+    for name in ("added", "replaced", "removed", "missing", "awaited"):
+        lines += [f"{name:<8} {key}" for key in values.get(name, ())]
+    passed = values.get("passed", True)
     if not passed:
-        wanted = f"wanted {100 * MIN_RECALL:g} % of recall, so this index does not answer"
         lines.append(
-            f"failed   {wanted}; raise search.index.probed_lists, refine_factor or code_bits"
+            f"failed   wanted {100 * MIN_RECALL:g} % of recall, so this index does not answer; "
+            "raise search.index.probed_lists, refine_factor or code_bits"
         )
-    show(found, text="\n".join(lines), failed=not passed)
+    show(values, text="\n".join(lines), failed=not passed)
 
 
 @pairs.command("mark")
@@ -164,28 +176,25 @@ def mark(
     ],
     config: ConfigOption,
 ) -> None:
-    """Say that two videos match, or that they do not; it replaces what was said before, and
-    `unmark` takes it back."""
+    """Mark two videos as a match, or as none. This replaces an earlier mark, and `unmark` removes
+    it."""
     from hapvr.search import marks
 
-    made = marks.mark(
-        open_project(config).root, one, other, "match" if said == "match" else "not_a_match"
-    )
-    show(asdict(made), text=f"{one} and {other} are marked as {said}")
+    verdict: marks.Verdict = "match" if said == "match" else "not_a_match"
+    mark = marks.mark(open_project(config).root, one, other, verdict)
+    show(asdict(mark), text=f"{one} and {other} are marked as {said}")
 
 
 @pairs.command("unmark")
 def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption) -> None:
-    """Take back what was said about two videos."""
+    """Remove the mark of two videos."""
     from hapvr.search import marks
 
-    gone = marks.unmark(open_project(config).root, one, other)
-    text = (
-        f"{one} and {other} had no mark"
-        if gone is None
-        else f"{one} and {other} are no longer marked"
-    )
-    show({"removed": None if gone is None else asdict(gone)}, text=text)
+    removed = marks.unmark(open_project(config).root, one, other)
+    if removed is None:
+        show({"removed": None}, text=f"{one} and {other} had no mark")
+    else:
+        show({"removed": asdict(removed)}, text=f"{one} and {other} are no longer marked")
 
 
 @pairs.command("list")
@@ -217,12 +226,12 @@ def import_(
     ],
     config: ConfigOption,
 ) -> None:
-    """Keep the marks of a CSV file, all or none; they replace what was said before of the same
-    pairs."""
+    """Keep the marks of a CSV file, all or none. They replace earlier marks of the same pairs."""
     from hapvr.search.marks import keep_marks, read_marks_table
 
     root = open_project(config).root
-    made = read_marks_table(root, file)
-    before = keep_marks(root, made)
-    new = sum(before.of(one.first, one.second) is None for one in made)
-    show({"marks": len(made), "new": new}, text=f"{len(made)} marks are kept, {new} of them new")
+    marks = read_marks_table(root, file)
+    before = keep_marks(root, marks)
+    num_new = sum(before.of(mark.first, mark.second) is None for mark in marks)
+    text = f"{len(marks)} marks are kept, {num_new} of them new"
+    show({"marks": len(marks), "new": num_new}, text=text)

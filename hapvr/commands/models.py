@@ -38,8 +38,8 @@ def _bundle(model: str, name: str, tracking_uri: str) -> Path:
 
 
 def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
-    """MLflow's client of an address, and what is done with it; the address is looked at first,
-    since MLflow takes seconds."""
+    """MLflow's client of an address, and what is done with it. The address is checked first, since
+    MLflow takes seconds to import."""
     from hapvr.registry.client import mlflow_client
 
     client = mlflow_client(registry_address(tracking_uri), writing=writing)
@@ -108,17 +108,18 @@ def register_(
         raise ArgumentError(
             f"{run!r:.80}: no training of this name has ended below {project.root.url}/models"
         )
-    for step in ("benchmark_scores", "registered_model"):
-        with progress_bar(step) as progress:
-            made = CHAIN[step].run(project, run=run, progress=progress)
-    decision = made.decision
+    with progress_bar("benchmark_scores") as progress:
+        CHAIN["benchmark_scores"].run(project, run=run, progress=progress)
+    with progress_bar("registered_model") as progress:
+        registered = CHAIN["registered_model"].run(project, run=run, progress=progress)
+    decision = registered.decision
     result = {
-        "name": made.name,
-        "version": made.version,
+        "name": registered.name,
+        "version": registered.version,
         "champion": decision.promoted,
         "decision": decision.reason,
     }
-    show(result, text=f"models:/{made.name}/{made.version} {decision.reason}")
+    show(result, text=f"models:/{registered.name}/{registered.version} {decision.reason}")
 
 
 @app.command("list")
@@ -128,17 +129,16 @@ def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None
     versions = registry.list_versions(client, name)
     lines: list[str] = []
     for row in versions:
-        aliases, target = (
-            ",".join(row["aliases"]) or "-",
-            "" if row["target"] is None else f"{100 * row['target']:.2f}",
-        )
-        columns = (
+        aliases = ",".join(row["aliases"]) or "-"
+        target = "" if row["target"] is None else f"{100 * row['target']:.2f}"
+        lines.append(
             f"{row['version']:>3}  {aliases:<20}  {row['created'][:16]}  {target:>6}  "
-            f"{row['weights']:<11}"
+            f"{row['weights']:<11} {row['decision']}"
         )
-        made = f"made by {row['made_by'] or 'nobody knows'}; decided {row['decided'] or 'never'}"
-        lines += [f"{columns} {row['decision']}", f"     {made}"]
-        lines += [f"     warning: {row['warning']}"] if row["warning"] else []
+        maker = row["made_by"] or "nobody knows"
+        lines.append(f"     made by {maker}; decided {row['decided'] or 'never'}")
+        if row["warning"]:
+            lines.append(f"     warning: {row['warning']}")
     show({"name": name, "versions": versions}, text="\n".join(lines))
 
 
@@ -152,9 +152,8 @@ def show_(
 
     folder = _bundle(model, name, tracking_uri)
     stored = read_description(folder).model_dump(mode="json")
-    card = (
-        (folder / CARD_FILE).read_text(encoding="utf-8") if (folder / CARD_FILE).is_file() else ""
-    )
+    file = folder / CARD_FILE
+    card = file.read_text(encoding="utf-8") if file.is_file() else ""
     show(stored | {"card": card}, text=card or json.dumps(stored, indent=1))
 
 
@@ -203,11 +202,10 @@ def pull_(
     from hapvr.registry.runs import Tracker
     from hapvr.registry.travel import pull_model
 
-    version, found, source = pull_model(
-        place, Tracker(client.tracking_uri, name), name, sha256=sha256
-    )
-    result = {"name": name, "version": version, "sha256": found, "source": source}
-    show(result, text=f"models:/{name}/{version} is {source}, SHA-256 {found}")
+    tracker = Tracker(client.tracking_uri, name)
+    version, digest, source = pull_model(place, tracker, name, sha256=sha256)
+    result = {"name": name, "version": version, "sha256": digest, "source": source}
+    show(result, text=f"models:/{name}/{version} is {source}, SHA-256 {digest}")
 
 
 @app.command("promote")
@@ -217,13 +215,10 @@ def promote_(
     reason: ReasonOption = "promoted by hand",
     tracking_uri: TrackingOption = "",
 ) -> None:
-    """Make a version champion whatever the gate said of it."""
+    """Make a version champion, whatever the gate decided."""
     client, registry = _registry(tracking_uri, writing=True)
-    result = {
-        "name": name,
-        "champion": version,
-        "before": registry.promote(client, name, version, reason=reason),
-    }
+    before = registry.promote(client, name, version, reason=reason)
+    result = {"name": name, "champion": version, "before": before}
     show(result, text=f"champion: models:/{name}@champion is version {version} now")
 
 

@@ -15,6 +15,7 @@ from warnings import warn
 from typer import Argument, Option
 
 from hapvr.commands import terminal
+from hapvr.commands.answers import answer_lines, watched_line
 from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import (
     ConfigOption,
@@ -102,13 +103,7 @@ def search(
     from hapvr.steps.explanation import explain
     from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
 
-    if not queries and not ids:
-        raise ArgumentError(
-            "search: wanted a file, URL or picture, or --id for a video of the collection"
-        )
-    _check_out(out)
-    if out is not None and explained is not None:
-        raise ArgumentError("search: --explain writes no file; wanted --explain or --out")
+    _check_search(queries, ids, out, explained)
     part = Part.named(at, from_, to)
     options = SearchOptions(
         part=part,
@@ -120,35 +115,52 @@ def search(
     )
     names = expand(queries or [])
     project = open_project(config, set_)
-    searcher, limits = (
-        Searcher.open(project, model=model),
-        limits_from_environment(project.config.serving),
-    )
-    # a person who types an address may fetch it
+    searcher = Searcher.open(project, model=model)
+    limits = limits_from_environment(project.config.serving)
+    # A person who types an address may fetch it.
     read = partial(searcher.read, access=Access(hosts=frozenset({ANY_HOST})), limits=limits)
     asked = [(name, partial(read, name)) for name in names]
     asked += [(video_id, partial(searcher.read_id, video_id)) for video_id in ids or []]
     if explained is not None:
-        found = [explain(searcher, query(), explained, options) for _, query in asked]
-        text = "\n".join(line for lines in found for line in lines)
-        return show({"config": str(config), "explanations": found}, text=text)
+        explanations = [explain(searcher, query(), explained, options) for _, query in asked]
+        text = "\n".join("\n".join(lines) for lines in explanations)
+        return show({"config": str(config), "explanations": explanations}, text=text)
+
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
         for number, (name, query) in enumerate(asked):
             progress(number, len(asked))
             answers.append(answer_or_error(name, lambda _: searcher.answer(query(), options)))  # noqa: B023  # at once
-    text = "\n".join(line for answer in answers for line in _lines(answer, every))
+
+    text = "\n".join("\n".join(answer_lines(answer, every=every)) for answer in answers)
     try:
         result = {"config": str(config), "queries": answer_values(answers)}
         show(result, text=text, failed=any(answer.error for answer in answers))
     finally:  # the answers are shown where they cannot be written
-        pairs = [
-            (one.query, one.reference, one.verdict, one.probability)
-            for found in answers
-            for one in found.matches
-        ]
         if out is not None:
-            _write(out, answer_table(answers), pairs, searcher)
+            _write(out, answer_table(answers), _pairs_of(answers), searcher)
+
+
+def _check_search(
+    queries: list[str] | None, ids: list[str] | None, out: Path | None, explained: str | None
+) -> None:
+    """Raise ArgumentError for a call without a query, or with options that exclude each other."""
+    if not queries and not ids:
+        raise ArgumentError(
+            "search: wanted a file, URL or picture, or --id for a video of the collection"
+        )
+    _check_out(out)
+    if out is not None and explained is not None:
+        raise ArgumentError("search: --explain writes no file; wanted --explain or --out")
+
+
+def _pairs_of(answers: Sequence[SearchAnswer]) -> list[Pair]:
+    """Each query with each of its matches."""
+    return [
+        (match.query, match.reference, match.verdict, match.probability)
+        for answer in answers
+        for match in answer.matches
+    ]
 
 
 def duplicates(
@@ -261,7 +273,6 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
 
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
-    from hapvr.search.match import chance
     from hapvr.steps.alerts import deliver_alerts
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.searcher import Searcher
@@ -289,19 +300,21 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     warning = index_warning(project)
     lines = [f"{len(keys)} shards compared, {len(rows)} matches"]
     lines += [f"model    {model}" for model in sorted({row["model"] for row in rows})]
-    lines += [f"warning  {warning}"] if warning else []
-    lines += [
-        f"{row['watch_list']:<16}  {row['verdict']:<8}  {chance(row['probability'])}  "
-        f"{row['query']} - {row['video_id']}"
-        f"{'  the same file' if row['query_sha256'] == row['video_sha256'] else ''}"
-        for row in rows
-    ]
+    if warning:
+        lines.append(f"warning  {warning}")
+    lines += map(watched_line, rows)
     lines += [f"failed   {name}: {reason}" for name, reason in sorted(failed.items())]
     if project.config.watch.webhook is not None:
-        said = f"; {delivery.problem}" if delivery.problem else ""
-        lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}")
-    result = {"shards": keys, "matches": rows, "failed": failed}
-    result |= {"posted": delivery.delivered, "waiting": delivery.waiting, "warning": warning}
+        problem = f"; {delivery.problem}" if delivery.problem else ""
+        lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{problem}")
+    result = {
+        "shards": keys,
+        "matches": rows,
+        "failed": failed,
+        "posted": delivery.delivered,
+        "waiting": delivery.waiting,
+        "warning": warning,
+    }
     show(result, text="\n".join(lines), failed=bool(failed or delivery.problem))
 
 
@@ -331,11 +344,9 @@ def serve(
 
 def _check_out(out: Path | None) -> None:
     terminal.require_outside(out)
-    if (
-        out is not None
-        and out.suffix.lower() not in OUT_SUFFIXES
-        and not out.name.endswith(TASKS_SUFFIX)
-    ):
+    if out is None or out.name.endswith(TASKS_SUFFIX):
+        return
+    if out.suffix.lower() not in OUT_SUFFIXES:
         wanted = ", ".join((*OUT_SUFFIXES, TASKS_SUFFIX))
         raise ArgumentError(
             f"--out is {str(out)!r:.200}; wanted a name that ends in one of {wanted}"
@@ -349,69 +360,27 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
     from hapvr.tables import export_table
 
     def path_of(name: str) -> Path | None:
-        return searcher.collection.metadata.of(name).path or (
-            Path(name).resolve() if Path(name).is_file() else None
-        )
+        path = searcher.collection.metadata.of(name).path
+        if path is None and Path(name).is_file():
+            return Path(name).resolve()
+        return path
 
     def whole(name: str) -> str:  # marks may be imported in another folder
         return name if searcher.collection.metadata.of(name).path else str(Path(name).resolve())
 
     with write_atomic(out) as part:
-        if out.name.endswith(TASKS_SUFFIX):
-            tasks = label_studio_tasks(
-                ((whole(a), whole(b), said, p) for a, b, said, p in pairs), path_of
-            )
-            if len(tasks) < len(pairs):
-                warn(
-                    f"{out}: {len(pairs) - len(tasks)} pairs are left out, as a video of "
-                    "theirs has no file here"
-                )
-            part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
-        else:
+        if not out.name.endswith(TASKS_SUFFIX):
             export_table(rows, part, out.suffix.lower())
-
-
-def _lines(answer: SearchAnswer, every: bool) -> list[str]:
-    """What a person reads of one query. every: also the videos that do not match."""
-    from hapvr.scorer.query_views import IN_A_PART
-    from hapvr.scorer.segments import UNCERTAIN, clock
-    from hapvr.search.match import chance, times
-
-    if answer.error:
-        return [f"failed   {answer.query}: {answer.error}"]
-    compared = f"compared with {answer.compared} of {answer.videos} videos"
-    lines = [f"query    {answer.query} ({clock(answer.seconds)}), {compared}"]
-    holds = ""
-    if answer.precision is not None and answer.prior is not None:
-        holds = (
-            f"; verdicts at precision {answer.precision:g}, where "
-            f"{100 * answer.prior:.3g} % of the pairs match"
-        )
-    lines.append(f"model    {answer.model}{', untrained' if answer.untrained else ''}{holds}")
-    lines += [f"warning  {warning}" for warning in answer.warnings]
-    lines.append(f"answer   {answer.headline}")
-    shown = [match for match in answer.matches if every or match.verdict != "no match"]
-    for match in shown:
-        said = "  the same file" * match.same_file + "  marked as a match" * bool(match.mark)
-        said += f"  {IN_A_PART}" * match.inner_picture + "  offline" * match.offline
-        if (
-            match.query_covered is not None
-            and match.reference_covered is not None
-            and match.segments
-        ):
-            said += f"  covers {100 * match.query_covered:.0f} % of the query, "
-            said += f"{100 * match.reference_covered:.0f} % of the video"
-        sure = f"{match.verdict or '':<8}  {chance(match.probability)}"
-        lines.append(f"{match.rank:>4}  {sure}  {match.similarity:+.3f}  {match.reference}{said}")
-        for part in match.segments:
-            speed = "" if part.speed == 1 else f"{part.speed:.1f}x speed, "
-            doubt = "" if part.certain else f", {UNCERTAIN}"
-            lines.append(f"{'':33}{times(part)}  ({speed}frame similarity {part.score:.2f}{doubt})")
-    if folded := len(answer.matches) - len(shown):
-        lines.append(
-            f"         {folded}{' more' if shown else ''} that do not match: --all shows them"
-        )
-    return lines
+            return
+        named = [
+            (whole(first), whole(second), verdict, probability)
+            for first, second, verdict, probability in pairs
+        ]
+        tasks = label_studio_tasks(named, path_of)
+        num_skipped = len(pairs) - len(tasks)
+        if num_skipped:
+            warn(f"{out}: {num_skipped} pairs are skipped, as a video of theirs has no file here")
+        part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def _group_lines(members: list[GroupMember]) -> list[str]:

@@ -26,6 +26,7 @@ from hapvr.commands.terminal import (
 from hapvr.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
+    from hapvr.chain import Step
     from hapvr.steps.project import Project
 
 features = Verbs(
@@ -64,12 +65,13 @@ def status(
     from hapvr.steps.alerts import deliver_alerts, tell
 
     project = open_project(config, set_)
-    found = health(project)
+    state = health(project)
     if post:
-        tell(project, *found.concerns)
+        tell(project, *state.concerns)
         deliver_alerts(project)
-    result = asdict(found) | {"needs_a_person": bool(found.concerns)}
-    show(result, text="\n".join(found.lines()), failed=bool(found.concerns))
+    needs_a_person = bool(state.concerns)
+    result = asdict(state) | {"needs_a_person": needs_a_person}
+    show(result, text="\n".join(state.lines()), failed=needs_a_person)
 
 
 def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
@@ -83,16 +85,26 @@ def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
     ) -> None:
         _run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed)
 
-    verb.__name__, verb.__doc__ = name, does
+    verb.__name__ = name
+    verb.__doc__ = does
     return verb
 
 
-does = "Read the sources into the manifest, fetch what is remote, and inspect every file."
-download = _chain_verb("download", does, "video_manifest", "videos")
-does = "Decode videos and store their sampled frames."
-sample = _chain_verb("sample", does, "frames")
-does = "Whitening, features of all shards, and views and pseudo labels of the training shards."
-extract = _chain_verb("extract", does, "whitening", "features", "training_views", "pseudo_labels")
+download = _chain_verb(
+    "download",
+    "Read the sources into the manifest, fetch what is remote, and inspect every file.",
+    "video_manifest",
+    "videos",
+)
+sample = _chain_verb("sample", "Decode videos and store their sampled frames.", "frames")
+extract = _chain_verb(
+    "extract",
+    "Whitening, features of all shards, and views and pseudo labels of the training shards.",
+    "whitening",
+    "features",
+    "training_views",
+    "pseudo_labels",
+)
 
 
 def train(
@@ -121,7 +133,7 @@ def train(
 def verify(
     config: ConfigOption,
     repair: Annotated[
-        bool, Option("--repair", help="Make what is damaged again, with these settings.")
+        bool, Option("--repair", help="Rebuild what is damaged, with these settings.")
     ] = False,
     videos: Annotated[
         bool, Option("--videos/--no-videos", help="Also read fetched and generated videos.")
@@ -131,20 +143,22 @@ def verify(
     is damaged."""
     from hapvr import upkeep
 
-    project, kinds = open_project(config), None if videos else upkeep.KINDS.keys() - {"downloads"}
+    project = open_project(config)
+    kinds = None if videos else upkeep.KINDS.keys() - {"downloads"}
     with progress_bar("files") as progress:
         checks = upkeep.verify_root(project.root, kinds=kinds, progress=progress)
     if repair:
         with progress_bar("repairs") as progress:
             checks = upkeep.repair(project, checks, progress=progress)
-    lines = [
-        f"{check.kind} {check.key}".rstrip()
-        + f": {check.state}"
-        + f", {check.message}" * bool(check.message)
-        for check in checks
-    ]
+    lines = []
+    for check in checks:
+        line = f"{check.kind} {check.key}".rstrip() + f": {check.state}"
+        if check.message:
+            line += f", {check.message}"
+        lines.append(line)
     result = {"data_root": project.root.url, "files": [asdict(check) for check in checks]}
-    show(result, text="\n".join(lines), failed=any(check.state == "damaged" for check in checks))
+    is_damaged = any(check.state == "damaged" for check in checks)
+    show(result, text="\n".join(lines), failed=is_damaged)
 
 
 def forget(
@@ -154,7 +168,7 @@ def forget(
     offline: Annotated[
         str, Option(metavar="SOURCE", help="All videos of a source whose files are gone.")
     ] = "",
-    yes: Annotated[bool, Option("--yes", help="Do it; without, say what would go.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do it; without, list what would go.")] = False,
 ) -> None:
     """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were
     fetched; yours stay."""
@@ -165,16 +179,19 @@ def forget(
     videos = step.plan_forgetting(project, video_ids or [], offline=offline)
     if yes:
         step.forget(project, videos)
-    done = (
-        "forgotten" if yes else "would be forgotten, with all that was made of them; --yes does it"
-    )
-    lines = [
-        f"{one.video_id}: "
-        f"{'its fetched file goes, too' if is_remote(one.uri) else f'the file {one.uri} stays'}"
-        for one in videos
-    ]
-    result = {"forgotten": yes, "videos": [asdict(one) for one in videos]}
-    show(result, text="\n".join([*lines, f"{counted(len(videos), 'video')} {done}"]))
+    lines = []
+    for video in videos:
+        if is_remote(video.uri):
+            lines.append(f"{video.video_id}: its fetched file goes, too")
+        else:
+            lines.append(f"{video.video_id}: the file {video.uri} stays")
+    number = counted(len(videos), "video")
+    if yes:
+        lines.append(f"{number} forgotten")
+    else:
+        lines.append(f"{number} would be forgotten, with all that was made of them; --yes does it")
+    result = {"forgotten": yes, "videos": [asdict(video) for video in videos]}
+    show(result, text="\n".join(lines))
 
 
 @features.command("import")
@@ -192,20 +209,23 @@ def import_features(
 
     root = DataRoot(out)
     with progress_bar("videos") as progress:
-        done = step.import_features(root, file, name=name, fps=fps, progress=progress)
-    settings = done[0].shard.require({}).settings
-    reasons = Counter(reason for one in done for reason in one.shard.index()["reason"] if reason)
-    shards = {
-        "shards": [one.shard.key for one in done],
-        "new_shards": sum(one.done for one in done),
-    }
-    videos = {"ok": sum(one.num_ok for one in done), "failed": dict(sorted(reasons.items()))}
-    kind = {
-        "regions": settings["num_regions"],
-        "dims": settings["dims"],
-        "sha256": settings[IMPORTED]["sha256"],
-    }
-    show({"data_root": root.url, **shards, **videos, **kind})
+        shards = step.import_features(root, file, name=name, fps=fps, progress=progress)
+    settings = shards[0].shard.require({}).settings
+    reasons: Counter[str] = Counter()
+    for result in shards:
+        reasons.update(reason for reason in result.shard.index()["reason"] if reason)
+    show(
+        {
+            "data_root": root.url,
+            "shards": [result.shard.key for result in shards],
+            "new_shards": sum(result.done for result in shards),
+            "ok": sum(result.num_ok for result in shards),
+            "failed": dict(sorted(reasons.items())),
+            "regions": settings["num_regions"],
+            "dims": settings["dims"],
+            "sha256": settings[IMPORTED]["sha256"],
+        }
+    )
 
 
 def _run_steps(
@@ -213,46 +233,70 @@ def _run_steps(
 ) -> None:
     """Run steps one after the other, each for its shards, and show a row for each shard."""
     from hapvr.chain import CHAIN, shards_of
+
+    # Views and labels of a shard are made in one pass.
+    both = {"training_views", "pseudo_labels"} <= set(names)
+    rows = []
+    for name in names:
+        if both and name == "pseudo_labels":
+            continue
+        step = CHAIN[name]
+        _check_shards(project, step, wanted or [])
+        for key in shards_of(project, step):
+            if wanted and step.per_shard and key not in wanted:
+                continue
+            if both and name == "training_views":
+                results = _make_views_and_labels(project, key)
+            else:
+                results = {name: _run_step(project, step, key, retry_failed=retry_failed)}
+            rows += [_row_of(made_by, key, result) for made_by, result in results.items()]
+    show({"shards": rows}, text="\n".join(map(_line_of, rows)))
+
+
+def _run_step(project: Project, step: Step, key: str, *, retry_failed: bool) -> Any:
+    options = {"retry_failed": True} if retry_failed and step.job == "ingest" else {}
+    with progress_bar(f"{step.name} {key}".rstrip()) as progress:
+        return step.run(project, key, progress=progress, **options)
+
+
+def _make_views_and_labels(project: Project, key: str) -> dict[str, Any]:
+    from hapvr.steps.views import make_views_and_labels
+
+    with progress_bar(f"training_views {key}") as progress:
+        return dict(make_views_and_labels(project, key, progress=progress))
+
+
+def _check_shards(project: Project, step: Step, wanted: Sequence[str]) -> None:
+    """Raise DataError where there are no videos yet, ArgumentError for shards that do not exist."""
     from hapvr.data.manifest import shard_keys
 
-    rows: list[dict[str, Any]] = []
-    lines, both = [], {"training_views", "pseudo_labels"} <= set(names)
-    for step in (CHAIN[name] for name in names if not (both and name == "pseudo_labels")):
-        known = shard_keys(project.root)
-        if not known and step.name != "video_manifest":
-            raise DataError(
-                "the manifest has no videos yet; run `hapvr download` with this configuration first"
-            )
-        if (unknown := sorted(set(wanted or []) - set(known))) and step.per_shard:
-            raise ArgumentError(
-                f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(known)}"
-            )
-        options = {"retry_failed": True} if retry_failed and step.job == "ingest" else {}
-        for key in (
-            key
-            for key in shards_of(project, step)
-            if not wanted or not step.per_shard or key in wanted
-        ):
-            with progress_bar(f"{step.name} {key}".rstrip()) as progress:
-                if both and step.name == "training_views":  # in one pass
-                    from hapvr.steps.views import make_views_and_labels
+    keys = shard_keys(project.root)
+    if not keys and step.name != "video_manifest":
+        raise DataError(
+            "the manifest has no videos yet; run `hapvr download` with this configuration first"
+        )
+    unknown = sorted(set(wanted) - set(keys))
+    if unknown and step.per_shard:
+        raise ArgumentError(
+            f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(keys)}"
+        )
 
-                    made = make_views_and_labels(project, key, progress=progress)
-                else:
-                    made = {step.name: step.run(project, key, progress=progress, **options)}
-            for name, result in made.items():
-                row: dict[str, Any] = {"step": name, "shard": key}
-                done, counts = getattr(result, "done", True), ""
-                if hasattr(result, "num_ok"):
-                    row |= {
-                        "ok": result.num_ok,
-                        "failed": result.num_failed,
-                        "rows": result.num_rows,
-                    }
-                    counts = (
-                        f": {result.num_ok} videos, {result.num_failed} failed, "
-                        f"{result.num_rows} rows"
-                    )
-                rows.append(row | {"was_finished": not done})
-                lines.append(f"{name} {key}".rstrip() + counts + " (was finished)" * (not done))
-    show({"shards": rows}, text="\n".join(lines))
+
+def _row_of(step: str, shard: str, result: Any) -> dict[str, Any]:
+    """What a step did with a shard. ok, failed, rows: of a step whose shards have rows."""
+    row: dict[str, Any] = {"step": step, "shard": shard}
+    if hasattr(result, "num_ok"):
+        row["ok"] = result.num_ok
+        row["failed"] = result.num_failed
+        row["rows"] = result.num_rows
+    row["was_finished"] = not getattr(result, "done", True)
+    return row
+
+
+def _line_of(row: dict[str, Any]) -> str:
+    line = f"{row['step']} {row['shard']}".rstrip()
+    if "ok" in row:
+        line += f": {row['ok']} videos, {row['failed']} failed, {row['rows']} rows"
+    if row["was_finished"]:
+        line += " (was finished)"
+    return line

@@ -92,19 +92,11 @@ def as_command(verb: Verb) -> Callable[..., None]:
         except HapvrError as error:
             wrong = isinstance(error, ConfigError | ArgumentError | MissingPartError)
             fail(str(error), WRONG_CALL if wrong else FAILED)
-        except (
-            BaseException
-        ) as error:  # libraries written in Rust raise a PanicException, which is no Exception
+        except BaseException as error:  # Rust's PanicException is no Exception
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, ModuleNotFoundError):
-                hint = f"{FULL_HINT}, or what searches and serves with `pip install '.[search]'`"
-                if is_installed("torch"):
-                    hint = (
-                        "install the package that has it, such as the driver of the "
-                        "database that you name"
-                    )
-                fail(f"{str(error.name).partition('.')[0]} is not installed; {hint}", WRONG_CALL)
+                fail(_missing_package(error), WRONG_CALL)
             fail(_unforeseen(error), FAILED)
 
     signature = inspect.signature(verb, eval_str=True)
@@ -114,7 +106,9 @@ def as_command(verb: Verb) -> Callable[..., None]:
     )
     signature = signature.replace(parameters=[*signature.parameters.values(), as_json])
     call.__signature__ = signature  # type: ignore[attr-defined]
-    call.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+    call.__annotations__ = {
+        name: parameter.annotation for name, parameter in signature.parameters.items()
+    }
     return call
 
 
@@ -132,17 +126,18 @@ class Verbs(typer.Typer):
 
 
 def require_outside(*files: Path | None) -> None:
-    """Raise ArgumentError for one of the files to write that would lie in a data root, where it may
+    """Raise ArgumentError for one of the files to write that would be in a data root, where it may
     replace a record."""
     for file in filter(None, files):
         folder = file.parent.resolve()
         for root in (folder, *folder.parents):
-            if any(
-                match
-                for stage in ("manifest", "features")
-                for match in root.glob(f"{stage}/*/*.parquet")
-            ):
-                raise ArgumentError(f"{file} lies in the data root {root}; choose a place outside")
+            if _is_data_root(root):
+                raise ArgumentError(f"{file} is in the data root {root}; choose a place outside")
+
+
+def _is_data_root(folder: Path) -> bool:
+    stages = ("manifest", "features")
+    return any(any(folder.glob(f"{stage}/*/*.parquet")) for stage in stages)
 
 
 def fail(message: str, code: int) -> NoReturn:
@@ -153,9 +148,18 @@ def fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
+def _missing_package(error: ModuleNotFoundError) -> str:
+    package = str(error.name).partition(".")[0]
+    if is_installed("torch"):
+        hint = "install the package that has it, such as the driver of the database that you name"
+    else:
+        hint = f"{FULL_HINT}, or what searches and serves with `pip install '.[search]'`"
+    return f"{package} is not installed; {hint}"
+
+
 def _unforeseen(error: BaseException) -> str:
     """A sentence about an error that no part of the program foresaw."""
-    said = without_logins(" ".join(str(error).split()))[:300]
+    message = without_logins(" ".join(str(error).split()))[:300]
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object!r:.200} is not UTF-8; rename the file, or give another name"
     if isinstance(error, OSError) and error.strerror:
@@ -164,14 +168,13 @@ def _unforeseen(error: BaseException) -> str:
             f"{place}{error.strerror}; correct the path, its permissions or the free "
             "space, and try again"
         )
-    if any(text in said for text in FULL_DISK):
-        return f"{said}; free space or correct the permissions, and try again"
-    if type(error).__module__.startswith(
-        ("mlflow", "sqlalchemy")
-    ):  # the database may be of another version
-        return f"tracking: MLflow refuses this; check name, version and --tracking-uri ({said})"
+    if any(text in message for text in FULL_DISK):
+        return f"{message}; free space or correct the permissions, and try again"
+    if type(error).__module__.startswith(("mlflow", "sqlalchemy")):
+        # The database may be of another version.
+        return f"tracking: MLflow refuses this; check name, version and --tracking-uri ({message})"
     hint = f"Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows where it happened"
-    return f"unexpected {type(error).__name__}: {said}. {hint}"
+    return f"unexpected {type(error).__name__}: {message}. {hint}"
 
 
 def show(result: Mapping[str, Any], text: str | None = None, *, failed: bool = False) -> None:
@@ -179,15 +182,17 @@ def show(result: Mapping[str, Any], text: str | None = None, *, failed: bool = F
     FAILED is the exit code."""
     if printing_json.get():
         text = json.dumps(result, ensure_ascii=False, default=str)
-    say("\n".join(f"{name}: {value}" for name, value in result.items()) if text is None else text)
+    elif text is None:
+        text = "\n".join(f"{name}: {value}" for name, value in result.items())
+    say(text)
     if failed:
         raise typer.Exit(FAILED)
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print text. What a file name holds to steer the terminal or to turn the line appears escaped,
-    in JSON as JSON escapes it."""
-    typer.echo(UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text), err=err)
+    """Print text. Characters of file names that would steer the terminal or turn the line are
+    escaped as in JSON."""
+    typer.echo(UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text), err=err)
 
 
 def counted(number: int, noun: str) -> str:

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys, require_shards
-from hapvr.data.shards import Shard, VideoRows, frame_fields, tensor_field
+from hapvr.data.shards import Shard, frame_fields, tensor_field
+from hapvr.data.video_rows import VideoRows
 from hapvr.errors import DataError
 from hapvr.model.settings import NUM_REGIONS
 
@@ -45,7 +46,7 @@ INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 VIEWS_STAGE = "training_views"
 LABELS_STAGE = "pseudo_labels"
 DRAWING_VERSION = 3
-"""Changes with the rules by which clips are drawn; views of another version are made again. 3:
+"""Changes with the rules by which clips are drawn; views of another version are rebuilt. 3:
 crops of torchvision."""
 VIEW_INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
 """Sampled frames of the video."""
@@ -61,8 +62,11 @@ def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
 def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
     """The columns of a view shard whose tensors are `column` of this shape, fp16; `donor_id`: the
     video combined with it, "" for none."""
-    ids = (pa.field(name, pa.string(), nullable=False) for name in ("video_id", "donor_id"))
-    return (*ids, tensor_field(column, shape=shape))
+    return (
+        pa.field("video_id", pa.string(), nullable=False),
+        pa.field("donor_id", pa.string(), nullable=False),
+        tensor_field(column, shape=shape),
+    )
 
 
 class FeatureFile(VideoRows):
@@ -106,7 +110,7 @@ class ViewFile(VideoRows):
 
     def read(self, video_id: str) -> Tensor:
         """All views of a video: [V, *shape] fp16, weak ones first; [V, T, R + k, D] with extras."""
-        import torch  # those who only verify files need none
+        import torch  # not needed to verify files
 
         return torch.from_numpy(self.tensors(video_id, part=self._part))
 
@@ -123,9 +127,8 @@ class FeatureStore:
         for shard in self._shards:
             index = shard.read()
             self.settings = self.settings or dict(index.provenance.settings)
-            shard.require(
-                dict.fromkeys(index.provenance.settings) | self.settings
-            )  # the union of both settings
+            # A setting that this shard has alone differs, too.
+            shard.require(dict.fromkeys(index.provenance.settings) | self.settings)
             self._shard_of |= dict.fromkeys(index.places(), shard)
 
     def available(self) -> set[str]:
@@ -142,7 +145,7 @@ class FeatureStore:
         """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is
         read once. extras: with frame extras, see `hapvr.model.family`; DataError for features that
         have none."""
-        import torch  # those who only decode or count need none
+        import torch  # not needed to list or count
 
         wanted = set(video_ids)
         chosen = (item for item in self._shard_of.items() if item[0] in wanted)
@@ -156,32 +159,37 @@ class FeatureStore:
 def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Shards of the collection that have features, and those whose features are unfinished or
     damaged, sorted. Raises as `require_shards` does."""
-    keys = collection_keys(root, root.list_folders(STAGE))
-    made = {
-        key: found for key in keys if (found := Shard(root, STAGE, key).provenance()) is not None
-    }
-    require_shards(root, (key for key, found in made.items() if IMPORTED not in found.settings))
-    return tuple(made), tuple(key for key in keys if key not in made)
+    finished = []
+    unfinished = []
+    listed = []
+    for key in collection_keys(root, root.list_folders(STAGE)):
+        provenance = Shard(root, STAGE, key).provenance()
+        if provenance is None:
+            unfinished.append(key)
+            continue
+        finished.append(key)
+        if IMPORTED not in provenance.settings:
+            listed.append(key)
+
+    require_shards(root, listed)
+    return tuple(finished), tuple(unfinished)
 
 
 def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of features that determine the regions."""
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in (EXTRAS_SETTING, HASH_SETTING)
-    }
+    extras = (EXTRAS_SETTING, HASH_SETTING)
+    return {name: value for name, value in settings.items() if name not in extras}
 
 
 def frame_part(shard: Shard, settings: Mapping[str, Any], *, extras: bool) -> Any:
     """Index of what is read of stored tensors [..., R + k, D]: all, or the regions. Raises
     DataError for extras that are not there."""
-    if extras and EXTRAS_SETTING not in settings:
+    has_extras = EXTRAS_SETTING in settings
+    if extras and not has_extras:
         raise DataError(
             f"storage: {shard.stage} of shard {shard.key} has no pooled vectors, which this "
-            "model needs; set "
-            "features.pooled: true and make features and training views again"
+            "model needs; set features.pooled: true and make features and training views again"
         )
-    return (
-        ... if extras or EXTRAS_SETTING not in settings else (..., slice(NUM_REGIONS), slice(None))
-    )
+    if extras or not has_extras:
+        return ...
+    return (..., slice(NUM_REGIONS), slice(None))

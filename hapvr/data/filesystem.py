@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
 ASIDE = ".set_aside"
-"""Folder of a data root for files that are being made again."""
+"""Folder of a data root for files that are being rebuilt."""
 
 DATA_ERRORS = (
     pa.ArrowException,
@@ -61,7 +61,8 @@ class DataRoot:
                 self.filesystem, self._base = pafs.FileSystem.from_uri(self.url)
             else:
                 self.local = Path(self.url).resolve()
-                self.filesystem, self._base = pafs.LocalFileSystem(), self.local.as_posix()
+                self.filesystem = pafs.LocalFileSystem()
+                self._base = self.local.as_posix()
         except (pa.ArrowException, OSError, RuntimeError, ValueError) as error:
             problem = " ".join(str(error).split())[:200]
             raise ConfigError(
@@ -99,9 +100,8 @@ class DataRoot:
     def list_files(self, name: str) -> list[str]:
         """Names of the files directly below `name`, sorted and without unfinished ones; empty where
         it does not exist."""
-        return [
-            file for file in self._list(name, pafs.FileType.File) if not file.endswith(PART_SUFFIX)
-        ]
+        files = self._list(name, pafs.FileType.File)
+        return [file for file in files if not file.endswith(PART_SUFFIX)]
 
     def _list(self, name: str, kind: Any) -> list[str]:
         selector = pafs.FileSelector(self.path(name), allow_not_found=True)
@@ -134,28 +134,34 @@ class DataRoot:
         what was there before. invalidates: a file that describes the old content; it is removed
         right before the new content appears. Raises DataError where the root cannot be written or
         is full."""
-        target = self.path(name)
         hint = (
             "Free space or correct the permissions and run again; what was finished before is kept"
         )
-        with self._naming(f"cannot write {name}", hint=hint):
-            if self.local is not None:
-                described = None if invalidates is None else Path(self.path(invalidates))
-                with (
-                    write_atomic(Path(target), invalidates=described) as part,
-                    pa.OSFile(str(part), "wb") as stream,
-                ):
-                    yield stream
-            else:
-                # An upload cannot be abandoned once begun: closing its stream would publish a part
-                # of the content.
-                with tempfile.TemporaryFile() as file:
-                    yield file
-                    file.seek(0)
-                    if invalidates is not None:
-                        self.delete(invalidates)
-                    with self.filesystem.open_output_stream(target) as stream:
-                        shutil.copyfileobj(file, stream, 1 << 20)
+        write = self._upload if self.local is None else self._write_file
+        with self._naming(f"cannot write {name}", hint=hint), write(name, invalidates) as stream:
+            yield stream
+
+    @contextmanager
+    def _write_file(self, name: str, invalidates: str | None) -> Iterator[IO[bytes]]:
+        described = None if invalidates is None else Path(self.path(invalidates))
+        with (
+            write_atomic(Path(self.path(name)), invalidates=described) as part,
+            pa.OSFile(str(part), "wb") as stream,
+        ):
+            yield stream
+
+    @contextmanager
+    def _upload(self, name: str, invalidates: str | None) -> Iterator[IO[bytes]]:
+        """An upload cannot be abandoned once begun, as closing its stream publishes a part of the
+        content. So it begins when all content is there."""
+        target = self.path(name)
+        with tempfile.TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            if invalidates is not None:
+                self.delete(invalidates)
+            with self.filesystem.open_output_stream(target) as stream:
+                shutil.copyfileobj(file, stream, 1 << 20)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -163,14 +169,9 @@ class DataRoot:
         second waits, with a warning. A process that dies lets go. Of an object store, other
         machines do not wait: two writers of equal content end in the same bytes, because an object
         appears whole, and the index of a shard comes after its data."""
-        if self.local is None:
-            place = hashlib.sha256(f"{os.getuid()} {self.url}/{name}".encode()).hexdigest()
-            path = Path(tempfile.gettempdir()) / f"hapvr-{place[:32]}.lock"
-        else:
-            path = self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
-        with self._naming(
-            "the data root cannot be written", hint="Correct its permissions or set data_root"
-        ):
+        path = self._lock_file(name)
+        hint = "Correct its permissions or set data_root"
+        with self._naming("the data root cannot be written", hint=hint):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path, is_singleton=self.local is None)
             try:
@@ -180,6 +181,12 @@ class DataRoot:
                 held = lock.acquire()
         with held:
             yield
+
+    def _lock_file(self, name: str) -> Path:
+        if self.local is not None:
+            return self.local / LOCKS_FOLDER / f"{name.replace('/', '-')}.lock"
+        digest = hashlib.sha256(f"{os.getuid()} {self.url}/{name}".encode()).hexdigest()
+        return Path(tempfile.gettempdir()) / f"hapvr-{digest[:32]}.lock"
 
     def delete(self, name: str) -> None:
         """Remove a file if it is there."""
@@ -206,12 +213,9 @@ class DataRoot:
         return [info.mtime_ns or 0 for info in self._info([self.path(name) for name in names])]
 
     def write_json(self, name: str, value: Any) -> None:
+        text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, default=str)
         with self.write(name) as stream:
-            stream.write(
-                json.dumps(
-                    value, indent=1, sort_keys=True, ensure_ascii=False, default=str
-                ).encode()
-            )
+            stream.write(text.encode())
 
     def read_json(
         self, name: str, *, hint: str = "run the step that makes it again"
@@ -220,8 +224,8 @@ class DataRoot:
         return self.read_json_as(name, dict[str, Any], hint=hint)
 
     def read_json_as(self, name: str, kind: type[Value], *, hint: str) -> Value:
-        """The value in a JSON file, checked against a type that pydantic knows. hint: what makes
-        the file again. Raises DataError where it does not exist, DamagedError where it holds
+        """The value in a JSON file, checked against a type that pydantic knows. hint: what rebuilds
+        the file. Raises DataError where it does not exist, DamagedError where it holds
         something else."""
         with self.open(name) as file, self.corruption_errors(name, hint=hint):
             return TypeAdapter(kind).validate_json(file.read())
@@ -229,7 +233,7 @@ class DataRoot:
     @contextmanager
     def corruption_errors(self, name: str, *, hint: str) -> Iterator[None]:
         """Turn errors of a block that reads `name` into a DamagedError with its name. hint: what
-        makes it again."""
+        rebuilds it."""
         try:
             yield
         except DATA_ERRORS as error:
@@ -251,11 +255,12 @@ def allow_open_files(count: int) -> None:
     """Raise this process's limit of open files, usually 1,024, by `count`, as far as the system
     allows."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed != resource.RLIM_INFINITY:
-        wanted = allowed + count
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if most < 0 else min(wanted, most), most)
-        )
+    if allowed == resource.RLIM_INFINITY:
+        return
+    wanted = allowed + count
+    if most >= 0:
+        wanted = min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 from PIL import Image
 
-from hapvr.data.shards import Shard, VideoRows, frame_fields
+from hapvr.data.shards import Shard, frame_fields
+from hapvr.data.video_rows import VideoRows
 
 STAGE = "frames"
 FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
-INDEX_COLUMNS = tuple(
-    pa.field(name, pa.string(), nullable=False) for name in ("file_sha256", "frames_sha256")
+INDEX_COLUMNS = (
+    pa.field("file_sha256", pa.string(), nullable=False),
+    pa.field("frames_sha256", pa.string(), nullable=False),
 )
 
 
@@ -38,9 +40,8 @@ def frames_digest(shard: Shard) -> str:
     """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError
     if unfinished."""
     names = ("video_id", "status", "reason", "message", "frames_sha256")
-    return hashlib.sha256(
-        repr([tuple(row[name] for name in names) for row in shard.rows()]).encode()
-    ).hexdigest()
+    fates = [tuple(row[name] for name in names) for row in shard.rows()]
+    return hashlib.sha256(repr(fates).encode()).hexdigest()
 
 
 class FrameFile(VideoRows):
@@ -53,7 +54,8 @@ class FrameFile(VideoRows):
         """The frames of a video. Raises DataError if it has none."""
         table = self.rows(video_id)
         return VideoFrames(
-            *(tuple(table.column(name).to_pylist()) for name in ("jpeg", "timestamp_s"))
+            jpegs=tuple(table.column("jpeg").to_pylist()),
+            timestamps_s=tuple(table.column("timestamp_s").to_pylist()),
         )
 
 

@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 MANIFEST_STAGE = "manifest"
 FORGOTTEN = f"{MANIFEST_STAGE}/forgotten.json"
-"""Digests of the names of videos that were forgotten and are not listed again; nothing in it tells
-what they were called."""
+"""Digests of the names of videos that were forgotten and are not listed again; it does not reveal
+the names."""
 FORGETTING = f"{MANIFEST_STAGE}/forgetting.json"
-"""What `hapvr forget` has not ended."""
+"""What `hapvr forget` has begun and not finished."""
 IDENTITY = f"{MANIFEST_STAGE}/id.json"
 CHANGED_PLACE = "watch/changed.json"
-"""Shards with files that are others than those that were read, by key with a digest of what they
-are."""
+"""Shards whose files have changed since they were read: key -> digest of what they are now."""
 VIDEOS_STAGE = "videos"
 TRAIN = "train"
 GENERATED = "generated"
@@ -36,8 +35,11 @@ features, and are otherwise outside the collection: never described, indexed, pa
 watched."""
 MANIFEST_SCHEMA = pa.schema(
     [
-        pa.field(name, pa.string(), nullable=False)
-        for name in ("video_id", "source", "split", "shard", "uri")
+        pa.field("video_id", pa.string(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("uri", pa.string(), nullable=False),
     ]
 )
 VIDEO_COLUMNS = (
@@ -91,21 +93,23 @@ def training_shard_keys(root: DataRoot) -> list[str]:
 def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:
     """Those of some shards that belong to the collection, sorted; imported features, which no
     manifest lists, do."""
-    shards, known = sorted(shards), set(shard_keys(root))
-    splits: dict[str, str] = {}
-    for key in shards:
-        if key in known and not splits.get(
-            source_of(key)
-        ):  # all videos of a shard may have been forgotten
-            splits[source_of(key)] = next((row.split for row in read_manifest_shard(root, key)), "")
-    generated = {source for source, split in splits.items() if split == GENERATED}
-    return [key for key in shards if key not in known or source_of(key) not in generated]
+    listed = set(shard_keys(root))
+    keys = sorted(shards)
+    split_of: dict[str, str] = {}
+    for key in keys:
+        source = source_of(key)
+        # All videos of a shard may have been forgotten; the next one has the same split.
+        if key in listed and not split_of.get(source):
+            splits = [row.split for row in read_manifest_shard(root, key)]
+            split_of[source] = splits[0] if splits else ""
+    return [key for key in keys if key not in listed or split_of[source_of(key)] != GENERATED]
 
 
 def require_shards(root: DataRoot, shards: Iterable[str]) -> None:
     """Raise DataError where the manifest lacks one of these shards: its videos would get other ids,
     and lose all that is known of them."""
-    if lost := set(shards).difference(shard_keys(root)):
+    lost = set(shards).difference(shard_keys(root))
+    if lost:
         place = f"{MANIFEST_STAGE}/{min(lost)}"
         raise DataError(
             f"manifest: {place} is lost; restore it from a copy: nothing else knows its videos"
@@ -126,16 +130,15 @@ def read_manifest_shard(root: DataRoot, shard: str) -> list[ManifestRow]:
 
 def read_manifest(root: DataRoot) -> pl.DataFrame:
     """All rows: video_id, source, split, shard, uri."""
-    import polars as pl  # what searches alone needs none
+    import polars as pl  # an installation for searches has none
 
     return pl.DataFrame(manifest_table(root))
 
 
 def manifest_table(root: DataRoot) -> pa.Table:
     """As `read_manifest`, as Arrow's table."""
-    return pa.concat_tables(
-        [MANIFEST_SCHEMA.empty_table(), *(_read(root, shard) for shard in shard_keys(root))]
-    )
+    shards = [_read(root, shard) for shard in shard_keys(root)]
+    return pa.concat_tables([MANIFEST_SCHEMA.empty_table(), *shards])
 
 
 def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]) -> None:
@@ -148,15 +151,13 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
 def forgotten_digests(root: DataRoot) -> frozenset[str]:
     """`name_digest` of the ids and places of videos that were forgotten. Raises DamagedError where
     it cannot be read."""
+    if not root.exists(FORGOTTEN):
+        return frozenset()
     hint = (
         "restore it from a copy, or remove it: what was forgotten and is still there is "
         "then listed again"
     )
-    return (
-        frozenset(root.read_json(FORGOTTEN, hint=hint)["names"])
-        if root.exists(FORGOTTEN)
-        else frozenset()
-    )
+    return frozenset(root.read_json(FORGOTTEN, hint=hint)["names"])
 
 
 def name_digest(name: str) -> str:

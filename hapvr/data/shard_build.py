@@ -13,14 +13,15 @@ the entries of single videos.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from hapvr.data.shards import STATUS_OK, Columns, Shard, VideoRows, index_row
+from hapvr.data.shards import STATUS_OK, Columns, Shard, index_row
+from hapvr.data.video_rows import VideoRows
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, differences, environment
 
@@ -33,7 +34,7 @@ recipe's order, None if it has none."""
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecipe:
-    """What a shard is made of and how it lies on disk. settings, inputs: what determines the
+    """What a shard is made of and how it is stored. settings, inputs: what determines the
     content, see `Provenance`. columns: of the data file; empty for a shard that has an index alone.
     index_columns: the step's own columns of the index."""
 
@@ -64,7 +65,11 @@ class StageResult:
         rows = shard.rows()
         num_ok = sum(row["status"] == STATUS_OK for row in rows)
         return StageResult(
-            shard, done, num_ok, len(rows) - num_ok, sum(row["num_rows"] for row in rows)
+            shard=shard,
+            done=done,
+            num_ok=num_ok,
+            num_failed=len(rows) - num_ok,
+            num_rows=sum(row["num_rows"] for row in rows),
         )
 
 
@@ -84,38 +89,56 @@ def build_shard(
     whether a row of an earlier run with the same settings still holds; it gets the row and that
     run's provenance. retry: make the videos that `reuse` refuses although the shard is finished.
     Raises DataError where the shard cannot be written."""
-    shard, provenance = recipe.shard, recipe.provenance
+    shard = recipe.shard
     with shard.lock():
-        finished = shard.is_finished(provenance)
+        finished = shard.is_finished(recipe.provenance)
         if finished and not retry:
             return StageResult.of(shard, done=False)
-        kept: dict[str, IndexRow] = {}
-        found = shard.find() if reuse else None
-        if reuse and found and not differences(provenance.settings, found.provenance.settings):
-            kept = {row["video_id"]: row for row in found.rows() if reuse(row, found.provenance)}
-            # Damaged rows must not be copied under a new digest.
-            if (
-                kept
-                and found.data_sha256
-                and found.data_sha256 != shard.root.sha256(shard.data_name)
-            ):
-                warnings.warn(f"{shard.data_name} is damaged; all its rows are made again")
-                kept = {}
+        kept = {} if reuse is None else _rows_to_keep(recipe, reuse)
         pending = [video_id for video_id in video_ids if video_id not in kept]
         if finished and not pending:
             return StageResult.of(shard, done=False)
+
         earlier = VideoRows(shard) if kept and recipe.columns else None
-
-        def entry(video_id: str) -> VideoEntry:
-            if video_id not in kept:
-                return next(made)
-            if earlier is None or kept[video_id]["status"] != STATUS_OK:
-                return kept[video_id], None
-            return kept[video_id], earlier.rows(video_id).columns
-
-        with closing(make(pending)) as made:
-            _write([recipe], ([entry(one)] for one in video_ids), len(video_ids), lost, progress)
+        with closing(make(pending)) as new_entries:
+            entries = _in_order(video_ids, kept, earlier, new_entries)
+            _write([recipe], entries, len(video_ids), lost, progress)
         return StageResult.of(shard, done=True)
+
+
+def _rows_to_keep(
+    recipe: ShardRecipe, reuse: Callable[[IndexRow, Provenance], bool]
+) -> dict[str, IndexRow]:
+    """Index rows of an earlier run with the same settings that still hold, by video id."""
+    shard = recipe.shard
+    index = shard.find()
+    if index is None or differences(recipe.provenance.settings, index.provenance.settings):
+        return {}
+    kept = {row["video_id"]: row for row in index.rows() if reuse(row, index.provenance)}
+
+    # Damaged rows must not be copied under a new digest.
+    if kept and index.data_sha256 and index.data_sha256 != shard.root.sha256(shard.data_name):
+        warnings.warn(f"{shard.data_name} is damaged; all its rows are rebuilt")
+        return {}
+    return kept
+
+
+def _in_order(
+    video_ids: Iterable[str],
+    kept: Mapping[str, IndexRow],
+    earlier: VideoRows | None,
+    new_entries: Iterator[VideoEntry],
+) -> Iterator[list[VideoEntry]]:
+    """The entry of each video in a list of its own: from the earlier data file, or a new one."""
+    for video_id in video_ids:
+        if video_id not in kept:
+            yield [next(new_entries)]
+            continue
+        row = kept[video_id]
+        if earlier is None or row["status"] != STATUS_OK:
+            yield [(row, None)]
+        else:
+            yield [(row, earlier.rows(video_id).columns)]
 
 
 def build_shards(
@@ -131,16 +154,17 @@ def build_shards(
     lost: as for `build_shard`, the same rows for every shard. Returns the results in the order of
     `recipes`."""
     with ExitStack() as locks:
-        for shard in sorted(
-            (recipe.shard for recipe in recipes), key=lambda shard: shard.index_name
-        ):
+        # Always in the same order, so that two processes do not wait for each other.
+        shards = [recipe.shard for recipe in recipes]
+        for shard in sorted(shards, key=lambda shard: shard.index_name):
             locks.enter_context(shard.lock())
+
         unfinished = [
             recipe for recipe in recipes if not recipe.shard.is_finished(recipe.provenance)
         ]
         if unfinished:
-            with closing(make(unfinished)) as made:
-                _write(unfinished, made, num_videos, lost, progress)
+            with closing(make(unfinished)) as entries:
+                _write(unfinished, entries, num_videos, lost, progress)
         return [StageResult.of(recipe.shard, done=recipe in unfinished) for recipe in recipes]
 
 
@@ -172,16 +196,18 @@ def _write(
     """Write data files, then indexes. entries: of each video one per recipe."""
     rows: list[list[IndexRow]] = [[] for _ in recipes]
     with ExitStack() as stack:
-        writers = [
-            stack.enter_context(recipe.shard.write_data(recipe.columns)) if recipe.columns else None
-            for recipe in recipes
-        ]
+        writers: list[Callable[[Columns], None] | None] = []
+        for recipe in recipes:
+            data_file = recipe.shard.write_data(recipe.columns) if recipe.columns else None
+            writers.append(None if data_file is None else stack.enter_context(data_file))
+
         for of_video in entries:
             for (row, data), of_shard, write in zip(of_video, rows, writers, strict=True):
                 if write is not None and data is not None:
                     write(data)
                 of_shard.append(row)
             progress(len(rows[0]), num_videos)
+
     for recipe, of_shard in zip(recipes, rows, strict=True):
         recipe.shard.write_index(
             [*of_shard, *lost], provenance=recipe.provenance, fields=recipe.index_columns

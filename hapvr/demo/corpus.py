@@ -1,23 +1,18 @@
-"""The generated demo corpus: labelled mp4 files of invented incidents, split by incident; and the
-folders that know what generated videos were made from.
+"""The generated demo corpus: labelled mp4 files of invented incidents, split by incident.
 
 What the files hold follows from the arguments alone: equal arguments give equal plans and equal
 bytes.
 """
 
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import cycle, groupby, islice, pairwise, product
+from itertools import cycle, groupby, islice, product
 from pathlib import Path
-from typing import Literal, get_args
-
-import av
-import numpy as np
+from typing import Literal
 
 from hapvr.benchmark.definition import is_complete, write_clips
+from hapvr.demo.camera import Camera, film
 from hapvr.demo.edits import (
     EDITS,
     INTRO_S,
@@ -25,13 +20,12 @@ from hapvr.demo.edits import (
     NORMAL_CRF,
     NUM_CHANNELS,
     STRONG_EDITS,
-    Times,
     broadcast,
-    true_times,
 )
-from hapvr.demo.scene import NUM_DRESSINGS, SEED, Camera, Pixels, Scene, film
+from hapvr.demo.files import prepare_folder, write_mp4
+from hapvr.demo.scene import NUM_DRESSINGS, SEED, Pixels, Scene
+from hapvr.demo.timelines import Times, true_times
 from hapvr.errors import DataError, VideoError
-from hapvr.files import read_json_as, write_atomic, write_text
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
@@ -42,13 +36,12 @@ Role = Literal["query", "database"]
 
 GENERATOR_VERSION = 2
 """Incremented whenever the same arguments would give other pictures; corpora of another version are
-made again."""
+rebuilt."""
 FPS = 12.0
 DONOR_S = 6.0
 SPAN_S = 16.0
 """Seconds from the beginning of one time span of an incident to that of the next."""
 LABELLED_CLIP_S = 9.5
-_STATE_FILE = "corpus.json"
 
 
 @dataclass(frozen=True)
@@ -81,9 +74,12 @@ def split_incidents(num_incidents: int) -> dict[Split, list[int]]:
     num_validation = max(round(num_incidents * 4 / 26), 1)
     num_test = max(round(num_incidents * 8 / 26), 1)
     num_train = num_incidents - num_validation - num_test
-    borders = pairwise((0, num_train, num_train + num_validation, num_incidents))
+    end_train = num_train
+    end_validation = end_train + num_validation
     return {
-        split: list(range(*border)) for split, border in zip(get_args(Split), borders, strict=True)
+        "train": list(range(end_train)),
+        "validation": list(range(end_train, end_validation)),
+        "test": list(range(end_validation, num_incidents)),
     }
 
 
@@ -93,34 +89,74 @@ def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
     span 1, camera 2 in span 2), their copies, what the other cameras filmed, and distractors: other
     incidents in places furnished like this one.
     """
+    if split == "train":
+        return [clip for number in incidents for clip in _training_clips(number)]
+
     clips: list[Clip] = []
-    light, strong = cycle(LIGHT_EDITS), cycle(STRONG_EDITS)
+    light = cycle(LIGHT_EDITS)
+    strong = cycle(STRONG_EDITS)
     for number in incidents:
-        incident, dressing = f"incident-{number:03d}", number % NUM_DRESSINGS
-        if split == "train":
-            for camera in range(3):
-                file = f"{incident}-camera-{camera + 1}.mp4"
-                footage = Footage(incident, dressing, camera, camera * SPAN_S, duration_s=13.0)
-                clips.append(Clip(file, "database", footage, channel=_channel(file)))
-            continue
-        copies = ((next(light), *islice(strong, 2)), (next(light), next(strong)))
-        for camera, span in islice(product(range(3), range(2)), 5 if number % 2 else 6):
-            jitter = float(numpy_rng(SEED, "start", incident, camera, span).uniform(0, 3))
-            footage = Footage(incident, dressing, camera, span * SPAN_S + jitter, LABELLED_CLIP_S)
-            name = f"{incident}-camera-{camera + 1}-span-{span + 1}"
-            role: Role = "query" if camera == span else "database"
-            clips.append(Clip(f"{name}.mp4", role, footage, channel=_channel(f"{name}.mp4")))
-            for kind in copies[span] if camera == span else ():
-                copy = f"{name}-{kind}.mp4"
-                rng = numpy_rng(SEED, "touch-up", copy)
-                touched = rng.uniform() < 0.85 and EDITS[kind].label == "DS"
-                touch_up = str(rng.choice(LIGHT_EDITS)) if touched else None
-                clips.append(Clip(copy, "database", footage, kind, touch_up, _channel(copy)))
-        for index in range(1 if split == "validation" else 2):
-            name = f"distractor-{number:03d}-{index + 1}"
-            footage = Footage(name, dressing, index % 3, 0.0, LABELLED_CLIP_S)
-            clips.append(Clip(f"{name}.mp4", "database", footage, channel=_channel(name)))
+        copies = (
+            (next(light), *islice(strong, 2)),
+            (next(light), next(strong)),
+        )
+        clips += _labelled_clips(number, copies)
+        clips += _distractors(number, count=1 if split == "validation" else 2)
     return clips
+
+
+def _training_clips(number: int) -> list[Clip]:
+    """What three cameras filmed of an incident, one after the other."""
+    clips = []
+    for camera in range(3):
+        file = f"{_incident(number)}-camera-{camera + 1}.mp4"
+        start_s = camera * SPAN_S
+        footage = Footage(_incident(number), _dressing(number), camera, start_s, duration_s=13.0)
+        clips.append(Clip(file, "database", footage, channel=_channel(file)))
+    return clips
+
+
+def _labelled_clips(number: int, copies: Sequence[Sequence[str]]) -> list[Clip]:
+    """What three cameras filmed of an incident in two spans, each query followed by its copies.
+    copies: kinds of edits, of either query."""
+    incident = _incident(number)
+    clips = []
+    for camera, span in islice(product(range(3), range(2)), 5 if number % 2 else 6):
+        jitter_s = float(numpy_rng(SEED, "start", incident, camera, span).uniform(0, 3))
+        start_s = span * SPAN_S + jitter_s
+        footage = Footage(incident, _dressing(number), camera, start_s, LABELLED_CLIP_S)
+        name = f"{incident}-camera-{camera + 1}-span-{span + 1}"
+        role: Role = "query" if camera == span else "database"
+        clips.append(Clip(f"{name}.mp4", role, footage, channel=_channel(f"{name}.mp4")))
+        if role == "query":
+            clips += [_copy(f"{name}-{kind}.mp4", footage, kind) for kind in copies[span]]
+    return clips
+
+
+def _copy(file: str, footage: Footage, kind: str) -> Clip:
+    """An edited copy; most of those that are not near duplicates are touched up, too."""
+    rng = numpy_rng(SEED, "touch-up", file)
+    touched = rng.uniform() < 0.85 and EDITS[kind].label == "DS"
+    touch_up = str(rng.choice(LIGHT_EDITS)) if touched else None
+    return Clip(file, "database", footage, kind, touch_up, _channel(file))
+
+
+def _distractors(number: int, *, count: int) -> list[Clip]:
+    """Other incidents in places furnished like that of an incident."""
+    clips = []
+    for index in range(count):
+        name = f"distractor-{number:03d}-{index + 1}"
+        footage = Footage(name, _dressing(number), index % 3, 0.0, LABELLED_CLIP_S)
+        clips.append(Clip(f"{name}.mp4", "database", footage, channel=_channel(name)))
+    return clips
+
+
+def _incident(number: int) -> str:
+    return f"incident-{number:03d}"
+
+
+def _dressing(number: int) -> int:
+    return number % NUM_DRESSINGS
 
 
 def _channel(name: str) -> int | None:
@@ -132,7 +168,8 @@ def _channel(name: str) -> int | None:
 def pair_label(query: Clip, reference: Clip) -> str | None:
     """FIVR's label of a pair: ND or DS (same camera and time), CS (same time), IS (same incident),
     or None."""
-    first, second = query.footage, reference.footage
+    first = query.footage
+    second = reference.footage
     if first.incident != second.incident:
         return None
     ends_s = (first.start_s + first.duration_s, second.start_s + second.duration_s)
@@ -145,16 +182,18 @@ def pair_label(query: Clip, reference: Clip) -> str | None:
 
 def labels_of(clips: Sequence[Clip]) -> list[tuple[str, str, str]]:
     """Files and label of all related pairs of a query and a database clip."""
-    return [
-        (one.file, other.file, label)
-        for one, other in _pairs(clips)
-        if (label := pair_label(one, other))
-    ]
+    labels = []
+    for query, reference in _pairs(clips):
+        label = pair_label(query, reference)
+        if label is not None:
+            labels.append((query.file, reference.file, label))
+    return labels
 
 
 def _pairs(clips: Sequence[Clip]) -> list[tuple[Clip, Clip]]:
     """Each query with each clip of the database."""
-    queries, database = ([clip for clip in clips if clip.role == role] for role in get_args(Role))
+    queries = [clip for clip in clips if clip.role == "query"]
+    database = [clip for clip in clips if clip.role == "database"]
     return list(product(queries, database))
 
 
@@ -173,16 +212,30 @@ def make_demo_corpus(
         "num_incidents": num_incidents,
     }
     provenance = Provenance("demo_corpus", settings, environment=environment())
-    splits = split_incidents(num_incidents).items()
-    plans = {
-        folder / f"{name}-{split}": plan_split(split, incidents) for split, incidents in splits
+    plans: dict[Split, list[Clip]] = {
+        split: plan_split(split, incidents)
+        for split, incidents in split_incidents(num_incidents).items()
     }
-    tasks = []
-    for split_folder, plan in plans.items():
+    folders = {split: folder / f"{name}-{split}" for split in plans}
+    for split_folder in folders.values():
         prepare_folder(split_folder, fingerprint=provenance.fingerprint)
-        missing = [clip for clip in plan if not (split_folder / "videos" / clip.file).is_file()]
+
+    _render_missing({folders[split] / "videos": plan for split, plan in plans.items()}, progress)
+    for split, plan in plans.items():
+        if split != "train" and not is_complete(folders[split]):
+            _write_benchmark(folders[split], plan, provenance)
+    return tuple(folders.values())
+
+
+def _render_missing(plans: Mapping[Path, Sequence[Clip]], progress: Progress) -> None:
+    """Make the files that are missing, in worker processes. plans: clips by their folder. Raises
+    DataError."""
+    tasks = []
+    for videos, plan in plans.items():
+        missing = [clip for clip in plan if not (videos / clip.file).is_file()]
         for _, clips in groupby(missing, key=lambda clip: clip.footage.incident):
-            tasks.append((split_folder / "videos", tuple(clips)))
+            tasks.append((videos, tuple(clips)))
+
     total = sum(map(len, plans.values()))
     done = total - sum(len(clips) for _, clips in tasks)
     progress(done, total)
@@ -195,114 +248,81 @@ def make_demo_corpus(
             )
         done += len(planned)
         progress(done, total)
-    for split_folder, plan in list(plans.items())[1:]:
-        if not is_complete(split_folder):
-            videos = []
-            for clip in plan:
-                edits = (clip.edit, clip.touch_up, None if clip.channel is None else "channel")
-                videos.append(
-                    (clip.file, clip.role, clip.footage.incident, "+".join(filter(None, edits)))
-                )
-            segments = [
-                (query.file, copy.file, *times)
-                for query, copy in _pairs(plan)
-                if copy.footage == query.footage  # that of other cameras is not a copy
-                for times in _copy_times(query, copy)
-            ]
-            write_clips(
-                split_folder,
-                name=split_folder.name,
-                videos=videos,
-                labels=labels_of(plan),
-                segments=segments,
-                provenance=json.loads(provenance.to_json()),
-            )
-    return tuple(plans)
+
+
+def _write_benchmark(folder: Path, plan: Sequence[Clip], provenance: Provenance) -> None:
+    """Write the definition of a split whose files are there."""
+    videos = []
+    for clip in plan:
+        edits = (clip.edit, clip.touch_up, None if clip.channel is None else "channel")
+        videos.append((clip.file, clip.role, clip.footage.incident, "+".join(filter(None, edits))))
+
+    segments = []
+    for query, copy in _pairs(plan):
+        if copy.footage == query.footage:  # that of other cameras is not a copy
+            for times in _copy_times(query, copy):
+                segments.append((query.file, copy.file, *times))
+
+    write_clips(
+        folder,
+        name=folder.name,
+        videos=videos,
+        labels=labels_of(plan),
+        segments=segments,
+        provenance=json.loads(provenance.to_json()),
+    )
 
 
 def render_incident(task: tuple[Path, tuple[Clip, ...]]) -> None:
     """Film, edit and encode clips of one incident. task: the folder for them, and the clips."""
     folder, planned = task
-    first, donor = planned[0].footage, None
-    if any(clip.edit != "none" and EDITS[clip.edit].combines for clip in planned):
-        # a few seconds of an incident that no query shows
-        other = Footage(
-            f"{first.incident}-donor", first.dressing + 1, camera=0, start_s=0.0, duration_s=DONOR_S
-        )
-        donor = _take(Scene(other.incident, other.dressing, duration_s=3 * SPAN_S), other)
-    scene = Scene(first.incident, first.dressing, duration_s=3 * SPAN_S)
+    footage = planned[0].footage
+    combines = any(clip.edit != "none" and EDITS[clip.edit].combines for clip in planned)
+    donor = _film_donor(footage) if combines else None
+    scene = Scene(footage.incident, footage.dressing, duration_s=3 * SPAN_S)
     for take, clips in groupby(planned, key=lambda clip: clip.footage):
         frames = _take(scene, take)
         for clip in clips:
-            rng = numpy_rng(SEED, "edit", clip.file)
-            edited, crf = frames, NORMAL_CRF
-            for edit in (EDITS[kind] for kind in (clip.edit, clip.touch_up) if kind in EDITS):
-                edited = edit.apply(edited, frames if donor is None else donor, FPS, rng)
-                crf = max(crf, edit.crf)
-            if clip.channel is not None:
-                edited = broadcast(edited, channel=clip.channel, fps=FPS, rng=rng)
+            edited, crf = _edited(clip, frames, frames if donor is None else donor)
             write_mp4(folder / clip.file, edited, fps=FPS, crf=crf)
 
 
+def _film_donor(footage: Footage) -> Pixels:
+    """A few seconds of an incident that no query shows."""
+    incident = f"{footage.incident}-donor"
+    dressing = footage.dressing + 1
+    shown = Footage(incident, dressing, camera=0, start_s=0.0, duration_s=DONOR_S)
+    return _take(Scene(incident, dressing, duration_s=3 * SPAN_S), shown)
+
+
+def _edited(clip: Clip, frames: Pixels, donor: Pixels) -> tuple[Pixels, int]:
+    """What editors make of footage, and the x264 quality of the result."""
+    rng = numpy_rng(SEED, "edit", clip.file)
+    crf = NORMAL_CRF
+    for kind in (clip.edit, clip.touch_up):
+        if kind in EDITS:
+            edit = EDITS[kind]
+            frames = edit.apply(frames, donor, FPS, rng)
+            crf = max(crf, edit.crf)
+    if clip.channel is not None:
+        frames = broadcast(frames, channel=clip.channel, fps=FPS, rng=rng)
+    return frames, crf
+
+
 def _take(scene: Scene, footage: Footage) -> Pixels:
-    camera, start_s = Camera(footage.incident, footage.camera), footage.start_s
+    camera = Camera(footage.incident, footage.camera)
+    start_s = footage.start_s
     name = f"{footage.incident}/{footage.camera}/{start_s:.3f}"
     return film(scene, camera, start_s=start_s, duration_s=footage.duration_s, fps=FPS, name=name)
 
 
 def _copy_times(query: Clip, copy: Clip) -> list[Times]:
-    frames, donor = (
-        max(round(seconds * FPS), 1) for seconds in (query.footage.duration_s, DONOR_S)
-    )
+    num_frames = max(round(query.footage.duration_s * FPS), 1)
+    num_donor = max(round(DONOR_S * FPS), 1)
     kind = "low_bitrate" if copy.edit == "none" else copy.edit
-    drawn = EDITS[kind].rows(frames, donor, FPS, numpy_rng(SEED, "edit", copy.file))
-    starts = [0.0 if clip.channel is None else INTRO_S for clip in (query, copy)]
-    return true_times(drawn, fps=FPS, original_start_s=starts[0], copy_start_s=starts[1])
+    rows = EDITS[kind].rows(num_frames, num_donor, FPS, numpy_rng(SEED, "edit", copy.file))
+    return true_times(rows, fps=FPS, original_start_s=_intro_s(query), copy_start_s=_intro_s(copy))
 
 
-@dataclass(frozen=True)
-class _State:
-    fingerprint: str
-
-
-def folder_fingerprint(folder: Path) -> str:
-    """What a folder was made from. Raises DamagedError where it does not say."""
-    return read_json_as(folder / _STATE_FILE, _State, hint="remove the folder").fingerprint
-
-
-def prepare_folder(folder: Path, *, fingerprint: str) -> None:
-    """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same
-    fingerprint did. Videos that were generated with another fingerprint are removed. Raises
-    DataError for a folder of something else."""
-    if (folder / _STATE_FILE).exists():
-        if folder_fingerprint(folder) == fingerprint:
-            return
-        (folder / "benchmark.json").unlink(missing_ok=True)
-        if (folder / "videos").exists():
-            shutil.rmtree(folder / "videos")
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(
-            f"generated videos: {folder} holds something else; name another output folder or source"
-        )
-    write_text(folder / _STATE_FILE, json.dumps({"fingerprint": fingerprint}) + "\n")
-
-
-def write_mp4(path: Path, frames: Pixels, *, fps: float, crf: int = NORMAL_CRF) -> None:
-    """Encode frames [N >= 1, H, W, 3] as H.264 in mp4; the file appears under its name when it is
-    complete. fps: frames per second. crf: x264's constant rate factor, 0 (lossless) to 51. The last
-    rows and columns are repeated where a side is odd or below 16, as 4:2:0 video has even sides.
-    One thread encodes, since the bytes depend on their number."""
-    pad = [(0, max(side + side % 2, 16) - side) for side in frames.shape[1:3]]
-    padded = np.pad(frames, ((0, 0), *pad, (0, 0)), mode="edge")
-    with (
-        write_atomic(path) as part,
-        av.open(str(part), "w", format="mp4", options={"fflags": "+bitexact"}) as container,
-    ):
-        stream = container.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001))
-        stream.height, stream.width = padded.shape[1:3]
-        stream.pix_fmt = "yuv420p"
-        stream.codec_context.thread_count = 1
-        stream.options = {"preset": "superfast", "crf": str(crf)}
-        for picture in padded:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode())
+def _intro_s(clip: Clip) -> float:
+    return 0.0 if clip.channel is None else INTRO_S

@@ -2,28 +2,32 @@
 clips.
 
 An independent implementation: a benchmark made with the training augmentations would measure how
-well they were learnt. Each edit also knows its timeline, from which the true times of a copy
-follow: which frame of the original each frame of the copy shows, as an array of frame numbers,
-NOTHING where it shows other footage or none.
+well they were learnt. Each edit also knows its timeline, see `hapvr.demo.timelines`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
+from PIL import Image, ImageEnhance, ImageFilter
 
+from hapvr.demo.layer import Layer
 from hapvr.demo.scene import Pixels, Rng
+from hapvr.demo.timelines import (
+    NOTHING,
+    Rows,
+    compilation_rows,
+    cut_rows,
+    dropped_pieces,
+    excerpt_rows,
+    gap_rows,
+    part_rows,
+    pause_rows,
+    shuffled_rows,
+)
 
-Rows = NDArray[np.int64]
-Times = tuple[float, float, float, float]
-"""Begin and end in the original, begin and end in the copy, in seconds."""
-
-NOTHING = -1
 NORMAL_CRF = 27
 INTRO_S = 1.0
 
@@ -46,91 +50,54 @@ _CHANNELS = (
 NUM_CHANNELS = len(_CHANNELS)
 
 
-class _Layer:
-    """A transparent picture to draw on, which then lies over every frame of [N, H, W, 3]."""
-
-    def __init__(self, frames: Pixels) -> None:
-        self.frames = frames
-        self.height, self.width = frames.shape[1:3]
-        self.picture = Image.new("RGBA", (self.width, self.height), (0, 0, 0, 0))
-        self.draw = ImageDraw.Draw(self.picture)
-
-    def text(
-        self,
-        place: tuple[float, float],
-        words: str,
-        size: float,
-        ink: Sequence[int] = (255, 255, 255),
-        edge: int = 0,
-    ) -> None:
-        font = ImageFont.load_default(size=float(size))
-        self.draw.text(
-            place, words, font=font, fill=(*ink, 255), stroke_width=edge, stroke_fill=(0, 0, 0, 255)
-        )
-
-    def disc(
-        self, across: float, down: float, wide: float, high: float, ink: Sequence[int]
-    ) -> None:
-        self.draw.ellipse(
-            [across - wide, down - high, across + wide, down + high], fill=(*ink, 255)
-        )
-
-    def over_frames(self) -> Pixels:
-        pixels = np.asarray(self.picture, dtype=np.uint16)
-        opacity = pixels[..., 3:]
-        ink = pixels[..., :3] * opacity + 127
-        return np.stack(
-            [((frame * (255 - opacity) + ink) // 255).astype(np.uint8) for frame in self.frames]
-        )
-
-
 def _captions(frames: Pixels, rng: Rng) -> Pixels:
     """Three lines of text in different sizes and places, as social-media reposts carry them."""
-    layer = _Layer(frames)
+    layer = Layer(frames)
     for _ in range(3):
-        words, size = str(rng.choice(_WORDS)), layer.height * rng.uniform(0.1, 0.2)
+        words = str(rng.choice(_WORDS))
+        size = layer.height * rng.uniform(0.1, 0.2)
         ink = rng.integers(0, 256, 3).tolist()
-        layer.text(
-            (layer.width * rng.uniform(0, 0.5), layer.height * rng.uniform(0.05, 0.8)),
-            words,
-            size,
-            ink,
-            edge=2,
-        )
+        left = layer.width * rng.uniform(0, 0.5)
+        top = layer.height * rng.uniform(0.05, 0.8)
+        layer.text((left, top), words, size, ink, edge=2)
     return layer.over_frames()
 
 
 def _emoji(frames: Pixels, rng: Rng) -> Pixels:
     """Five round yellow faces with different eyes and mouths, at random places and sizes."""
-    layer, dark = _Layer(frames), (60, 40, 0)
+    layer = Layer(frames)
     for _ in range(5):
-        radius = layer.height * rng.uniform(0.08, 0.18)
-        across, down = rng.uniform(0.1, 0.9) * layer.width, rng.uniform(0.15, 0.85) * layer.height
-        layer.disc(
-            across,
-            down,
-            radius,
-            radius,
-            (255, int(rng.uniform(180, 225)), int(rng.uniform(20, 90))),
-        )
-        for side in (-0.4, 0.4):
-            layer.disc(across + side * radius, down - radius * 0.3, radius / 7, radius / 5, dark)
-        mouth = [
-            across - radius * 0.6,
-            down - radius * 0.2,
-            across + radius * 0.6,
-            down + radius * 0.7,
-        ]
-        start = int(rng.choice([0, 180]))
-        layer.draw.arc(mouth, start, start + 180, fill=(*dark, 255), width=max(int(radius / 6), 1))
+        _draw_face(layer, rng)
     return layer.over_frames()
+
+
+def _draw_face(layer: Layer, rng: Rng) -> None:
+    radius = layer.height * rng.uniform(0.08, 0.18)
+    across = rng.uniform(0.1, 0.9) * layer.width
+    down = rng.uniform(0.15, 0.85) * layer.height
+    yellow = (255, int(rng.uniform(180, 225)), int(rng.uniform(20, 90)))
+    dark = (60, 40, 0)
+
+    layer.disc(across, down, radius, radius, yellow)
+    for side in (-0.4, 0.4):
+        layer.disc(across + side * radius, down - radius * 0.3, radius / 7, radius / 5, dark)
+    mouth = [
+        across - radius * 0.6,
+        down - radius * 0.2,
+        across + radius * 0.6,
+        down + radius * 0.7,
+    ]
+    start = int(rng.choice([0, 180]))
+    layer.draw.arc(mouth, start, start + 180, fill=(*dark, 255), width=max(int(radius / 6), 1))
 
 
 def _logo(frames: Pixels, *, channel: int) -> Pixels:
     """With the corner logo of one of NUM_CHANNELS channels, the same on everything that the channel
     shows."""
-    layer, (name, color) = _Layer(frames), _CHANNELS[channel]
-    wide, high = int(layer.width * 0.2), int(layer.height * 0.15)
+    layer = Layer(frames)
+    name, color = _CHANNELS[channel]
+    wide = int(layer.width * 0.2)
+    high = int(layer.height * 0.15)
     left = layer.width - wide - 6 if channel % 2 else 6
     layer.draw.rounded_rectangle([left, 6, left + wide, 6 + high], radius=6, fill=(*color, 235))
     layer.text((left + wide * 0.18, 6), name, high * 0.75)
@@ -140,11 +107,13 @@ def _logo(frames: Pixels, *, channel: int) -> Pixels:
 def broadcast(frames: Pixels, *, channel: int, fps: float, rng: Rng) -> Pixels:
     """How a channel shows any footage: some with black bars, all with logo, headline and INTRO_S of
     black first."""
-    layer = _Layer(_logo(_letterbox(frames, rng) if channel % 2 else frames, channel=channel))
+    boxed = _letterbox(frames, rng) if channel % 2 else frames
+    layer = Layer(_logo(boxed, channel=channel))
     top = int(layer.height * 0.84)
     layer.draw.rectangle([0, top, layer.width, layer.height], fill=(*_CHANNELS[channel][1], 255))
     layer.text((layer.width * 0.04, top), str(rng.choice(_WORDS)), layer.height * 0.1)
-    return np.pad(layer.over_frames(), ((round(INTRO_S * fps), 0), (0, 0), (0, 0), (0, 0)))
+    intro = (round(INTRO_S * fps), 0)
+    return np.pad(layer.over_frames(), (intro, (0, 0), (0, 0), (0, 0)))
 
 
 @dataclass(frozen=True)
@@ -179,27 +148,24 @@ class Edit:
         result[shown] = changed
         if self.combines:
             places = np.flatnonzero(~shown)
-            other = resized(
+            footage = resized(
                 donor[: len(places)], width_px=frames.shape[2], height_px=frames.shape[1]
             )
-            result[places] = other[np.arange(len(places)) % len(other)]
+            result[places] = footage[np.arange(len(places)) % len(footage)]
         return result
 
 
 def resized(frames: Pixels, *, width_px: int, height_px: int) -> Pixels:
     """Every frame scaled to another size, [N, height_px, width_px, 3]."""
     size = (width_px, height_px)
-    return np.stack(
-        [
-            np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR))
-            for frame in frames
-        ]
-    )
+    pictures = [Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR) for frame in frames]
+    return np.stack([np.asarray(picture) for picture in pictures])
 
 
 def _rescale(frames: Pixels, rng: Rng) -> Pixels:
     factor = rng.uniform(0.45, 0.65)
-    height, width = (max(int(side * factor), 16) for side in frames.shape[1:3])
+    height = max(int(frames.shape[1] * factor), 16)
+    width = max(int(frames.shape[2] * factor), 16)
     return resized(frames, width_px=width, height_px=height)
 
 
@@ -211,16 +177,17 @@ def _letterbox(frames: Pixels, rng: Rng) -> Pixels:
 def _window(frames: Pixels, scale: float, rng: Rng) -> Pixels:
     """A view of the frames through a window of `scale` of both sides, at a random place."""
     height, width = frames.shape[1:3]
-    high, wide = max(int(height * scale), 1), max(int(width * scale), 1)
-    top, left = int(rng.integers(height - high + 1)), int(rng.integers(width - wide + 1))
+    high = max(int(height * scale), 1)
+    wide = max(int(width * scale), 1)
+    top = int(rng.integers(height - high + 1))
+    left = int(rng.integers(width - wide + 1))
     return frames[:, top : top + high, left : left + wide]
 
 
 def crop_to(frames: Pixels, area: float, rng: Rng) -> Pixels:
     """A window of a share of the area, enlarged to the old size."""
-    return resized(
-        _window(frames, area**0.5, rng), width_px=frames.shape[2], height_px=frames.shape[1]
-    )
+    window = _window(frames, area**0.5, rng)
+    return resized(window, width_px=frames.shape[2], height_px=frames.shape[1])
 
 
 def _grade(frames: Pixels, rng: Rng, *, strength: float) -> Pixels:
@@ -234,6 +201,7 @@ def _grade(frames: Pixels, rng: Rng, *, strength: float) -> Pixels:
     )
     contrast = np.exp(strength * rng.uniform(-0.5, 0.5))
     offset = 128 * (1 - contrast) + strength * rng.uniform(-45, 45, 3)
+
     table = tuple(np.hstack([contrast * matrix, offset[:, None]]).ravel().tolist())
     return np.stack([np.asarray(Image.fromarray(frame).convert("RGB", table)) for frame in frames])
 
@@ -244,7 +212,9 @@ def _heavy_color(frames: Pixels, rng: Rng) -> Pixels:
     effect = int(rng.integers(3))
     if effect == 0:
         return graded & np.uint8(0b11100000)
-    return np.where(graded > 190, 255 - graded, graded) if effect == 1 else graded
+    if effect == 1:
+        return np.where(graded > 190, 255 - graded, graded)
+    return graded
 
 
 def _blur(frames: Pixels, rng: Rng) -> Pixels:
@@ -254,7 +224,7 @@ def _blur(frames: Pixels, rng: Rng) -> Pixels:
 
 def _drop_noise(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
     result = frames.copy()
-    for piece in _dropped_pieces(len(frames), fps, rng):
+    for piece in dropped_pieces(len(frames), fps, rng):
         coarse = rng.integers(0, 256, (len(piece), 12, 16, 3), dtype=np.uint8)
         result[piece] = resized(coarse, width_px=frames.shape[2], height_px=frames.shape[1])
     return result
@@ -279,9 +249,8 @@ def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
     edited = []
     for frame in crop_to(frames, 0.6, rng):
         hue, saturation, value = Image.fromarray(frame).convert("HSV").split()
-        turned = Image.merge(
-            "HSV", (hue.point(lambda level: (level + turn) % 256), saturation, value)
-        ).convert("RGB")
+        turned_hue = hue.point(lambda level: (level + turn) % 256)
+        turned = Image.merge("HSV", (turned_hue, saturation, value)).convert("RGB")
         edited.append(np.asarray(ImageEnhance.Contrast(turned).enhance(1.5)))
     return np.stack(edited)
 
@@ -289,118 +258,9 @@ def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
 def _grey_noise(frames: Pixels, rng: Rng) -> Pixels:
     """Without colour, with Gaussian noise of 20 grey levels."""
     grey = frames.mean(axis=3, keepdims=True)
-    return np.repeat(
-        (grey + rng.normal(0, 20, (*grey.shape[:3], 1))).clip(0, 255).astype(np.uint8), 3, axis=3
-    )
-
-
-def _pieces(count: int, fps: float) -> list[Rows]:
-    """The video cut into pieces of about two seconds; at least two pieces where there are two
-    frames."""
-    number = min(max(round(count / (2 * fps)), 2), count)
-    return np.split(np.arange(count), [count * index // number for index in range(1, number)])
-
-
-def _dropped_pieces(count: int, fps: float, rng: Rng) -> list[Rows]:
-    """About a third of the pieces, never all of them."""
-    whole = _pieces(count, fps)
-    number = min(max(round(len(whole) / 3), 1), len(whole) - 1)
-    return [whole[index] for index in rng.permutation(len(whole))[:number]]
-
-
-def _shuffled_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """Pieces in another order."""
-    whole = _pieces(count, fps)
-    order = np.roll(np.arange(len(whole)), 1) if len(whole) < 4 else rng.permutation(len(whole))
-    return np.concatenate([whole[index] for index in order])
-
-
-def _gap_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """Dropped pieces show nothing."""
-    rows = np.arange(count)
-    for piece in _dropped_pieces(count, fps, rng):
-        rows[piece] = NOTHING
-    return rows
-
-
-def _cut_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    rows = _gap_rows(count, num_donor, fps, rng)
-    return np.asarray(rows[rows != NOTHING])
-
-
-def _pause_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """One frame stands still for three seconds in the middle third."""
-    moment = int(count * rng.uniform(1 / 3, 2 / 3))
-    return np.concatenate(
-        [np.arange(moment), np.full(max(round(3 * fps), 1), moment), np.arange(moment, count)]
-    )
-
-
-def excerpt_rows(
-    count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float | None = None
-) -> Rows:
-    """`length_s` seconds of it, or a third where that is shorter; for None a third to a half of
-    it."""
-    wanted = (
-        count * rng.uniform(0.35, 0.5)
-        if length_s is None
-        else min(round(length_s * fps), count // 3)
-    )
-    length = max(int(wanted), 1)
-    return int(rng.integers(count - length + 1)) + np.arange(length)
-
-
-def _compilation_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """An excerpt between two pieces of the donor, of five seconds together."""
-    num_other = min(max(round(5 * fps), 2), num_donor)
-    around = (num_other // 2, num_other - num_other // 2)
-    return np.pad(excerpt_rows(count, num_donor, fps, rng), around, constant_values=NOTHING)
-
-
-def _part_rows(count: int, num_donor: int, fps: float, rng: Rng, *, length_s: float) -> Rows:
-    """`length_s` seconds of it, or all where it is shorter, at one of some speeds, in footage of
-    the donor: three times as long together, but not shorter than 20 or longer than 60 seconds if
-    the part allows."""
-    length = max(min(round(length_s * fps), count), 1)
-    first = int(rng.integers(count - length + 1))
-    speed = float(rng.choice((0.75, 1.0, 1.0, 1.0, 1.25, 1.5)))
-    part = first + (np.arange(max(int(length / speed), 1)) * speed).astype(np.int64)
-    wanted = min(max(3 * len(part), round(20 * fps)), round(60 * fps))
-    num_other = max(wanted - len(part), 2)
-    before = int(rng.integers(1, num_other))
-    return np.pad(part, (before, num_other - before), constant_values=NOTHING)
-
-
-def true_times(
-    rows: Rows, *, fps: float, original_start_s: float = 0.0, copy_start_s: float = 0.0
-) -> list[Times]:
-    """Stretches of a copy in which the original's time runs on without jumps, at any speed, or runs
-    backwards. A jump is more than half a second from one frame of the copy to the next, and more
-    than triple speed. A frame that stands still belongs to the stretch that it interrupts.
-    original_start_s, copy_start_s: when the first frame is shown in each file.
-    """
-    limit, steps = max(fps / 2, 3), np.diff(rows)
-    shown = rows != NOTHING
-    breaks = (np.abs(steps) > limit) | (shown[1:] != shown[:-1])
-    direction = 0
-    for number, step in enumerate(steps):
-        turned = direction * step < 0
-        if breaks[number] or turned:
-            breaks[number], direction = True, 0
-        elif step:
-            direction = int(np.sign(step))
-    borders = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(rows)]
-    stretches = [
-        (rows[first:last], first, last) for first, last in pairwise(borders) if shown[first]
-    ]
-    ends = np.array(
-        [(one.min(), one.max() + 1, first, last) for one, first, last in stretches]
-    ).reshape(-1, 4)
-    times = ends / fps + (original_start_s, original_start_s, copy_start_s, copy_start_s)
-    return [
-        (start, end, shown_start, shown_end)
-        for start, end, shown_start, shown_end in times.tolist()
-    ]
+    noise = rng.normal(0, 20, (*grey.shape[:3], 1))
+    noisy = (grey + noise).clip(0, 255).astype(np.uint8)
+    return np.repeat(noisy, 3, axis=3)
 
 
 EDITS: dict[str, Edit] = {
@@ -416,10 +276,10 @@ EDITS: dict[str, Edit] = {
     "heavy_color": Edit("DS", _heavy_color),
     "emoji": Edit("DS", _emoji),
     "blur": Edit("DS", _blur),
-    "shuffle": Edit("DS", rows=_shuffled_rows),
-    "drop_blank": Edit("DS", rows=_gap_rows),
-    "drop_noise": Edit("DS", rows=_gap_rows, whole=_drop_noise),
-    "drop_cut": Edit("DS", rows=_cut_rows),
+    "shuffle": Edit("DS", rows=shuffled_rows),
+    "drop_blank": Edit("DS", rows=gap_rows),
+    "drop_noise": Edit("DS", rows=gap_rows, whole=_drop_noise),
+    "drop_cut": Edit("DS", rows=cut_rows),
     "fast_forward": Edit(
         "DS", rows=lambda count, num_donor, fps, rng: np.arange(0, count, int(rng.integers(2, 4)))
     ),
@@ -429,10 +289,10 @@ EDITS: dict[str, Edit] = {
         rows=lambda count, num_donor, fps, rng: np.repeat(np.arange(max(2 * count // 3, 1)), 2),
     ),
     "reverse": Edit("DS", rows=lambda count, num_donor, fps, rng: np.arange(count)[::-1]),
-    "pause": Edit("DS", rows=_pause_rows),
+    "pause": Edit("DS", rows=pause_rows),
     "excerpt": Edit("DS", rows=excerpt_rows),
     "video_in_video": Edit("DS", combines=True, whole=partial(_inset, low=0.5, high=0.7)),
-    "compilation": Edit("DS", combines=True, rows=_compilation_rows),
+    "compilation": Edit("DS", combines=True, rows=compilation_rows),
 }
 HARD_EDITS: dict[str, Edit] = {
     "crop_hue_contrast": Edit("DS", _crop_hue_contrast),
@@ -451,19 +311,18 @@ def _part_edit(length_s: float, label: Literal["DS", "part"] = "DS") -> Edit:
     """A part of the video, touched up, in longer footage of the donor."""
 
     def touch_up(frames: Pixels, rng: Rng) -> Pixels:
-        return EDITS[str(rng.choice(("low_bitrate", "logo", "crop", "color", "text")))].change(
-            frames, rng
-        )
+        kind = str(rng.choice(("low_bitrate", "logo", "crop", "color", "text")))
+        return EDITS[kind].change(frames, rng)
 
-    return Edit(label, touch_up, combines=True, rows=partial(_part_rows, length_s=length_s))
+    return Edit(label, touch_up, combines=True, rows=partial(part_rows, length_s=length_s))
 
 
 IN_LONGER_FOOTAGE = "in_longer_footage"
 """What the task `parts` asks for: a clip, or the longest part of it, in footage that is two to
 three times as long."""
-ALL_EDITS = (
-    EDITS | HARD_EDITS | {f"part_{length_s}s": _part_edit(length_s) for length_s in (3, 5, 10, 30)}
-)
+ALL_EDITS = EDITS | HARD_EDITS
+for length_s in (3, 5, 10, 30):
+    ALL_EDITS[f"part_{length_s}s"] = _part_edit(length_s)
 ALL_EDITS[IN_LONGER_FOOTAGE] = _part_edit(30, "part")
 LIGHT_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "ND")
 STRONG_EDITS = tuple(kind for kind, edit in EDITS.items() if edit.label == "DS")

@@ -11,13 +11,19 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.errors import ConfigError
+from hapvr.losses.reductions import (
+    BlackboxRanks,
+    mean_of_compared,
+    mean_over_positives,
+    mean_where,
+    widened,
+)
 from hapvr.losses.settings import LossName, ObjectiveSettings, Option
 from hapvr.model.family import Similarities
 
@@ -57,14 +63,16 @@ class Objective:
         video = similarities.video / 2 + 0.5
         others = without_self(labels)
         lists = (1, -1) if self.settings.across_queries else labels.shape
-        ranked = video.reshape(lists), others.reshape(lists)
+        ranked = (video.reshape(lists), others.reshape(lists))
 
         def rank_frames() -> Tensor:
             different = pair_index[:, 0] != pair_index[:, 1]
-            pairs, row_labels = pair_index[different], frame_labels[different]
+            pairs = pair_index[different]
+            row_labels = frame_labels[different]
             rows = similarities.frame[pairs[:, 0] - first_row, pairs[:, 1]]
             ranked_rows = (row_labels > 0).any(-1).sum().float()
             part = ranked_rows / add_up(ranked_rows).clamp(min=1)
+
             return add_up(self._frame_loss(rows, row_labels) * part)
 
         settings = self.settings
@@ -88,6 +96,7 @@ class Objective:
                 lambda: add_up(similarities.regularization),
             ),
         )
+
         terms = {name: loss() for name, weight, loss in weighted if weight > 0}
         total = sum(
             (weight * terms[name] for name, weight, _ in weighted if weight > 0),
@@ -110,9 +119,8 @@ def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor
     have different numbers of positives."""
     logits = widened(similarity) / temperature
     # The finite floor gives a row without negatives a loss and a gradient of 0 instead of NaN.
-    negatives = logits.masked_fill(labels >= 0, torch.finfo(logits.dtype).min).logsumexp(
-        -1, keepdim=True
-    )
+    floor = torch.finfo(logits.dtype).min
+    negatives = logits.masked_fill(labels >= 0, floor).logsumexp(-1, keepdim=True)
     return mean_over_positives(F.softplus(negatives - logits), labels)
 
 
@@ -124,47 +132,12 @@ def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) 
 
 def hard_negative(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:
     """Second half of SSHN (S2VS Eq. 3): mean of -log(1 - s_kj) for the most similar negative j of
-    each row k. 1 - s is clamped below at `floor`. Rows without a negative are left out."""
+    each row k. 1 - s is clamped below at `floor`. Rows without a negative are skipped."""
     rows = widened(similarity)
     negative = labels < 0
     valid = negative.any(-1)
     hardest = rows.masked_fill(~negative, -math.inf).amax(-1).masked_fill(~valid, 0)
     return mean_where(-(1 - hardest).clamp(min=floor).log(), valid)
-
-
-def widened(similarity: Tensor) -> Tensor:
-    """In float32 or wider, because half precision overflows in sums of exponentials."""
-    return similarity.to(torch.promote_types(similarity.dtype, torch.float32))
-
-
-def mean_where(values: Tensor, valid: Tensor) -> Tensor:
-    """Mean over the valid entries, [..] -> []. Without a valid entry it is 0, with a gradient
-    of 0."""
-    return values.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1).to(values.dtype)
-
-
-def mean_over_positives(values: Tensor, labels: Tensor) -> Tensor:
-    """The mean over the positives of a row, then over rows that have one; 0 if none has. Both [...,
-    N]; returns []."""
-    counts = (labels > 0).sum(-1, keepdim=True)
-    return (values.masked_fill(labels <= 0, 0) / counts.clamp(min=1)).sum() / (
-        counts > 0
-    ).sum().clamp(min=1)
-
-
-def mean_of_compared(
-    loss: Callable[[Tensor, Tensor], Tensor], similarity: Tensor, labels: Tensor
-) -> Tensor:
-    """`mean_over_positives` of a loss that compares each positive with the other entries of its
-    row. similarity, labels: [..., N], P positives in all. loss: called with d [P, N], d[i, j] = s_j
-    - s_i, above 0 where j ranks before i, and labels [P, N], in which i itself is ignored; returns
-    [P]. Returns []."""
-    rows, row_labels = widened(similarity).flatten(0, -2), labels.flatten(0, -2)
-    row, place = (row_labels > 0).nonzero(as_tuple=True)
-    others = row_labels.index_select(0, row).scatter(1, place[:, None], 0)
-    losses = loss(rows.index_select(0, row) - rows[row, place][:, None], others)
-    counts = (row_labels > 0).sum(-1)
-    return (losses / counts[row]).sum() / (counts > 0).sum().clamp(min=1)
 
 
 def mean_absolute_error(similarity: Tensor, labels: Tensor) -> Tensor:
@@ -192,12 +165,11 @@ def contrastive(similarity: Tensor, labels: Tensor, *, margin: float = 0.5) -> T
 def triplet(similarity: Tensor, labels: Tensor, *, margin: float = 0.2) -> Tensor:
     """Triplet loss (Schroff et al., CVPR 2015, Eq. 2) on similarities: max(0, s_kj - s_ki +
     margin). j is the most similar negative. A row's loss is the mean over its positives i. Rows
-    without a positive are left out; rows without a negative have a loss of 0."""
+    without a positive are skipped; rows without a negative have a loss of 0."""
 
     def compare(difference: Tensor, others: Tensor) -> Tensor:
-        return (
-            difference.masked_fill(others >= 0, -math.inf).amax(-1).clamp(min=-margin) + margin
-        ).clamp(min=0)
+        hardest = difference.masked_fill(others >= 0, -math.inf).amax(-1)
+        return (hardest.clamp(min=-margin) + margin).clamp(min=0)
 
     return mean_of_compared(compare, similarity, labels)
 
@@ -211,17 +183,19 @@ def circle(
     s_i) taken as constants. The mean over rows with a positive and a negative.
     """
     rows = widened(similarity)
-    positive, negative = labels > 0, labels < 0
+    positive = labels > 0
+    negative = labels < 0
+
     constant = rows.detach()
     pull = -scale * (1 + margin - constant).clamp(min=0) * (rows - (1 - margin))
     push = scale * (constant + margin).clamp(min=0) * (rows - margin)
+
     # The floor is finite, because logsumexp over -inf alone has no gradient. Rows that it fills are
-    # left out below.
+    # skipped below.
     floor = torch.finfo(rows.dtype).min / 4
-    logits = pull.masked_fill(~positive, floor).logsumexp(-1) + push.masked_fill(
-        ~negative, floor
-    ).logsumexp(-1)
-    return mean_where(F.softplus(logits), positive.any(-1) & negative.any(-1))
+    pulls = pull.masked_fill(~positive, floor).logsumexp(-1)
+    pushes = push.masked_fill(~negative, floor).logsumexp(-1)
+    return mean_where(F.softplus(pulls + pushes), positive.any(-1) & negative.any(-1))
 
 
 def quadlinear(difference: Tensor, *, delta: float) -> Tensor:
@@ -240,7 +214,7 @@ def quadlinear_ap(
     similarity: [..., N], a row per query; labels: same shape, ternary. For positive i of a row,
     with d_j = s_j - s_i, x_i = sum_{j negative} quadlinear(d_j) / (1 + rho * sum_{j positive, j !=
     i} [d_j > 0]) and the row's loss is the mean over i of x_i / (1 + x_i). Rows without a positive
-    are left out of the mean; returns [].
+    are skipped in the mean; returns [].
 
     delta > 0 is the width of the quadratic part, rho >= 0 the weight of positives ranked above. At
     frame level the paper sets rho to 5.
@@ -260,7 +234,8 @@ def smooth_ap(similarity: Tensor, labels: Tensor, *, temperature: float = 0.01) 
 
     def compare(difference: Tensor, others: Tensor) -> Tensor:
         above = torch.sigmoid(difference / temperature)
-        positives, negatives = (above.masked_fill(others != kind, 0).sum(-1) for kind in (1, -1))
+        positives = above.masked_fill(others != 1, 0).sum(-1)
+        negatives = above.masked_fill(others != -1, 0).sum(-1)
         return negatives / (1 + positives + negatives)
 
     return mean_of_compared(compare, similarity, labels)
@@ -270,17 +245,19 @@ def quantized_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 20) -> T
     """Quantised AP of DIR (Revaud et al., ICCV 2019): precision and recall over soft histogram
     bins. num_bins centres are evenly spaced from 1 to 0, both included. An entry is shared between
     its two nearest centres; an entry beyond the ends belongs to the end."""
-    rows, width = widened(similarity), 1 / (num_bins - 1)
+    rows = widened(similarity)
+    width = 1 / (num_bins - 1)
     centres = torch.linspace(1, 0, num_bins, dtype=rows.dtype, device=rows.device)
     distance = (rows.clamp(0, 1).unsqueeze(-1) - centres).abs()
     shares = (1 - distance / width).clamp(min=0).masked_fill((labels == 0).unsqueeze(-1), 0)
+
     positives = shares.masked_fill((labels <= 0).unsqueeze(-1), 0).sum(-2)
     ranked = shares.sum(-2).cumsum(-1)
     # Empty leading bins have neither entries nor recall; 1 keeps their division defined.
     precision = positives.cumsum(-1) / torch.where(ranked > 0, ranked, 1)
-    found = (labels > 0).sum(-1)
-    average_precision = (precision * positives).sum(-1) / found.clamp(min=1)
-    return mean_where(1 - average_precision, found > 0)
+    num_positives = (labels > 0).sum(-1)
+    average_precision = (precision * positives).sum(-1) / num_positives.clamp(min=1)
+    return mean_where(1 - average_precision, num_positives > 0)
 
 
 def fast_ap(similarity: Tensor, labels: Tensor, *, num_bins: int = 10) -> Tensor:
@@ -298,50 +275,21 @@ def blackbox_ap(
     strength is the paper's lambda, the size of the interpolation step. Ties rank in row order."""
     rows = widened(similarity)
     shifted = rows - labels.to(rows.dtype) * (margin / 2)
-    ranks: Tensor = _BlackboxRanks.apply(shifted, labels != 0, strength)
-    ranks_among_positives: Tensor = _BlackboxRanks.apply(shifted, labels > 0, strength)
+    ranks: Tensor = BlackboxRanks.apply(shifted, labels != 0, strength)
+    ranks_among_positives: Tensor = BlackboxRanks.apply(shifted, labels > 0, strength)
     return mean_over_positives(1 - ranks_among_positives / ranks.clamp(min=1), labels)
 
 
-class _BlackboxRanks(torch.autograd.Function):
-    """Ranks, from 1, of the entries that take part. The gradient compares them with the ranks of
-    moved scores."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, taking_part: Tensor, strength: float) -> Tensor:
-        ranks = _ranks(scores, taking_part)
-        ctx.save_for_backward(scores, taking_part, ranks)
-        ctx.strength = strength
-        return ranks
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        scores, taking_part, ranks = ctx.saved_tensors
-        moved = _ranks(scores + ctx.strength * gradients[0], taking_part)
-        return ((moved - ranks) / ctx.strength).masked_fill(~taking_part, 0), None, None
-
-
-def _ranks(scores: Tensor, taking_part: Tensor) -> Tensor:
-    order = scores.masked_fill(~taking_part, -math.inf).argsort(
-        dim=-1, descending=True, stable=True
-    )
-    return order.argsort(dim=-1).to(scores.dtype) + 1
-
-
 RANKING_LOSSES: Mapping[LossName, Callable[..., Tensor]] = {
-    **{
-        "mae": mean_absolute_error,
-        "mse": mean_squared_error,
-        "contrastive": contrastive,
-        "triplet": triplet,
-    },
-    **{
-        "circle": circle,
-        "fast_ap": fast_ap,
-        "dir": quantized_ap,
-        "blackbox_ap": blackbox_ap,
-        "smooth_ap": smooth_ap,
-    },
+    "mae": mean_absolute_error,
+    "mse": mean_squared_error,
+    "contrastive": contrastive,
+    "triplet": triplet,
+    "circle": circle,
+    "fast_ap": fast_ap,
+    "dir": quantized_ap,
+    "blackbox_ap": blackbox_ap,
+    "smooth_ap": smooth_ap,
     "quadlinear_ap": quadlinear_ap,
 }
 """The rows of HAP-VR Table 2."""

@@ -80,7 +80,7 @@ class VideoScorer:
     any thread may call it. warning: a sentence that goes with every answer, e.g. that the weights
     are random; empty where there is none."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a bundle describes
         self,
         networks: AnyNetworks,
         *,

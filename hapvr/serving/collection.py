@@ -1,4 +1,4 @@
-"""The collection that the service searches: its index, opened again when it changes."""
+"""The collection that the service searches: its index, which is reopened when it changes."""
 
 import logging
 import threading
@@ -59,7 +59,8 @@ class OpenIndex:
     def _frames(self) -> Callable[[str], VideoFrames]:
         """Those of the videos that were asked for last, in memory; at 256 px a frame has about 15
         kB."""
-        project, shard_of = self.searcher.project, self.searcher.collection.shard_of
+        project = self.searcher.project
+        shard_of = self.searcher.collection.shard_of
         return lru_cache(16)(lambda name: open_frames(project, shard_of[name]).read(name))
 
     def picture(self, video_id: str, second: float | None) -> bytes | None:
@@ -69,6 +70,7 @@ class OpenIndex:
             frames = self._frames(video_id)
         except DataError:  # imported features have none
             return None
+
         if second is not None:
             return frames.jpegs[int(np.abs(np.asarray(frames.timestamps_s) - second).argmin())]
         for jpeg in frames.jpegs[:60]:
@@ -79,7 +81,7 @@ class OpenIndex:
 
 
 class Collection:
-    """Opens the index of a project, and opens it again after it was changed. Any thread may ask."""
+    """Opens the index of a project, and reopens it after a change. Any thread may ask."""
 
     def __init__(self, project: Project, *, model: str | None = None) -> None:
         """model: as `Searcher.open` takes it."""
@@ -94,9 +96,10 @@ class Collection:
         self._verified: set[str] = set()
 
     def current(self, *, wait: bool = True, look: bool = False) -> OpenIndex:
-        """The index. Raises DataError where there is none yet, none that can be read, or the data
-        root is away. While a changed one is being opened, others go on with the one before. wait:
-        for the first to be opened; look: it was changed just now."""
+        """The index. While a changed one is being opened, others go on with the one before.
+
+        wait: for the first to be opened. look: it was changed just now. Raises DataError where
+        there is none yet, none that can be read, or the data root is offline."""
         with suppress(DamagedError):
             current_index(self.project.root)
         if self._opening.acquire(blocking=look or (wait and self.opened is None)):
@@ -112,38 +115,39 @@ class Collection:
         return self.opened
 
     def _look(self) -> None:
-        root = self.project.root
+        """Open the index that counts now, unless it is the one that is open."""
         try:
-            current = current_index(root)
-            state = f"{current} {root.sha256(f'{current.place}/index.json')}"
-            if self.opened is None or state != self.opened.state:
-                changed_s = root.modified_ns(f"{current.place}/index.json")[0] / 1e9
-                self.opened = OpenIndex(
-                    Searcher.open(self.project, model=self._model), state, changed_s
-                )
-                # no daemon: Python ends those inside of native code, which aborts the process
-                threading.Thread(
-                    target=self._verify, args=(self.opened.searcher,), name="verify-index"
-                ).start()
-                _LOG.info("the index is open: %d videos", self.opened.searcher.num_videos)
-            else:
-                self.opened.searcher.look_at_registry()
+            self._open_current()
             self.problem = None
         except HapvrError as error:
             if str(error) != str(self.problem):
                 _LOG.warning(
                     "the index cannot be opened; the one before answers if there is one: %s", error
                 )
-            self.problem = (
-                error if isinstance(error, DataError) else DataError(str(error))
-            )  # no client's fault
+            # It is no fault of the client.
+            self.problem = error if isinstance(error, DataError) else DataError(str(error))
         self._looked_s = time.monotonic()
+
+    def _open_current(self) -> None:
+        root = self.project.root
+        current = current_index(root)
+        state_file = f"{current.place}/index.json"
+        state = f"{current} {root.sha256(state_file)}"
+        if self.opened is not None and self.opened.state == state:
+            self.opened.searcher.look_at_registry()
+            return
+
+        changed_s = root.modified_ns(state_file)[0] / 1e9
+        searcher = Searcher.open(self.project, model=self._model)
+        self.opened = OpenIndex(searcher, state, changed_s)
+        # No daemon: Python ends those inside of native code, which aborts the process.
+        threading.Thread(target=self._verify, args=(searcher,), name="verify-index").start()
+        _LOG.info("the index is open: %d videos", searcher.num_videos)
 
     def _verify(self, searcher: Searcher) -> None:
         """Read every file of the index; once one is found damaged, searches raise DamagedError."""
         assert isinstance(searcher.index, FrameIndex)
-        with suppress(
-            HapvrError, OSError
-        ):  # what cannot be read at this moment says nothing of the files
+        # What cannot be read at this moment need not be damaged.
+        with suppress(HapvrError, OSError):
             alive = threading.main_thread().is_alive
             searcher.damage.extend(searcher.index.verify(self._verified, until=lambda: not alive()))

@@ -1,4 +1,4 @@
-"""A guard for web servers of this machine that ask nobody who they are.
+"""A guard for web servers of this machine that have no authentication.
 
 Such a server trusts whoever reaches it, and every page in the user's browser can reach 127.0.0.1.
 So a foreign page could start or delete runs. The guard, an ASGI middleware, answers 403 to what a
@@ -16,7 +16,6 @@ Programs send neither Origin nor Sec-Fetch-Site, so they are let through.
 """
 
 import ipaddress
-from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -38,34 +37,40 @@ class Guard:
         if not reason:
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await JSONResponse({"error": f"refused: {reason}", "code": "foreign_page"}, 403)(
-                scope, receive, send
-            )
+            body = {"error": f"refused: {reason}", "code": "foreign_page"}
+            await JSONResponse(body, 403)(scope, receive, send)
         else:
-            await WebSocketClose(1008, reason)(scope, receive, send)  # policy violation
+            policy_violation = WebSocketClose(1008, reason)
+            await policy_violation(scope, receive, send)
 
     def refusal(self, scope: Scope) -> str:
         """Why a request is refused; "" if it is not."""
         headers = Headers(scope=scope)
-        host, named, method = ", ".join(headers.getlist("host")), "", scope.get("method", "GET")
-        with suppress(ValueError):  # of what is no host
-            named = "" if "@" in host else urlsplit(f"http://{host}").hostname or ""
-        if not self.any_host and not is_loopback(named):
+        host = ", ".join(headers.getlist("host"))
+        if not self.any_host and not is_loopback(name_of_host(host)):
             return f"host {host!r:.200} is not a name of this machine"
         for origin in headers.getlist("origin"):
             if origin not in (f"http://{host}", f"https://{host}"):
                 return f"a page of {origin!r:.200} sent this"
-        by_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
-        if not by_link and any(
-            site not in ("same-origin", "none") for site in headers.getlist("sec-fetch-site")
-        ):
+
+        method = scope.get("method", "GET")
+        is_link = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+        sites = set(headers.getlist("sec-fetch-site"))
+        if not is_link and sites - {"same-origin", "none"}:
             return "a page of another site sent this"
-        if (
-            scope["type"] == "http"
-            and scope["path"].rstrip("/").endswith("/graphql")
-            and method != "POST"
-        ):
+        is_graphql = scope["type"] == "http" and scope["path"].rstrip("/").endswith("/graphql")
+        if is_graphql and method != "POST":
             return "GraphQL is answered by POST only"
+        return ""
+
+
+def name_of_host(host: str) -> str:
+    """The name in a Host header, without its port; "" where it is none."""
+    if "@" in host:
+        return ""
+    try:
+        return urlsplit(f"http://{host}").hostname or ""
+    except ValueError:
         return ""
 
 

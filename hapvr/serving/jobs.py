@@ -91,7 +91,8 @@ class SearchJobs:
     def place(self, address: str) -> Iterator[str]:
         """A place among those that run and wait. Raises Refusal `busy` where all are taken, or half
         of them by this address."""
-        own, places = self._taken[address], SEARCHES_AT_ONCE + MAX_WAITING
+        own = self._taken[address]
+        places = SEARCHES_AT_ONCE + MAX_WAITING
         if self.busy >= places or own >= places / 2:
             sentence = (
                 f"search: {self.busy} searches run or wait, {own} of them yours; try "
@@ -108,9 +109,10 @@ class SearchJobs:
 
     def _free(self, address: str) -> bool:
         """Whether a search of this address may run: not a second one while those of others wait."""
-        running, own = self._running.total(), self._running[address]
-        others = self.busy - self._taken[address] > running - own
-        return running < SEARCHES_AT_ONCE and not (own and others)
+        running = self._running.total()
+        own = self._running[address]
+        others_wait = self.busy - self._taken[address] > running - own
+        return running < SEARCHES_AT_ONCE and not (own and others_wait)
 
     def start(
         self, job: Job, work: Callable[[Job], SearchAnswer], *, release: Callable[[], object]
@@ -122,7 +124,8 @@ class SearchJobs:
                 await self._changed.wait_for(lambda: self._free(job.address))
                 self._running[job.address] += 1
             try:
-                job.deadline, job.running = Deadline(SEARCH_TIMEOUT_S), True
+                job.deadline = Deadline(SEARCH_TIMEOUT_S)
+                job.running = True
                 return await asyncio.to_thread(work, job)
             finally:
                 self._running -= Counter({job.address: 1})
@@ -132,32 +135,35 @@ class SearchJobs:
         job.task = asyncio.create_task(run())
         job.task.add_done_callback(lambda _: release())
         self._jobs[job.id] = job
-        room = KEPT_BYTES  # for the queries of those that have ended
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        """Keep at most KEPT_JOBS of those that have ended, with queries of KEPT_BYTES."""
         ended = [job for job in self._jobs.values() if job.task.done()]
-        ended.sort(
-            key=lambda job: job.error is None
-        )  # those that failed go first: a flood of them removes no answer
-        for number, old in enumerate(reversed(ended)):
-            room -= 0 if old.query is None else old.query.features.num_bytes
+        # Those that failed go first, so that a flood of them removes no answer.
+        ended.sort(key=lambda job: job.error is None)
+        room = KEPT_BYTES
+        for number, job in enumerate(reversed(ended)):
+            if job.query is not None:
+                room -= job.query.features.num_bytes
             if number >= KEPT_JOBS or room < 0:
-                del self._jobs[old.id]
+                del self._jobs[job.id]
 
     def get(self, job_id: str) -> Job:
         """Raises Refusal `unknown_job` for one that is not kept any more."""
-        found = self._jobs.get(job_id)
-        if found is None:
-            raise Refusal(
-                404,
-                "unknown_job",
-                f"jobs: there is no search {job_id!r:.100} any more; search again",
-            )
-        return found
+        job = self._jobs.get(job_id)
+        if job is None:
+            sentence = f"jobs: there is no search {job_id!r:.100} any more; search again"
+            raise Refusal(404, "unknown_job", sentence)
+        return job
 
     async def close(self) -> None:
         """End all searches and wait for those that run."""
-        for job in self._jobs.values():
+        jobs = list(self._jobs.values())
+        for job in jobs:
             job.cancel()
-        await asyncio.gather(*(job.task for job in self._jobs.values()), return_exceptions=True)
+        tasks = [job.task for job in jobs]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class DuplicateJobState(BaseModel):

@@ -23,16 +23,22 @@ class Metrics(Collector):
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, jobs: SearchJobs, collection: Collection) -> None:
-        self._jobs, self._collection = jobs, collection
+        self._jobs = jobs
+        self._collection = collection
         self._registry = registry = CollectorRegistry()
-        said = (
+        self._searches = Counter(
+            "hapvr_searches",
             "Searches that have ended, by the verdict of the best match, or by the code "
-            "of what went wrong"
+            "of what went wrong",
+            ["result"],
+            registry=registry,
         )
-        self._searches = Counter("hapvr_searches", said, ["result"], registry=registry)
-        said = "Seconds of a search; read: decoding and features; total: with waiting"
         self._seconds = Histogram(
-            "hapvr_search_seconds", said, ["part"], buckets=BUCKETS_S, registry=registry
+            "hapvr_search_seconds",
+            "Seconds of a search; read: decoding and features; total: with waiting",
+            ["part"],
+            buckets=BUCKETS_S,
+            registry=registry,
         )
         self.refusals = Counter(
             "hapvr_refusals", "Requests that got an error, by code", ["code"], registry=registry
@@ -46,13 +52,7 @@ class Metrics(Collector):
 
     def ended(self, job: Job) -> None:
         """Count a search that was started and has ended."""
-        if job.error is not None:
-            self._searches.labels(describe(job.error)[1]["code"]).inc()
-        else:
-            matches = job.task.result().matches
-            self._searches.labels(
-                (matches[0].verdict or "uncalibrated") if matches else "nothing"
-            ).inc()
+        self._searches.labels(_result_of(job)).inc()
 
     def text(self) -> bytes:
         """All values, in Prometheus' text format."""
@@ -71,10 +71,21 @@ class Metrics(Collector):
         yield killed
         index = self._collection.opened
         if index is not None:
-            said = "Seconds since the index that answers was changed"
             yield GaugeMetricFamily(
-                "hapvr_index_age_seconds", said, value=time.time() - index.changed_s
+                "hapvr_index_age_seconds",
+                "Seconds since the index that answers was changed",
+                value=time.time() - index.changed_s,
             )
             yield GaugeMetricFamily(
                 "hapvr_index_videos", "Videos of the index", value=index.searcher.num_videos
             )
+
+
+def _result_of(job: Job) -> str:
+    """The code of what went wrong, or the verdict of the best match."""
+    if job.error is not None:
+        return describe(job.error)[1]["code"]
+    matches = job.task.result().matches
+    if not matches:
+        return "nothing"
+    return matches[0].verdict or "uncalibrated"

@@ -22,8 +22,9 @@ STATUS_OF_REASON = {
     "unknown_id": 404,
     "canceled": 409,
     "replaced": 410,
+    "too_large": 413,
+    "timeout": 504,
 }
-STATUS_OF_REASON |= {"too_large": 413, "timeout": 504}
 """Other reasons mean that a query cannot be used: 422."""
 
 _LOG = logging.getLogger(__name__)
@@ -63,30 +64,31 @@ def shown_model(name: str) -> str:
 
 def describe(error: BaseException) -> tuple[int, dict[str, str]]:
     """HTTP status and body of an error."""
-    status, code, sentence = 500, "unexpected", str(error)
-    if isinstance(error, HTTPException):
-        status, code, sentence = (
-            error.status_code,
-            "http",
-            f"{error.detail}; openapi.json lists what is answered",
-        )
-        if isinstance(error, Refusal):
-            code, sentence = error.code, str(error.detail)
-    elif isinstance(error, RequestValidationError | ValidationError):
-        status, code, sentence = 400, "wrong_request", explain(error)  # type: ignore[arg-type]  # FastAPI's has the same errors()
-    elif isinstance(error, ArgumentError):
-        status, code = 400, "wrong_request"
-    elif isinstance(error, VideoError):
-        status, code = STATUS_OF_REASON.get(error.reason, 422), error.reason
-    elif isinstance(error, DataError):
-        status, code = 503, "no_index"
-    else:
-        _LOG.error("unforeseen error", exc_info=error)
-        sentence = (
-            f"unexpected {type(error).__name__}; the log of the service says where. "
-            "Please report it"
-        )
+    status, code, sentence = _status_code_sentence(error)
     return status, {"error": without_paths(sentence), "code": code}
+
+
+def _status_code_sentence(error: BaseException) -> tuple[int, str, str]:
+    if isinstance(error, Refusal):
+        return error.status_code, error.code, str(error.detail)
+    if isinstance(error, HTTPException):
+        sentence = f"{error.detail}; openapi.json lists what is answered"
+        return error.status_code, "http", sentence
+    if isinstance(error, RequestValidationError | ValidationError):
+        # FastAPI's error has the same errors() as pydantic's.
+        return 400, "wrong_request", explain(error)  # type: ignore[arg-type]
+    if isinstance(error, ArgumentError):
+        return 400, "wrong_request", str(error)
+    if isinstance(error, VideoError):
+        return STATUS_OF_REASON.get(error.reason, 422), error.reason, str(error)
+    if isinstance(error, DataError):
+        return 503, "no_index", str(error)
+
+    _LOG.error("unforeseen error", exc_info=error)
+    sentence = (
+        f"unexpected {type(error).__name__}; the log of the service says where. Please report it"
+    )
+    return 500, "unexpected", sentence
 
 
 def answer(request: Request, error: Exception) -> JSONResponse:
@@ -95,9 +97,8 @@ def answer(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse(None, 400)
     status, body = describe(error)
     request.app.state.service.metrics.refusals.labels(body["code"]).inc()
-    return JSONResponse(
-        body, status, headers=error.headers if isinstance(error, HTTPException) else None
-    )
+    headers = error.headers if isinstance(error, HTTPException) else None
+    return JSONResponse(body, status, headers=headers)
 
 
 ANSWERED = (

@@ -1,4 +1,4 @@
-"""Searches: what they are asked, the jobs that answer, and why they show a video or not."""
+"""Searches: their parameters, the jobs that answer, and why they show a video or not."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import io
 import re
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import anyio
 from fastapi import APIRouter, Query, Request, Response
@@ -100,7 +101,6 @@ SEARCH_BODY = {"application/json": {"schema": NamedSearch.model_json_schema()}, 
 
 @router.post(
     "/search",
-    response_model=JobState,
     responses={202: {"model": JobState, "description": "Not done yet: ask for the job"}},
     openapi_extra={"requestBody": {"required": True, "content": SEARCH_BODY}},
 )
@@ -110,57 +110,68 @@ async def search(
     place: PlaceOf,
     sent: Annotated[UploadSearch, Query()],
     response: Response,
-) -> Any:
+) -> JobState:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values
     in the address."""
-    with (
-        ExitStack() as held
-    ):  # the place while a file arrives; file and place until the search has ended
+    # Holds the place while a file arrives, and place and file until the search has ended.
+    with ExitStack() as held:
         if is_json(request.headers):
             if request.query_params:
-                raise Refusal(
-                    400,
-                    "wrong_request",
-                    "search: what goes with a JSON body is in it, not in the address",
-                )
+                sentence = "search: what goes with a JSON body is in it, not in the address"
+                raise Refusal(400, "wrong_request", sentence)
             named = NamedSearch.model_validate_json(await request.body())
-            job, read = Job(named.query, named.options()), partial(_read_named, service, named)
+            job = Job(named.query, named.options())
+            read = partial(_read_named, service, named)
             job.address = held.enter_context(place)
         else:
             job = Job(shown_name(sent.name), sent.options())
-            suffix = re.search(r"\.[A-Za-z0-9]{1,8}$", job.name)
-            path = service.uploads / (secrets.token_hex(8) + (suffix[0] if suffix else ""))
+            path = service.uploads / (secrets.token_hex(8) + _suffix(job.name))
             read = partial(_read_upload, service, path)
             job.address = held.enter_context(place)
             held.callback(path.unlink, missing_ok=True)
             await receive(request, path)
 
-        def work(job: Job) -> SearchAnswer:
-            index, timed = service.collection.current(), service.metrics.timed
-            while True:
-                try:
-                    with timed("read"):
-                        job.query = read(index, job)
-                    found = index.searcher.answer(
-                        job.query, job.options, deadline=job.deadline, timed=timed
-                    )
-                    said = tuple(map(without_paths, found.warnings))
-                    return replace(found, warnings=said, model=shown_model(found.model))
-                except DataError:
-                    before, index = index, service.collection.current(look=True)
-                    if index is before:
-                        raise
-                    # else it was replaced, and removed, meanwhile
-
         held.enter_context(service.metrics.timed("total"))
         held.callback(service.metrics.ended, job)
+        work = partial(_search, service, read)
         service.jobs.start(job, work, release=held.pop_all().close)
+
     await asyncio.wait([job.task], timeout=ANSWER_WITHIN_S)
     if job.error is not None:
         raise job.error
     if job.status != "done":
-        response.status_code, response.headers["location"] = 202, f"/jobs/{job.id}"
-    return _shown(job)
+        response.status_code = 202
+        response.headers["location"] = f"/jobs/{job.id}"
+    return _state(job)
+
+
+def _suffix(name: str) -> str:
+    """Of a file's name, where it is an ordinary one; else ""."""
+    match = re.search(r"\.[A-Za-z0-9]{1,8}$", name)
+    return match[0] if match else ""
+
+
+def _search(
+    service: Service, read: Callable[[OpenIndex, Job], SearchQuery], job: Job
+) -> SearchAnswer:
+    """Read the query and answer it; again where the index was replaced and removed meanwhile."""
+    index = service.collection.current()
+    timed = service.metrics.timed
+    while True:
+        try:
+            with timed("read"):
+                job.query = read(index, job)
+            answer = index.searcher.answer(
+                job.query, job.options, deadline=job.deadline, timed=timed
+            )
+        except DataError:
+            newer = service.collection.current(look=True)
+            if newer is index:
+                raise
+            index = newer
+            continue
+        warnings = tuple(map(without_paths, answer.warnings))
+        return replace(answer, warnings=warnings, model=shown_model(answer.model))
 
 
 def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
@@ -176,51 +187,56 @@ def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> Se
         return index.searcher.read(
             path, name=job.name, limits=service.limits, deadline=job.deadline
         )
-    except VideoError as error:  # with the sender's name of the file instead of its temporary place
-        said = str(error).replace(str(path), job.name).replace(path.name, job.name)
-        raise VideoError(error.reason, said) from error
+    except VideoError as error:
+        # With the sender's name of the file instead of its temporary place.
+        sentence = str(error).replace(str(path), job.name).replace(path.name, job.name)
+        raise VideoError(error.reason, sentence) from error
 
 
-def _shown(job: Job) -> dict[str, Any]:
+def _state(job: Job) -> JobState:
     failure = {"error": "", "code": ""} if job.error is None else describe(job.error)[1]
-    answer = job.task.result() if job.status == "done" else None
-    return {"job": job.id, "status": job.status, "query": job.name, **failure, "answer": answer}
+    return JobState(
+        job=job.id,
+        status=job.status,
+        query=job.name,
+        error=failure["error"],
+        code=failure["code"],
+        answer=job.task.result() if job.status == "done" else None,
+    )
 
 
-@router.get("/jobs/{job_id}", response_model=JobState)
+@router.get("/jobs/{job_id}")
 async def job(
     service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0
-) -> Any:
+) -> JobState:
     """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
-    found = service.jobs.get(job_id)
-    await asyncio.wait([found.task], timeout=min(wait_s, 20.0))
-    return _shown(found)
+    search = service.jobs.get(job_id)
+    await asyncio.wait([search.task], timeout=min(wait_s, 20.0))
+    return _state(search)
 
 
-@router.delete("/jobs/{job_id}", response_model=JobState)
-async def cancel(service: ServiceOf, job_id: str) -> Any:
+@router.delete("/jobs/{job_id}")
+async def cancel(service: ServiceOf, job_id: str) -> JobState:
     """End a search that nobody waits for any more."""
-    found = service.jobs.get(job_id)
-    found.cancel()
-    return _shown(found)
+    search = service.jobs.get(job_id)
+    search.cancel()
+    return _state(search)
 
 
 @router.get(
     "/jobs/{job_id}/table", responses={200: {"content": {"text/csv": {}}}}, response_class=Response
 )
 def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -> Response:
-    """What a search has found as CSV, with the columns of `hapvr search --out`; and who keeps it,
+    """What a search has found as CSV, with the columns of `hapvr search --out`, and who keeps it,
     and why."""
-    found = service.jobs.get(job_id)
-    if found.status != "done":
-        raise Refusal(
-            409,
-            "not_done",
-            f"jobs: this search is {found.status}; ask for its table when it is done",
-        )
-    text, rows = io.StringIO(), answer_table([found.task.result()]).to_pylist()
-    said = {"author": author, "note": note}
-    write_csv([*SCHEMA.names, *said], (row | said for row in rows), text)
+    search = service.jobs.get(job_id)
+    if search.status != "done":
+        sentence = f"jobs: this search is {search.status}; ask for its table when it is done"
+        raise Refusal(409, "not_done", sentence)
+    rows = answer_table([search.task.result()]).to_pylist()
+    record = {"author": author, "note": note}
+    text = io.StringIO()
+    write_csv([*SCHEMA.names, *record], [row | record for row in rows], text)
     return Response(text.getvalue(), media_type="text/csv")
 
 
@@ -231,9 +247,15 @@ async def why(
     """Why a search shows a video or does not, in the words of `hapvr search --explain`; it searches
     once more."""
     await anyio.to_thread.run_sync(index.metadata, reference)
-    job, deadline = service.jobs.get(job_id), Deadline(jobs.SEARCH_TIMEOUT_S)
+    search = service.jobs.get(job_id)
     work = partial(
-        explain, index.searcher, job.read_query(), reference, job.options, deadline=deadline
+        explain,
+        index.searcher,
+        search.read_query(),
+        reference,
+        search.options,
+        deadline=Deadline(jobs.SEARCH_TIMEOUT_S),
     )
     with place:
-        return Explained(lines=await anyio.to_thread.run_sync(work, limiter=service.reading))
+        lines = await anyio.to_thread.run_sync(work, limiter=service.reading)
+        return Explained(lines=lines)

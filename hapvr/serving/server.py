@@ -20,7 +20,7 @@ from hapvr import __version__
 from hapvr.data.filesystem import allow_open_files
 from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.search.collection import MAX_OPEN_SHARDS
-from hapvr.serving import pairs, refusals, searches, videos
+from hapvr.serving import marks, pairs, refusals, searches, videos, watch
 from hapvr.serving.guard import Guard, is_loopback
 from hapvr.serving.service import Service, caller_of, request_of_address
 from hapvr.serving.uploads import bounded_body, upload_folder
@@ -30,9 +30,8 @@ MAX_CONNECTIONS = 256
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' blob:; "
-    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
+    "img-src 'self' blob:; media-src 'self' blob:; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
@@ -68,14 +67,14 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         silent = [
-            one
-            for one in self.connections
-            if isinstance(one, Connection) and one.waits_for_client()
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection) and connection.waits_for_client()
         ]
         super().connection_made(transport)
         self.heard_s = self.loop.time()
         if len(self.connections) >= MAX_CONNECTIONS and silent:
-            longest = min(silent, key=lambda one: one.heard_s)
+            longest = min(silent, key=lambda connection: connection.heard_s)
             longest.heard_s = math.inf  # it is in `connections` until the loop comes round
             longest.transport.abort()
 
@@ -103,9 +102,8 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        threading.Thread(
-            target=open_index, name="open index"
-        ).start()  # no request waits for the model
+        # No request waits for the model.
+        threading.Thread(target=open_index, name="open index").start()
         with upload_folder() as service.uploads:
             yield
             await service.jobs.close()
@@ -123,10 +121,9 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
     )
     app.state.service = service
     app.include_router(videos.probes)
-    for one in (searches, videos, pairs):
-        app.include_router(
-            one.router, dependencies=[Depends(request_of_address), Depends(caller_of)]
-        )
+    guarded = [Depends(request_of_address), Depends(caller_of)]
+    for room in (searches, videos, marks, watch, pairs):
+        app.include_router(room.router, dependencies=guarded)
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
     app.add_middleware(bounded_body, max_bytes=service.limits.max_bytes)
     app.add_middleware(Guard, any_host=any_host)
@@ -152,10 +149,9 @@ class Server:
         DataError for an address in use."""
         if not is_loopback(host) and token_file is None and not allow_remote:
             raise ArgumentError(
-                f"--host {host}: others could reach this address, and the service asks "
-                "nobody who is there; leave it at "
-                f"127.0.0.1, give a --token-file, or add --allow-remote and put a proxy with "
-                "a login before it"
+                f"--host {host}: others could reach this address, and the service has no "
+                "authentication; leave it at 127.0.0.1, give a --token-file, or add "
+                "--allow-remote and put a proxy with a login before it"
             )
         service = Service(project, model=model, token_file=token_file)
         self.app = create_app(service, any_host=allow_remote or token_file is not None)
@@ -166,7 +162,8 @@ class Server:
             hint = "end what uses this port, or choose another by --port"
             raise DataError(f"serve: cannot listen on {host}:{port} ({error}); {hint}") from error
         self.port = int(self._socket.getsockname()[1])
-        self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        shown_host = f"[{host}]" if ":" in host else host
+        self.address = f"http://{shown_host}:{self.port}"
         config = uvicorn.Config(
             self.app,
             http=Connection,

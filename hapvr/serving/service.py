@@ -61,23 +61,24 @@ class Service:
         self.collection = Collection(project, model=model)
         self.jobs = SearchJobs()
         self.duplicate_job = DuplicateJob()
-        self.bearers = (
-            None if token_file is None else read_tokens(token_file)
-        )  # everybody may do everything
-        # lets browsers load pictures and videos, until the service ends
+        self.bearers = None if token_file is None else read_tokens(token_file)
+        """By the digest of a token; None where everybody may do everything."""
         self.ticket = "" if token_file is None else secrets.token_hex()
+        """Lets browsers load pictures and videos, until the service ends."""
         self.metrics = Metrics(self.jobs, self.collection)
         self.answering: Counter[str] = Counter()
-        self.uploads = Path()  # where files that are sent lie; see `upload_folder`
-        # for what reads frames and compares pairs: few at once, so that other requests find free
-        # threads
+        """Requests of each address that are being answered."""
+        self.uploads = Path()
+        """Where files that are sent are stored, see `upload_folder`."""
         self.reading = anyio.CapacityLimiter(4)
+        """For what reads frames and compares pairs: few at once, so that other requests find free
+        threads."""
 
 
 async def service_of(request: Request) -> Service:
     """The service of the app that got a request."""
-    found: Service = request.app.state.service
-    return found
+    service: Service = request.app.state.service
+    return service
 
 
 ServiceOf = Annotated[Service, Depends(service_of)]
@@ -109,7 +110,7 @@ async def place_of(request: Request, service: ServiceOf) -> AbstractContextManag
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody who asks: by what name, and whether they may change marks and start work or only
+    """Who sends a request: by what name, and whether they may change marks and start work or only
     read."""
 
     name: str
@@ -123,7 +124,8 @@ def read_tokens(path: Path) -> dict[str, Caller]:
     try:
         require_regular(path)
         with path.open(encoding="utf-8") as file:
-            mode, lines = os.fstat(file.fileno()).st_mode, file.read().splitlines()
+            mode = os.fstat(file.fileno()).st_mode
+            lines = file.read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"--token-file {path}: it cannot be read ({error}); see docs/search.md, Tokens"
@@ -132,19 +134,21 @@ def read_tokens(path: Path) -> dict[str, Caller]:
         raise ConfigError(
             f"--token-file {path}: other users can read or change it; run `chmod 600 {path}`"
         )
-    found: dict[str, Caller] = {}
-    wanted = (
-        "wanted a name, `read` or `mark`, and the SHA-256 of the token in hexadecimal, "
-        "of each token once"
-    )
+
+    callers: dict[str, Caller] = {}
     for number, line in enumerate(lines, 1):
-        if line.strip() and not line.startswith("#"):
-            parts = _LINE.fullmatch(line.strip())
-            if parts is None or parts[3] in found:  # it may be a token itself, so it is not shown
-                raise ConfigError(f"--token-file {path}, line {number}: {wanted}")
-            name, role, digest = parts.groups()
-            found[digest] = Caller(name, may_mark=role == "mark")
-    return found
+        if not line.strip() or line.startswith("#"):
+            continue
+        parts = _LINE.fullmatch(line.strip())
+        if parts is None or parts[3] in callers:
+            # The line may be a token itself, so it is not shown.
+            raise ConfigError(
+                f"--token-file {path}, line {number}: wanted a name, `read` or `mark`, and the "
+                "SHA-256 of the token in hexadecimal, of each token once"
+            )
+        name, role, digest = parts.groups()
+        callers[digest] = Caller(name, may_mark=role == "mark")
+    return callers
 
 
 async def caller_of(
@@ -157,29 +161,29 @@ async def caller_of(
     if service.bearers is None:
         return Caller(LOCAL_USER, may_mark=True)
     token = given.credentials if given else ""
-    found = service.bearers.get(hashlib.sha256(token.encode()).hexdigest()) if token else None
-    if found is None and request.url.path.startswith(("/media/", "/thumbnails/")):
+    if token:
+        bearer = service.bearers.get(hashlib.sha256(token.encode()).hexdigest())
+        if bearer is not None:
+            return bearer
+
+    if request.url.path.startswith(("/media/", "/thumbnails/")):
         ticket = request.query_params.get("ticket", "")
         if hmac.compare_digest(ticket.encode(), service.ticket.encode()):
             return Caller("ticket", may_mark=False)
-    if found is None:
-        sentence = (
-            "token: this service answers to those with a token; send it as "
-            "`Authorization: Bearer TOKEN`"
-        )
-        raise Refusal(401, "no_token", sentence, {"www-authenticate": "Bearer"})
-    return found
+
+    sentence = (
+        "token: this service answers to those with a token; send it as "
+        "`Authorization: Bearer TOKEN`"
+    )
+    raise Refusal(401, "no_token", sentence, {"www-authenticate": "Bearer"})
 
 
 async def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
     """Who sent a request that changes something. Raises Refusal `wrong_role` for somebody who may
     only read."""
     if not caller.may_mark:
-        raise Refusal(
-            403,
-            "wrong_role",
-            f"token: {caller.name} may only read; this needs a token with the role `mark`",
-        )
+        sentence = f"token: {caller.name} may only read; this needs a token with the role `mark`"
+        raise Refusal(403, "wrong_role", sentence)
     return caller
 
 

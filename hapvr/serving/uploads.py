@@ -33,46 +33,54 @@ def bounded_body(app: ASGIApp, *, max_bytes: int) -> ASGIApp:
     at less than MIN_BYTES_S after their first GRACE_S, or take longer than UPLOAD_TIMEOUT_S."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        is_file = scope["method"] == "POST" and not is_json(headers)
-        most = max_bytes if is_file else MAX_JSON_BYTES
-        begun_s, declared = asyncio.get_running_loop().time(), int(headers.get("content-length", 0))
-        size, arrived = 0, False
-
-        async def bounded() -> Message:
-            nonlocal size, arrived
-            if arrived:  # what follows is that the client goes away
-                return await receive()
-            message: Message = {}
-            if declared <= most:
-                try:
-                    async with asyncio.timeout_at(
-                        begun_s + min(GRACE_S + size / MIN_BYTES_S, UPLOAD_TIMEOUT_S)
-                    ):
-                        message = await receive()
-                except TimeoutError:
-                    sentence = (
-                        f"request: its body comes too slowly; at least "
-                        f"{MIN_BYTES_S:,} bytes a second are wanted"
-                    )
-                    raise Refusal(408, "upload_timeout", sentence) from None
-            size, arrived = (
-                size + len(message.get("body", b"")),
-                not message.get("more_body", False),
-            )
-            if max(declared, size) > most:
-                key = "; see serving.max_bytes" if is_file else ""
-                raise Refusal(
-                    413, "too_large", f"request: its body has more than {most} bytes{key}"
-                )
-            return message
-
-        await app(scope, bounded, send)
+        if scope["type"] == "http":
+            receive = _Body(scope, receive, max_bytes=max_bytes).receive
+        await app(scope, receive, send)
 
     return answer
+
+
+class _Body:
+    """The body of one request, as it arrives."""
+
+    def __init__(self, scope: Scope, receive: Receive, *, max_bytes: int) -> None:
+        headers = Headers(scope=scope)
+        self._receive = receive
+        self._is_file = scope["method"] == "POST" and not is_json(headers)
+        self._max_bytes = max_bytes if self._is_file else MAX_JSON_BYTES
+        self._begun_s = asyncio.get_running_loop().time()
+        self._size = int(headers.get("content-length", 0))
+        """As declared, or as arrived where that is more."""
+        self._num_arrived = 0
+        self._is_whole = False
+
+    async def receive(self) -> Message:
+        """The next piece. Raises Refusal for a body that is too large or too slow."""
+        if self._is_whole:  # what follows is that the client goes away
+            return await self._receive()
+        message: Message = {}
+        if self._size <= self._max_bytes:
+            message = await self._receive_in_time()
+        self._num_arrived += len(message.get("body", b""))
+        self._is_whole = not message.get("more_body", False)
+        self._size = max(self._size, self._num_arrived)
+        if self._size > self._max_bytes:
+            key = "; see serving.max_bytes" if self._is_file else ""
+            sentence = f"request: its body has more than {self._max_bytes} bytes{key}"
+            raise Refusal(413, "too_large", sentence)
+        return message
+
+    async def _receive_in_time(self) -> Message:
+        allowed_s = min(GRACE_S + self._num_arrived / MIN_BYTES_S, UPLOAD_TIMEOUT_S)
+        try:
+            async with asyncio.timeout_at(self._begun_s + allowed_s):
+                return await self._receive()
+        except TimeoutError:
+            sentence = (
+                f"request: its body arrives too slowly; at least {MIN_BYTES_S:,} bytes a second "
+                "are wanted"
+            )
+            raise Refusal(408, "upload_timeout", sentence) from None
 
 
 def is_json(headers: Headers) -> bool:
@@ -85,20 +93,22 @@ def upload_folder() -> Iterator[Path]:
     """A folder for this service's uploads, which is removed at the end; those of services that were
     killed are removed first. A lock in the folder says that its service lives; the system releases
     it however the service ends."""
-    for old in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(Timeout, OSError):
-            if (
-                old.lstat().st_uid == os.getuid()
-                and not old.is_symlink()
-                and (old / LOCK).is_file()
-            ):
-                with FileLock(old / LOCK, timeout=0):
-                    shutil.rmtree(old)
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        _remove_if_abandoned(folder)
     with (
-        tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder,
-        FileLock(f"{folder}/{LOCK}"),
+        tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as own,
+        FileLock(f"{own}/{LOCK}"),
     ):
-        yield Path(folder)
+        yield Path(own)
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    """Remove a folder for uploads that is ours and that no service holds any more."""
+    with suppress(Timeout, OSError):
+        is_ours = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
+        if is_ours and (folder / LOCK).is_file():
+            with FileLock(folder / LOCK, timeout=0):
+                shutil.rmtree(folder)
 
 
 def shown_name(name: str) -> str:

@@ -1,9 +1,8 @@
-"""Whether the service answers and from which index, and the videos of it: what is known of them,
-their files and frames."""
+"""Whether the service answers and from which index; and its videos: metadata, files and frames."""
 
 import io
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import anyio
 from fastapi import APIRouter, Query, Response
@@ -17,13 +16,19 @@ from hapvr.search.marks import read_marks
 from hapvr.serving.refusals import Refusal, shown_model, without_paths
 from hapvr.serving.service import Count, IndexOf, Name, Offset, ServiceOf
 
-MEDIA_TYPES = dict.fromkeys((".mp4", ".m4v", ".mov"), "video/mp4")
-MEDIA_TYPES |= {".webm": "video/webm", ".mkv": "video/x-matroska", ".ogv": "video/ogg"}
-"""Media types by suffix; browsers play others no better if they are told more."""
+MEDIA_TYPES = {
+    ".mp4": "video/mp4",
+    ".m4v": "video/mp4",
+    ".mov": "video/mp4",
+    ".webm": "video/webm",
+    ".mkv": "video/x-matroska",
+    ".ogv": "video/ogg",
+}
+"""By suffix; browsers play other files no better if they are told more."""
 
 router = APIRouter()
 probes = APIRouter()
-"""What tells nothing of the collection, and asks for no token."""
+"""Endpoints that reveal nothing of the collection and need no token."""
 
 
 class Health(BaseModel):
@@ -90,41 +95,42 @@ def metrics(service: ServiceOf) -> Response:
     return Response(service.metrics.text(), media_type=service.metrics.content_type)
 
 
-@router.get("/index", response_model=IndexState, response_model_exclude_unset=True)
-def index(service: ServiceOf) -> Any:
+@router.get("/index", response_model_exclude_unset=True)
+def index(service: ServiceOf) -> IndexState:
     """Which index answers, and the limits of a search. problem: why there is none, and what to
     do."""
-    value: dict[str, Any] = {"max_bytes": service.limits.max_bytes, "ticket": service.ticket}
+    max_bytes = service.limits.max_bytes
     try:
         searcher = service.collection.current().searcher
     except DataError as error:
-        return value | {"videos": 0, "problem": without_paths(str(error))}
-    return value | {
-        **{
-            "videos": searcher.num_videos,
-            "model": shown_model(searcher.model),
-            "untrained": searcher.untrained,
-        },
-        **{"since": searcher.current.since, "recall": searcher.current.recall},
-        "warnings": [without_paths(text) for text in searcher.warnings],
-        "problem": without_paths(str(service.collection.problem or "")),
-    }
+        problem = without_paths(str(error))
+        return IndexState(max_bytes=max_bytes, ticket=service.ticket, videos=0, problem=problem)
+    return IndexState(
+        max_bytes=max_bytes,
+        ticket=service.ticket,
+        videos=searcher.num_videos,
+        model=shown_model(searcher.model),
+        untrained=searcher.untrained,
+        since=searcher.current.since,
+        recall=searcher.current.recall,
+        warnings=[without_paths(text) for text in searcher.warnings],
+        problem=without_paths(str(service.collection.problem or "")),
+    )
 
 
-@router.get("/videos", response_model=Videos)
-def videos(index: IndexOf, contains: Name = "", limit: Count = 50, offset: Offset = 0) -> Any:
+@router.get("/videos")
+def videos(index: IndexOf, contains: Name = "", limit: Count = 50, offset: Offset = 0) -> Videos:
     """Videos whose id contains some letters, in order."""
-    found = [video_id for video_id in index.video_ids if contains.casefold() in video_id.casefold()]
-    return {
-        "total": len(found),
-        "videos": [index.video_row(one) for one in found[offset : offset + limit]],
-    }
+    letters = contains.casefold()
+    ids = [video_id for video_id in index.video_ids if letters in video_id.casefold()]
+    page = [VideoRow(**index.video_row(video_id)) for video_id in ids[offset : offset + limit]]
+    return Videos(total=len(ids), videos=page)
 
 
-@router.get("/videos/{video_id:path}", response_model=VideoRow)
-def video(index: IndexOf, video_id: str) -> Any:
+@router.get("/videos/{video_id:path}")
+def video(index: IndexOf, video_id: str) -> VideoRow:
     """What is known of the file of a video."""
-    return index.video_row(video_id)
+    return VideoRow(**index.video_row(video_id))
 
 
 @router.head("/media/{video_id:path}", include_in_schema=False)
@@ -132,19 +138,20 @@ def video(index: IndexOf, video_id: str) -> Any:
 def media(index: IndexOf, video_id: str) -> Response:
     """The file of a video, whole or by ranges. One whose size is not that of the indexed file is
     refused."""
-    metadata, code, state = index.metadata(video_id), "gone", "is not there any more"
-    if (path := metadata.path) is not None and os.path.isfile(path):
-        if metadata.num_bytes in (0, path.stat().st_size):
-            kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
-            return FileResponse(
-                path, media_type=kind, headers={"cache-control": "private, max-age=60"}
-            )
-        code, state = "replaced", "has another size than when it was indexed"
+    metadata = index.metadata(video_id)
+    path = metadata.path
     hint = (
-        "make its shard again (`hapvr download --retry-failed`, `sample`, `extract`), "
+        "rebuild its shard (`hapvr download --retry-failed`, `sample`, `extract`), "
         "then run `hapvr index update`"
     )
-    raise Refusal(410, code, f"media: the file of {video_id} {state}; {hint}")
+    if path is None or not os.path.isfile(path):
+        sentence = f"media: the file of {video_id} is not there any more; {hint}"
+        raise Refusal(410, "gone", sentence)
+    if metadata.num_bytes not in (0, path.stat().st_size):
+        sentence = f"media: the file of {video_id} has another size than when it was indexed"
+        raise Refusal(410, "replaced", f"{sentence}; {hint}")
+    kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
+    return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})
 
 
 @router.get(
@@ -162,20 +169,20 @@ async def picture(
     """The sampled frame that is nearest to a second, as JPEG; without one, the first that is not of
     one colour."""
 
-    def made() -> bytes | None:
+    def read_picture() -> bytes:
         index.metadata(video_id)
-        small, jpeg = io.BytesIO(), index.picture(video_id, second)
-        if jpeg is not None:
-            thumbnail(jpeg, size_px=(width, width)).save(small, "JPEG", quality=80)
+        jpeg = index.picture(video_id, second)
+        if jpeg is None:
+            return b""
+        small = io.BytesIO()
+        thumbnail(jpeg, size_px=(width, width)).save(small, "JPEG", quality=80)
         return small.getvalue()
 
-    found = await anyio.to_thread.run_sync(made, limiter=service.reading)
-    if not found:
-        raise Refusal(
-            410,
-            "gone",
-            f"thumbnails: {video_id} has no frames; it is gone, or only features were imported",
+    content = await anyio.to_thread.run_sync(read_picture, limiter=service.reading)
+    if not content:
+        sentence = (
+            f"thumbnails: {video_id} has no frames; it is gone, or only features were imported"
         )
-    return Response(
-        found, media_type="image/jpeg", headers={"cache-control": "private, max-age=600"}
-    )
+        raise Refusal(410, "gone", sentence)
+    headers = {"cache-control": "private, max-age=600"}
+    return Response(content, media_type="image/jpeg", headers=headers)

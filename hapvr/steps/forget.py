@@ -21,7 +21,8 @@ from hapvr.data import features, frames, manifest
 from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE
 from hapvr.data.filesystem import ASIDE, DataRoot
 from hapvr.data.manifest import MANIFEST_STAGE, VIDEOS_STAGE
-from hapvr.data.shards import INDEX_FIELDS, Shard, VideoRows
+from hapvr.data.shards import INDEX_FIELDS, Shard
+from hapvr.data.video_rows import VideoRows
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance

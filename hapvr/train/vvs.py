@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.config import TrainConfig
-from hapvr.losses.objective import mean_where
+from hapvr.losses.reductions import mean_where
 from hapvr.model.family import split_extras
 from hapvr.model.settings import doubled_length
 from hapvr.model.similarity import chamfer

@@ -51,7 +51,7 @@ def test_evaluate_gives_the_reference_metrics(call: Call, tmp_path: Path) -> Non
         tmp_path / "data/manifest/a/rows.parquet",
     )
     assert (
-        "rows.parquet lies in the data root"
+        "rows.parquet is in the data root"
         in call("evaluate", "--benchmark", "fivr-5k", *given).error
     )
 

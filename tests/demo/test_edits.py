@@ -4,7 +4,8 @@ they show."""
 import numpy as np
 import pytest
 
-from hapvr.demo.edits import ALL_EDITS, NOTHING, true_times
+from hapvr.demo.edits import ALL_EDITS
+from hapvr.demo.timelines import NOTHING, true_times
 
 FPS = 4.0
 

@@ -78,7 +78,7 @@ def test_damaged_rows_are_not_taken_over(project: Project) -> None:
     rows[0] |= {"message": "changed"}
     provenance = frames.require({})
     frames.write_index(rows, provenance=provenance, fields=INDEX_COLUMNS)
-    with pytest.warns(UserWarning, match="is damaged; all its rows are made again"):
+    with pytest.warns(UserWarning, match="is damaged; all its rows are rebuilt"):
         assert make_features(project, KEY).done
     assert project.root.sha256(index.data_name) == index.read().data_sha256
     path.write_bytes(data[:-100])

@@ -1,0 +1,175 @@
+"""`hapvr evaluate` and `hapvr benchmarks list`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from typer import Option
+
+from hapvr.commands.scoring import TrackingOption, model_folder
+from hapvr.commands.terminal import Verbs, require_outside, show
+from hapvr.errors import ArgumentError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from hapvr.benchmark.definition import BenchmarkDefinition
+    from hapvr.benchmark.protocol import EvaluationResult
+
+
+def evaluate(
+    benchmark: Annotated[
+        str, Option(help="A known benchmark (`hapvr benchmarks list`) or the folder of one.")
+    ],
+    similarities: Annotated[
+        Path | None, Option(help="Parquet: query_id, reference_id, similarity.")
+    ] = None,
+    features: Annotated[str | None, Option(help="A data root; scored with --model.")] = None,
+    model: Annotated[
+        str | None, Option(help="A models:/ name, a bundle or network, or a published .pth.")
+    ] = None,
+    tracking_uri: TrackingOption = "",
+    out: Annotated[Path | None, Option(help="Keep the similarities of --features here.")] = None,
+    normalize: Annotated[
+        str | None,
+        Option(
+            metavar="SOURCE",
+            help="Also normalise by the similarity to this source, which shows no query.",
+        ),
+    ] = None,
+    policy: Annotated[
+        Literal["official", "strict"], Option(help="What missing videos count as.")
+    ] = "strict",
+    bootstrap: Annotated[
+        int, Option(min=0, max=100_000, help="Samples of a 95 % interval; 0 for none.")
+    ] = 0,
+) -> None:
+    """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
+    from hapvr.benchmark.definition import load_definition
+    from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
+
+    _check_inputs(similarities, features, model, out, normalize)
+    definition = load_definition(benchmark)
+    title = f"{definition.name} ({policy})"
+    scored: dict[str, Path | pl.DataFrame] = {}
+    available = None
+    with tempfile.TemporaryDirectory(prefix="hapvr-scores-") as folder:
+        if similarities is not None:
+            scored[title] = similarities
+        else:
+            network = model_folder(str(model), tracking_uri)
+            place = out or Path(folder) / "similarities.parquet"
+            normalized, available = _from_features(
+                definition, str(features), network, place, background=normalize
+            )
+            scored[title] = place
+            if normalized is not None:
+                scored[f"{title}, normalised scores"] = normalized
+        results = {
+            name: evaluate_benchmark(
+                definition, table, policy=policy, available=available, bootstrap_samples=bootstrap
+            )
+            for name, table in scored.items()
+        }
+    _show_results(definition.name, results)
+
+
+def _check_inputs(
+    similarities: Path | None,
+    features: str | None,
+    model: str | None,
+    out: Path | None,
+    normalize: str | None,
+) -> None:
+    """Raise ArgumentError unless there are similarities alone, or features and a model."""
+    if similarities is None:
+        is_right = features is not None and model is not None
+    else:
+        is_right = not any((features, model, out, normalize))
+    if not is_right:
+        both = "both --features DIR and --model MODEL, with which --out and --normalize go"
+        raise ArgumentError(f"wanted --similarities FILE alone, or {both}")
+    if out is not None and out.suffix.lower() != ".parquet":
+        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in .parquet")
+    require_outside(out)
+
+
+def _show_results(benchmark: str, results: dict[str, EvaluationResult]) -> None:
+    """Metrics, intervals and counts of the similarities, and metrics of normalised ones."""
+    from hapvr.benchmark.report import published_markdown, published_metrics
+
+    first, *normalized = results.values()
+    metrics = {name: result.metrics for name, result in results.items()}
+    lines = [published_markdown(benchmark, metrics)]
+    for name, result in results.items():
+        for task in result.tasks:
+            if task.interval is not None:
+                low, high = task.interval
+                lines.append(
+                    f"{task.task}, {name}: 95 % interval over queries {100 * low:.2f} to "
+                    f"{100 * high:.2f}"
+                )
+    lines += [f"{name}: {value}" for name, value in first.availability.items()]
+
+    content = first.to_json()
+    content["published"] = published_metrics(benchmark).to_dicts()
+    if normalized:
+        content["normalized"] = normalized[0].to_json()
+    show(content, text="\n".join(lines))
+
+
+def _from_features(
+    definition: BenchmarkDefinition,
+    features: str,
+    model: Path,
+    out: Path,
+    *,
+    background: str | None,
+) -> tuple[pl.DataFrame | None, frozenset[str]]:
+    """Write similarities; returns the normalised ones, with a background, and ids of the videos
+    with features."""
+    from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
+    from hapvr.data.filesystem import DataRoot
+    from hapvr.networks.torch_runtime import choose_device
+    from hapvr.scorer.bundle import load_similarity_model
+    from hapvr.steps.benchmark_features import (
+        BenchmarkFeatures,
+        background_features,
+        shards_with_features,
+    )
+    from hapvr.tables import read_frame
+
+    network, description = load_similarity_model(model)
+    root = DataRoot(features)
+    device = choose_device("auto")
+    reader = BenchmarkFeatures(root, shards_with_features(root, definition), definition)
+    if description is not None:
+        description.require_features(model, reader.settings)
+    score_benchmark(network, definition, reader, out, device=device)
+    available = frozenset(reader.available())
+    if background is None:
+        return None, available
+
+    others, videos = background_features(root, definition, background)
+    with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
+        levels = Path(folder) / "background.parquet"
+        score_benchmark(network, definition, others, levels, references=videos, device=device)
+        return normalize_similarities(read_frame(out), read_frame(levels)), available
+
+
+app = Verbs(
+    name="benchmarks",
+    no_args_is_help=True,
+    help="Benchmark definitions that ship with the package.",
+)
+
+
+@app.command("list")
+def list_() -> None:
+    """The definitions that ship with the package."""
+    from hapvr.benchmark.definition import SHIPPED
+
+    lines = [f"{name:<18} {description}" for name, description in SHIPPED.items()]
+    show({"benchmarks": SHIPPED}, text="\n".join(lines))

@@ -1,0 +1,152 @@
+"""Pairs of videos: what people say of them, and how similar their frames are."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+import anyio
+import numpy as np
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, model_validator
+
+from hapvr.errors import ArgumentError, DataError
+from hapvr.scorer.access import Deadline
+from hapvr.scorer.segments import Segment
+from hapvr.search import marks as stored
+from hapvr.serving import jobs
+from hapvr.serving.collection import OpenIndex
+from hapvr.serving.service import IndexOf, MarkerOf, Name, ServiceOf, SomeName, Values
+
+MAX_MATRIX_CELLS = 250_000
+"""Frame similarities of a pair; of longer videos every n-th frame is compared."""
+router = APIRouter()
+
+
+class PairOfVideos(Values):
+    """query: an id, or job: the search whose query is meant; reference: an id."""
+
+    query: SomeName | None = None
+    job: SomeName | None = None
+    reference: SomeName
+
+    @model_validator(mode="after")
+    def _check_query(self) -> PairOfVideos:
+        if (self.query is None) == (self.job is None):
+            raise ValueError("wanted one of query (an id) and job (of a search)")
+        return self
+
+
+class MarkedPair(PairOfVideos):
+    """mark: None takes a mark back. The SHA-256 of a file is taken for an id, so that every mark of
+    GET /pairs can be taken back. name: what to call the query then."""
+
+    name: Name | None = None
+    mark: Literal["match", "not_a_match"] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownMark(stored.Mark):
+    """in_collection: whether both names are those of videos that can be compared."""
+
+    in_collection: bool
+
+
+class Marks(BaseModel):
+    """The oldest first."""
+
+    marks: list[ShownMark]
+
+
+class Marked(BaseModel):
+    """mark: what is said now."""
+
+    mark: stored.Verdict | None
+
+
+class Matrix(BaseModel):
+    """values: a row per frame of the query, a column per frame of the reference. threshold: from
+    which on frames are the same."""
+
+    query_times_s: list[float]
+    reference_times_s: list[float]
+    threshold: float
+    segments: list[Segment]
+    values: list[list[float]]
+    mark: str
+
+
+@router.get("/pairs")
+def marks(service: ServiceOf) -> Marks:
+    """All marks, the oldest first. in_collection: whether both names are those of videos that can
+    be compared."""
+    index: OpenIndex | None = None
+    with suppress(DataError):  # marks are known without one
+        index = service.collection.current()
+
+    shown = []
+    for row in stored.read_marks(service.project.root).rows():
+        files = zip(row.names, (row.first, row.second), strict=True)
+        in_collection = all(_has_file(index, name, digest) for name, digest in files)
+        shown.append(ShownMark(**asdict(row), in_collection=in_collection))
+    return Marks(marks=shown)
+
+
+def _has_file(index: OpenIndex | None, name: str, digest: str) -> bool:
+    """Whether a name is that of a video of the index with these bytes."""
+    if index is None or name not in index.searcher.collection.shard_of:
+        return False
+    return index.metadata(name).sha256 == digest
+
+
+@router.patch("/pairs")
+def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf) -> Marked:
+    """Say that two videos match or do not, or take that back."""
+    if asked.query is not None:
+        name = asked.query
+        first = _digest(index, asked.query)
+    else:
+        job = service.jobs.get(asked.job or "")
+        name = job.name
+        first = "" if job.query is None else job.query.sha256
+        if not first:
+            raise ArgumentError(
+                "pairs: the query of this search is no file that a mark could be kept for; fetch it"
+            )
+    second = _digest(index, asked.reference)
+
+    root = service.project.root
+    if asked.mark is None:
+        stored.unmark(root, first, second)
+    else:
+        names = (asked.name or name, asked.reference)
+        stored.mark(root, first, second, asked.mark, names=names, by=caller.name)
+    return Marked(mark=asked.mark)
+
+
+def _digest(index: OpenIndex, name: str) -> str:
+    """The SHA-256 of the file of a video, or the name where it is one."""
+    return name if stored.is_digest(name) else index.metadata(name).sha256
+
+
+@router.get("/pairs/matrix")
+async def matrix(
+    service: ServiceOf, index: IndexOf, pair: Annotated[PairOfVideos, Query()]
+) -> Matrix:
+    """The similarity of frames as numbers: a row per frame of the query, a column per frame of the
+    reference; and what people said of the pair."""
+    job = service.jobs.get(pair.job) if pair.job is not None else None
+    deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
+
+    def compare() -> Matrix:
+        query = index.read_id(pair.query or "") if job is None else job.read_query()
+        reference = index.metadata(pair.reference)
+        verdict = stored.read_marks(service.project.root).verdict(query.sha256, reference.sha256)
+        frames = index.searcher.matrix(
+            query, pair.reference, max_cells=MAX_MATRIX_CELLS, deadline=deadline
+        )
+        values = np.round(frames["values"], 3).tolist()
+        return Matrix.model_validate(frames | {"values": values, "mark": verdict or ""})
+
+    return await anyio.to_thread.run_sync(compare, limiter=service.reading)
