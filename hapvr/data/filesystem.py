@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -27,8 +27,6 @@ from hapvr.settings import first_line
 Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
-ASIDE = ".set_aside"
-"""Folder of a data root for files that are being made again."""
 
 DATA_ERRORS = (
     pa.ArrowException,
@@ -157,12 +155,20 @@ class DataRoot:
                     with self.filesystem.open_output_stream(target) as stream:
                         shutil.copyfileobj(file, stream, 1 << 20)
 
+    def care_lock(self) -> AbstractContextManager[None]:
+        """Held by everything that repairs or forgets below this root, before any other lock."""
+        busy = f"another process repairs or forgets below {self.url}; waiting for it to end"
+        return self.lock("care", busy=busy)
+
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
-        """Keep other processes of this machine from making `name` while the block runs; who comes
-        second waits, with a warning. A process that dies lets go. Of an object store, other
-        machines do not wait: two writers of equal content end in the same bytes, because an object
-        appears whole, and the index of a shard comes after its data."""
+    def lock(self, name: str, *, busy: str = "") -> Iterator[None]:
+        """Keep others on this machine from making `name` while the block runs.
+
+        Who comes second waits, with the warning `busy`; a thread that holds the lock goes on. A
+        process that dies lets go. Of an object store, other machines do not wait: two writers of
+        equal content end in the same bytes, because an object appears whole, and the index of a
+        shard comes after its data.
+        """
         if self.local is None:
             place = hashlib.sha256(f"{os.getuid()} {self.url}/{name}".encode()).hexdigest()
             path = Path(tempfile.gettempdir()) / f"hapvr-{place[:32]}.lock"
@@ -172,11 +178,12 @@ class DataRoot:
             "the data root cannot be written", hint="Correct its permissions or set data_root"
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path, is_singleton=self.local is None)
+            lock = FileLock(path, is_singleton=True)
             try:
                 held = lock.acquire(blocking=False)
             except Timeout:
-                warnings.warn(f"{name} is being made by another process; waiting for it to end")
+                made = f"{name} is being made by another process; waiting for it to end"
+                warnings.warn(busy or made)
                 held = lock.acquire()
         with held:
             yield

@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hapvr.data import features, frames, manifest
+from hapvr.data import features, frames, manifest, set_aside
 from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE
-from hapvr.data.filesystem import ASIDE, DataRoot
+from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import MANIFEST_STAGE, VIDEOS_STAGE
 from hapvr.data.shards import INDEX_FIELDS, Shard, VideoRows
 from hapvr.errors import ArgumentError, DamagedError
@@ -135,7 +135,8 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     """Remove all that was made of the videos; may be repeated. Raises DataError where something
     cannot be reached."""
     root, renamed = project.root, dict[str, str]()
-    with root.lock("forget"):
+    with root.care_lock():
+        set_aside.put_back_unreplaced(root)
         journal = read_journal(root)  # another call may have begun since these were planned
         journal.videos = videos = list(
             {one.video_id: one for one in (*journal.videos, *videos)}.values()
@@ -163,6 +164,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
                 manifest.write_manifest_shard(
                     root, key, [row for row in rows if row.video_id not in gone]
                 )
+        set_aside.remove_of(root, keys)
         for one in (one for one in videos if is_remote(one.uri)):
             remove_fetched(one.video_id, download_folder(project) / one.shard)
         networks = root.list_folders(SEARCH)
@@ -253,7 +255,6 @@ def _forget_in_shard(
     its new one; gets those of this shard."""
     root = shard.root
     with shard.lock():
-        root.delete_folder(f"{ASIDE}/{shard.stage}/{shard.key}")
         new = Shard(root, f"{shard.stage}/{shard.key}", "new")
         _take(shard, new)
         try:
