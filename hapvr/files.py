@@ -69,6 +69,20 @@ def set_aside(path: Path) -> Path:
     return path.rename(place)
 
 
+def cache_folder(kind: str) -> Path:
+    """A folder of the user's cache, made if necessary, that nobody else may write to.
+
+    Raises OSError where there is none: a home that may only be read, or that others write to.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "hapvr" / kind
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"others may write to {folder}; `chmod 700` it")
+    return folder
+
+
 def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
     """Raise OSError for what is there and no regular file (a folder, a device or a pipe, whose
     reading may never end), or larger. And for a name that no file can have: a library that ends it

@@ -321,7 +321,8 @@ def _remake_descriptors(project: Project, key: str) -> None:
     with set_aside.set_aside(project.root, made.index_name, verify=made.verify):
         make_descriptors(project, shard, model)
     if serving is not None and serving.digest == digest:
-        update_index(project, model)
+        with suppress(DamagedError):  # of the index, which is rebuilt next
+            update_index(project, model)
 
 
 def _check_index(root: DataRoot, _: str) -> None:

@@ -30,6 +30,7 @@ from hapvr.errors import (
     is_installed,
     without_logins,
 )
+from hapvr.files import cache_folder
 from hapvr.settings import first_line
 
 if TYPE_CHECKING:
@@ -260,12 +261,9 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
     others wait for it."""
     from mlflow.artifacts import download_artifacts
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hapvr" / "models"
     try:
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if cache.stat().st_uid != os.getuid() or cache.stat().st_mode & 0o022:
-            raise PermissionError(f"others may write to {cache}; `chmod 700` it")
-    except OSError as error:  # a home that may only be read, or that others write to
+        cache = cache_folder("models")
+    except OSError as error:
         warnings.warn(f"models are fetched again for each process: {error}")
         cache = Path(tempfile.mkdtemp(prefix="hapvr-models-"))
     folder = cache / hashlib.sha256(f"{tracking_uri} {version} {place}".encode()).hexdigest()[:32]
