@@ -34,7 +34,7 @@ from hapvr.data.manifest import (
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.demo.corpus import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
-from hapvr.files import read_json_as
+from hapvr.files import read_json_as, require_regular
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import (
     PROVENANCE_NAME as WHITENING_NAME,
@@ -189,6 +189,7 @@ def _clear_set_aside(root: DataRoot) -> None:
 
 def _check_registry(root: DataRoot, _: str) -> None:
     try:
+        require_regular(root.local_path(REGISTRY))
         with closing(
             sqlite3.connect(f"{root.local_path(REGISTRY).as_uri()}?mode=ro", uri=True)
         ) as database:

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
 from hapvr.errors import ConfigError, DamagedError, DataError
-from hapvr.files import PART_SUFFIX, require_regular, write_atomic
+from hapvr.files import PART_SUFFIX, require_regular, without_mark, write_atomic
 from hapvr.settings import first_line
 
 Value = TypeVar("Value")
@@ -231,7 +231,7 @@ class DataRoot:
         the file again. Raises DataError where it does not exist, DamagedError where it holds
         something else."""
         with self.open(name) as file, self.corruption_errors(name, hint=hint):
-            return TypeAdapter(kind).validate_json(file.read())
+            return TypeAdapter(kind).validate_json(without_mark(file.read()))
 
     @contextmanager
     def corruption_errors(self, name: str, *, hint: str) -> Iterator[None]:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from hapvr.errors import ArgumentError, DamagedError
-from hapvr.files import arrays_sha256, read_json_as, require_regular, write_atomic, write_text
+from hapvr.files import (
+    arrays_sha256,
+    read_bytes,
+    read_json_as,
+    require_regular,
+    write_atomic,
+    write_text,
+)
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings
 from hapvr.seeding import seeded, torch_rng
 
@@ -60,7 +67,7 @@ def weights_sha256(folder: Path) -> str:
 
     file = folder / WEIGHTS_FILE
     try:
-        return arrays_sha256(load(file.read_bytes()))
+        return arrays_sha256(load(read_bytes(file)))
     except (
         OSError,
         KeyError,

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hapvr.errors import ConfigError, DataError, on_processor
+from hapvr.files import read_bytes
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks.packaged import PACKAGES, PackagedBackbone, packaged_backbone
 from hapvr.networks.settings import BATCH_FRAMES, BackboneConfig, Precision
@@ -95,7 +96,7 @@ class CompiledNetwork:
                 # end, or read foreign memory
                 kinds = set(
                     _operations(
-                        memoryview(model if isinstance(model, bytes) else model.read_bytes())
+                        memoryview(model if isinstance(model, bytes) else read_bytes(model))
                     )
                 )
                 if found := kinds - set(OPERATIONS.split()):

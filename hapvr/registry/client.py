@@ -30,7 +30,7 @@ from hapvr.errors import (
     is_installed,
     without_logins,
 )
-from hapvr.files import cache_folder
+from hapvr.files import cache_folder, open_regular, require_regular
 from hapvr.settings import first_line
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def require_store(tracking_uri: str) -> None:
             with urllib.request.urlopen(f"{shown.rstrip('/')}/health", timeout=CONNECT_S) as answer:
                 there = answer.read(64).strip() == b"OK"
         elif tracking_uri.startswith(SQLITE):
-            with database_of(tracking_uri).open("rb") as file:
+            with open_regular(database_of(tracking_uri)) as file:
                 there = file.read(16) == b"SQLite format 3\0"
     except (OSError, ValueError, HTTPException) as error:
         # one that wants a login, or is ill, is there; what it says to real requests is for the
@@ -226,6 +226,13 @@ def follow_move(tracking_uri: str) -> None:
     database = database_of(tracking_uri)
     if not tracking_uri.startswith(SQLITE):
         return
+    try:
+        require_regular(database)
+    except OSError as error:
+        raise RegistryError(
+            f"tracking: {database} cannot be used: {error.strerror}; restore it and its artifacts "
+            "from one back-up"
+        ) from error
     own = database.resolve().parent / "artifacts"
     if not (database.is_file() and database.stat().st_size):  # which MLflow would make, empty
         if any(own.glob("models/m-*/artifacts")):

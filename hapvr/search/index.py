@@ -130,8 +130,11 @@ class FrameIndex:
         """
         self._root, self._settings = DataRoot(folder), settings
         self._place = self._root.url_of(TABLE)
-        self._take(read_record(self._root, STATE_FILE, IndexState))
-        self._require_whole()
+        state = read_record(self._root, STATE_FILE, IndexState)
+        self._require_whole(state)
+        self._take(state)
+        if _files(self._table) != sorted(state.files) and not self._is_replaced(state):
+            raise DamagedError(self._foreign_state())
 
     @staticmethod
     def create(
@@ -308,18 +311,22 @@ class FrameIndex:
                 wrong.append(self._problem(name, found))
         if not wrong and self._is_of_another_table():
             wrong.append(self._foreign_state())
-        return [] if wrong and self._was_replaced() else wrong
+        return [] if wrong and self._is_replaced(self._state) else wrong
 
-    def _require_whole(self) -> None:
-        """Raise DamagedError unless every file of the index is what was written."""
+    def _require_whole(self, state: IndexState) -> None:
+        """Raise DamagedError unless every file of the index is what was written. This comes before
+        the engine opens it, which would wait for the writer of a pipe."""
         checked = CheckedFiles(self._root)
-        for name, digest in self._state.files.items():
-            found = checked.sha256(name)
-            if found != digest and not self._was_replaced():
+        for name, digest in state.files.items():
+            try:
+                found = checked.sha256(name)
+            except DataError as error:  # a pipe, or a disk that does not give it back
+                problem = f"cannot be read ({error.__cause__ or error})"
+                place = self._root.url_of(name)
+                raise DamagedError(f"search: {place} {problem}; {REBUILD}") from error
+            if found != digest and not self._is_replaced(state):
                 raise DamagedError(self._problem(name, found))
         checked.save()
-        if _files(self._table) != sorted(self._state.files) and not self._was_replaced():
-            raise DamagedError(self._foreign_state())
 
     def _problem(self, name: str, found: str) -> str:
         """What is wrong with a file that has not its digest. found: its digest; "" if it is
@@ -334,10 +341,9 @@ class FrameIndex:
         unknown_shards = {*self.videos().values()} - self._state.shards.keys()
         return bool(unknown_shards) or _files(self._table) != sorted(self._state.files)
 
-    def _was_replaced(self) -> bool:
+    def _is_replaced(self, state: IndexState) -> bool:
         """Whether there is a newer version: files of this one may then be gone by right."""
-        newest = read_record(self._root, STATE_FILE, IndexState)
-        return newest.revision != self._state.revision
+        return read_record(self._root, STATE_FILE, IndexState).revision != state.revision
 
     def recall(self, *, probes: int = 200) -> float:
         """What part of their ten exact nearest neighbours stored vectors find, in [0, 1]; 1 where

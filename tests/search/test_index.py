@@ -332,7 +332,13 @@ def replace_by_another(path: Path) -> None:
     shutil.copyfile(other, path)
 
 
-HARMS = (zero, flip_in_place, cut, Path.unlink, replace_by_another)
+def put_pipe(path: Path) -> None:
+    """Whoever reads it waits for a writer."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+HARMS = (zero, flip_in_place, cut, Path.unlink, replace_by_another, put_pipe)
 
 
 @pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
