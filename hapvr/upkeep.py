@@ -188,22 +188,41 @@ def _clear_set_aside(root: DataRoot) -> None:
 
 
 def _check_registry(root: DataRoot, _: str) -> None:
+    """The database, and the bundles of versions whose files are beside it."""
+    for location in _recorded_locations(root):
+        model = re.search(r"/models/(m-[0-9a-f]+)(/|$)", location)
+        if model is None:
+            continue
+        folder = root.local_path(f"mlflow/artifacts/models/{model[1]}")
+        bundles = sorted(folder.rglob("artifacts/bundle"))
+        is_here = location.startswith(root.local_path("mlflow/artifacts").as_uri())
+        if is_here and not bundles:
+            raise DamagedError(
+                f"tracking: {folder}, which a registered version names, is missing; restore "
+                "mlflow/ from one back-up"
+            )
+        for bundle in bundles:
+            read_bundle_description(bundle).require_files(bundle)
+
+
+def _recorded_locations(root: DataRoot) -> list[str]:
+    """Where the registry says that the files of its versions are; none while somebody writes to
+    it. Raises DamagedError."""
+    database = root.local_path(REGISTRY)
     try:
-        require_regular(root.local_path(REGISTRY))
-        with closing(
-            sqlite3.connect(f"{root.local_path(REGISTRY).as_uri()}?mode=ro", uri=True)
-        ) as database:
-            (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            versions = database.execute("SELECT storage_location FROM model_versions").fetchall()
+        require_regular(database)
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            (problem,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            rows = connection.execute("SELECT storage_location FROM model_versions").fetchall()
     except sqlite3.DatabaseError as error:
-        said, versions = "ok" if "locked" in str(error) else str(error), []  # somebody writes to it
-    if said != "ok":
+        if "locked" in str(error):
+            return []
+        problem, rows = str(error), []
+    if problem != "ok":
         raise DamagedError(
-            f"tracking: {REGISTRY} is damaged ({said}); restore mlflow/ from one back-up"
+            f"tracking: {REGISTRY} is damaged ({problem}); restore mlflow/ from one back-up"
         )
-    for model in re.findall(r"/models/(m-[0-9a-f]+)/", str(versions)):
-        for place in root.local_path(f"mlflow/artifacts/models/{model}").rglob("artifacts/bundle"):
-            read_bundle_description(place).require_files(place)
+    return [location for (location,) in rows if location]
 
 
 def _check_downloads(root: DataRoot, key: str) -> None:

@@ -1,5 +1,8 @@
 """Two processes that repair one data root at the same time, and what a killed repair has left."""
 
+import random
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from pathlib import Path
@@ -11,9 +14,11 @@ from hapvr.data import set_aside
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.steps.project import Project
-from hapvr.steps.videos import make_videos
+from hapvr.steps.sources import make_manifest
+from hapvr.steps.videos import make_frames, make_videos
 from hapvr.upkeep import repair, verify_root
 from tests.conftest import write_clip
+from tests.steps.data_projects import digests, folder_settings, open_project
 from tests.steps.test_data_download import KEY, web_project
 from tests.video.site import Site, serve
 
@@ -157,3 +162,50 @@ def test_nothing_is_set_aside_over_what_an_earlier_repair_left(tmp_path: Path) -
     replace("whole", lambda: None)
     assert place.read_text() == "whole"
     assert older.read_text() == "older"
+
+
+def damaged_frames(folder: Path) -> tuple[Path, dict[str, str]]:
+    """The configuration of a project whose frames have a flipped bit, and its digests without."""
+    write_clip(folder / "in" / "0.mp4", seed=0, seconds=2)
+    project = open_project(folder, folder_settings(folder / "in", folder / "data"))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    make_frames(project, "in-00000")
+    whole = digests(folder / "data")
+    flip(folder / "data" / "frames" / "in-00000" / "data.parquet")
+    return folder / "config.yaml", whole
+
+
+@pytest.mark.slow
+def test_a_killed_repair_is_finished_by_the_next(tmp_path: Path) -> None:
+    """Killed at random moments: the next one ends as if none had been."""
+    PROCESSES.set_forkserver_preload([__name__])
+    config, whole = damaged_frames(tmp_path)
+    root = tmp_path / "data"
+    shutil.copytree(root, tmp_path / "damaged")
+    rng = random.Random(0)
+    longest_s = 1.0
+    kills = 0
+    while kills < 20:
+        shutil.rmtree(root)
+        shutil.copytree(tmp_path / "damaged", root)
+        states = PROCESSES.SimpleQueue()
+        process = PROCESSES.Process(
+            target=verify_and_repair, args=(config, PROCESSES.Barrier(1), states)
+        )
+        began_s = time.monotonic()
+        process.start()
+        process.join(rng.uniform(0, longest_s))
+        process.kill()
+        process.join()
+        if process.exitcode == 0:
+            longest_s = time.monotonic() - began_s
+            assert digests(root) == whole
+            continue
+        longest_s *= 1.1
+        kills += 1
+        project = Project.open(config, folder=tmp_path)
+        checks = repair(project, verify_root(project.root))
+        assert {check.state for check in checks} <= {"ok", "repaired"}
+        assert digests(root) == whole
+        assert set_aside.is_empty(project.root)

@@ -155,6 +155,10 @@ class DataRoot:
                     with self.filesystem.open_output_stream(target) as stream:
                         shutil.copyfileobj(file, stream, 1 << 20)
 
+    def is_writable(self) -> bool:
+        """Whether files may be made here; of an object store nobody knows beforehand."""
+        return self.local is None or os.access(self.local, os.W_OK | os.X_OK)
+
     def care_lock(self) -> AbstractContextManager[None]:
         """Held by everything that repairs or forgets below this root, before any other lock."""
         busy = f"another process repairs or forgets below {self.url}; waiting for it to end"

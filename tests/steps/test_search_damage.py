@@ -90,6 +90,13 @@ def test_what_can_be_made_again_is(project: Project) -> None:
     (flipped,) = [check for check in verify_root(project.root) if check.state == "damaged"]
     assert BLANK_FILE in flipped.message
     assert [check.state for check in repair(project, [flipped])] == ["repaired"]
+    blank.unlink()
+    with pytest.raises(DamagedError, match=f"{BLANK_FILE} is missing"):
+        Searcher.open(project)
+    (missing,) = [check for check in verify_root(project.root) if check.state == "damaged"]
+    assert f"{BLANK_FILE} is missing" in missing.message
+    assert [check.state for check in repair(project, [missing])] == ["repaired"]
+    assert blank.exists()
 
 
 @pytest.mark.slow
