@@ -28,6 +28,9 @@ from hapvr.networks.settings import (
 from hapvr.settings import GateConfig, Rate, SearchSettings, ServingConfig, Settings
 from hapvr.video.settings import PARTS, DownloadConfig, SamplingConfig, Source, SourceName
 
+MAX_STEPS = 100_000_000
+"""Of a training: at ten a second, four months."""
+
 
 class OptimizerConfig(Settings):
     """Adam with linear warm-up and cosine decay."""
@@ -36,7 +39,7 @@ class OptimizerConfig(Settings):
     """`adam`: weight decay is added to the gradient (TCA, VVS), not taken off the weights"""
     learning_rate: float = Field(default=4e-5, gt=0)
     weight_decay: float = Field(default=1e-2, ge=0)
-    warmup_steps: int = Field(default=1000, ge=0)
+    warmup_steps: int = Field(default=1000, ge=0, le=MAX_STEPS)
     floor_rate: Rate = Field(
         default=0.1, description="last learning rate as a part of `learning_rate`"
     )
@@ -46,7 +49,7 @@ class TrainConfig(Settings):
     """One training run (HAP-VR section 4). The objective is that of the similarity network, the
     contrast that of TCA."""
 
-    steps: int = Field(default=30_000, ge=1)
+    steps: int = Field(default=30_000, ge=1, le=MAX_STEPS)
     batch_videos: int = Field(default=64, ge=2)
     seed: int = 0
     num_processes: int = Field(default=1, ge=1)
@@ -132,9 +135,11 @@ class WebhookConfig(Settings):
     followed, and no proxy is used."""
 
     url: Annotated[
-        str, Field(pattern=r"^https?://[^\s]+$"), AfterValidator(lambda url: str(HttpUrl(url)))
+        str,
+        Field(pattern=r"^https?://[^\s]+$", repr=False),
+        AfterValidator(lambda url: str(HttpUrl(url))),
     ]
-    secret: str | None = Field(default=None, min_length=16)
+    secret: str | None = Field(default=None, min_length=16, repr=False)
     """`${NAME}` of an environment variable; its HMAC-SHA256 of each body is sent along"""
 
 
@@ -191,7 +196,7 @@ class Config(Settings):
     name: SourceName
     data_root: str = Field(default="data", min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    shard_videos: int = Field(default=512, ge=1)
+    shard_videos: int = Field(default=512, ge=1, le=1_000_000)
     sources: Annotated[tuple[Source, ...], Field(min_length=1)]
     sampling: SamplingConfig = SamplingConfig()
     download: DownloadConfig = DownloadConfig()
@@ -215,6 +220,10 @@ class Config(Settings):
         """Remember which values came from environment variables: path -> the text in the file, e.g.
         "${TOKEN}"."""
         self._variables.update(variables)
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """As it is stored, without what environment variables hold."""
+        yield from self.stored().items()
 
     def training_identity(self) -> dict[str, Any]:
         """What, with the data, determines the weights of a training."""

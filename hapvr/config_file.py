@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from hapvr.config import Config
 from hapvr.errors import ConfigError
-from hapvr.files import require_regular
+from hapvr.files import read_bytes
 from hapvr.model.settings import family_of
 from hapvr.settings import explain
 
@@ -156,8 +156,7 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
             f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer"
         )
     try:
-        require_regular(path, max_bytes=MAX_BYTES)
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        data = yaml.load(read_bytes(path, max_bytes=MAX_BYTES).decode("utf-8-sig"), _Loader)
     except (
         OSError,
         ValueError,

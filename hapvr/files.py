@@ -1,16 +1,18 @@
 """Files that are written whole, so that a reader finds the old content or the new one; JSON files
 that may be damaged; digests."""
 
+import codecs
 import errno
 import hashlib
 import itertools
 import json
 import os
+import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -69,6 +71,20 @@ def set_aside(path: Path) -> Path:
     return path.rename(place)
 
 
+def cache_folder(kind: str) -> Path:
+    """A folder of the user's cache, made if necessary, that nobody else may write to.
+
+    Raises OSError where there is none: a home that may only be read, or that others write to.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "hapvr" / kind
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"others may write to {folder}; `chmod 700` it")
+    return folder
+
+
 def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
     """Raise OSError for what is there and no regular file (a folder, a device or a pipe, whose
     reading may never end), or larger. And for a name that no file can have: a library that ends it
@@ -81,6 +97,30 @@ def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
                 problem = f"it has {size} bytes; at most {max_bytes} are read"
     if problem:
         raise OSError(errno.EINVAL, problem, str(path))
+
+
+def open_regular(path: Path, *, max_bytes: int | None = None) -> BinaryIO:
+    """A file to be read, which another file cannot take the place of meanwhile.
+
+    Raises OSError as `require_regular` does, without waiting for a writer of a pipe.
+    """
+    require_regular(path, max_bytes=max_bytes)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "this is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, *, max_bytes: int | None = None) -> bytes:
+    """All of a regular file. Raises OSError as `open_regular` does."""
+    with open_regular(path, max_bytes=max_bytes) as file:
+        return file.read()
+
+
+def read_text(path: Path, *, encoding: str = "utf-8", errors: str = "strict") -> str:
+    """All of a regular text file. Raises OSError as `open_regular` does, and UnicodeDecodeError."""
+    return read_bytes(path).decode(encoding, errors)
 
 
 @contextmanager
@@ -97,13 +137,17 @@ def naming_full_disk(folder: Path | str, *, hint: str) -> Iterator[None]:
         raise DataError(f"cannot write below {folder}: {error}. {next_step}") from error
 
 
+def without_mark(data: bytes) -> bytes:
+    """UTF-8 without the byte order mark that some editors write first."""
+    return data.removeprefix(codecs.BOM_UTF8)
+
+
 def read_json_as(path: Path, kind: type[Value], *, hint: str) -> Value:
     """The value in a JSON file, checked against a type that pydantic knows. hint: what makes the
     file again, for the error. Raises DamagedError, naming the file and the wrong value, where it is
     missing or holds something else."""
     try:
-        require_regular(path)
-        return TypeAdapter(kind).validate_json(path.read_bytes(), strict=True)
+        return TypeAdapter(kind).validate_json(without_mark(read_bytes(path)), strict=True)
     except (OSError, ValidationError) as error:
         reason = explain(error) if isinstance(error, ValidationError) else error
         state = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({reason})"
@@ -114,8 +158,8 @@ def read_json_lines(path: Path, kind: TypeAdapter[Value]) -> list[Value]:
     """The values of a file with a JSON value of this kind per line; empty if there is no file. A
     line that cannot be used, as a power cut leaves one, is skipped with a warning."""
     values = []
-    require_regular(path)
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    require_regular(path)  # also a name that no file can have
+    lines = without_mark(read_bytes(path)).splitlines() if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
             values.append(kind.validate_json(line, strict=True))
@@ -142,8 +186,7 @@ def _flush(path: Path) -> None:
 def file_sha256(path: Path) -> str:
     """Hex SHA-256 of a local file. Raises OSError where it cannot be read, and for a device or
     pipe, which may never end."""
-    require_regular(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

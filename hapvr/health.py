@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from hapvr.chain import StepStatus, chain_status
 from hapvr.data.manifest import FORGETTING
 from hapvr.errors import HapvrError
+from hapvr.files import read_text
 from hapvr.registry.client import mlflow_client
 from hapvr.search.collection import CurrentIndex, serving_index
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, training_failed
@@ -103,7 +104,7 @@ def health(project: Project) -> Health:
     ):
         run, failure, failed_s = (
             file.parent.name,
-            file.read_text(encoding="utf-8"),
+            read_text(file),
             file.stat().st_mtime,
         )
     found = Health(

@@ -2,11 +2,29 @@
 `settings.py` of their own."""
 
 from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+MAX_NUMBER = 2**53
+"""No count, size or seed is larger; above it, readers of JSON lose digits."""
+
+
+def _takes_truth(kind: Any) -> bool:
+    """Whether a type, or one inside it, is that of true and false, or any."""
+    return kind in (bool, Any, object) or any(map(_takes_truth, get_args(kind)))
+
+
+def _require_a_sensible_number(key: str, value: Any, kind: Any) -> None:
+    """Raise ValueError for true and false where a number is wanted, which count as 1 and 0
+    otherwise, and for a number without meaning."""
+    if isinstance(value, bool) and not (_takes_truth(kind) or True in get_args(kind)):
+        raise ValueError(f"{key}: wanted a number or text, got {str(value).lower()}")
+    if isinstance(value, int) and abs(value) > MAX_NUMBER:
+        raise ValueError(f"{key}: {str(value)[:40]} is beyond {MAX_NUMBER}; give a smaller number")
 
 
 class Settings(BaseModel):
@@ -28,6 +46,8 @@ class Settings(BaseModel):
                 f"unknown key {unknown[0]!r:.100}; allowed here: "
                 f"{', '.join(sorted(cls.model_fields))}"
             )
+        for key, value in data.items():
+            _require_a_sensible_number(key, value, cls.model_fields[key].annotation)
         # A strict reader of JSON, once it has come through here, takes no list for a tuple.
         return {
             key: tuple(value) if isinstance(value, list) else value for key, value in data.items()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hapvr.errors import ArgumentError
-from hapvr.files import require_regular, write_atomic
+from hapvr.files import open_regular, read_bytes, require_regular, write_atomic
 from hapvr.workers import call_limited
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def read_frame(path: Path) -> pl.DataFrame:
     """The table in a Parquet file of anybody. Raises one of TABLE_ERRORS."""
     import polars as pl
 
-    require_regular(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         table = read_table(file)
     try:
         frame = pl.from_arrow(table)
@@ -96,9 +95,8 @@ def _read_user_table(path: Path) -> pl.DataFrame:
         return read_frame(path).drop(
             cs.temporal(), cs.nested()
         )  # nobody asks for these; Python has fewer years
-    data = (
-        path.read_bytes()
-    )  # Polars takes `[`, `*` and `?` in a name for a pattern, and reads other files
+    # Polars takes `[`, `*` and `?` in a name for a pattern, and reads other files.
+    data = read_bytes(path)
     names = [
         name
         for name in pl.read_csv(data, has_header=False, n_rows=1, infer_schema=False).row(0)

@@ -9,25 +9,24 @@ touched.
 """
 
 import re
-import shutil
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from hapvr.benchmark.definition import load_definition
 from hapvr.chain import CHAIN
+from hapvr.data import set_aside
 from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.filesystem import ASIDE, DataRoot
+from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import (
     FORGETTING,
     FORGOTTEN,
+    MANIFEST_STAGE,
     forgotten_digests,
     read_manifest_shard,
     shard_keys,
@@ -35,7 +34,7 @@ from hapvr.data.manifest import (
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.demo.files import folder_fingerprint
 from hapvr.errors import DamagedError, DataError, HapvrError
-from hapvr.files import read_json_as
+from hapvr.files import read_json_as, require_regular
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import (
     PROVENANCE_NAME as WHITENING_NAME,
@@ -57,7 +56,7 @@ from hapvr.steps.search_index import make_descriptors, update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
-from hapvr.steps.videos import content_digest, damaged_files
+from hapvr.steps.videos import DamagedFile, content_digest, damaged_files
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import read_frame
 from hapvr.train import run_folder
@@ -153,118 +152,131 @@ def repair(
     """Make again what is damaged, in the order of the chain; returns all checks, with what came of
     it."""
     root = project.root
-    # files that a killed repair had set aside return to their places where nothing replaced them
-    aside = pafs.FileSelector(root.path(ASIDE), allow_not_found=True, recursive=True)
-    for info in root.filesystem.get_file_info(aside):
-        name = info.path.removeprefix(f"{root.path(ASIDE)}/")
-        behind_link = root.local is not None and Path(info.path).resolve() != Path(info.path)
-        if info.type == pafs.FileType.File and not behind_link and not root.exists(name):
-            _move(root, f"{ASIDE}/{name}", name)
-    broken = [one for one in checks if one.state == "damaged"]
-    results: dict[FileCheck, FileCheck] = {}
-    for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
-        if (remake := KINDS[one.kind].remake) is None:
-            results[one] = replace(one, message=f"{one.message}. {KINDS[one.kind].advice}")
-        else:
-            try:
-                after = check(
-                    root, one.kind, one.key
-                )  # whole, if what was damaged is what it was made from
-                if after.state == "damaged":
-                    remake(project, one.key)
-                    after = check(root, one.kind, one.key)
-                results[one] = replace(one, state="repaired") if after.state == "ok" else after
-            except (HapvrError, OSError) as error:
-                results[one] = replace(
-                    one, message=f"{one.message}. It could not be made again: {error}"
-                )
-        progress(len(results), len(broken))
+    with root.care_lock():
+        set_aside.put_back_unreplaced(root)
+        broken = [one for one in checks if one.state == "damaged"]
+        results: dict[FileCheck, FileCheck] = {}
+        for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
+            results[one] = _repaired(project, one)
+            progress(len(results), len(broken))
+        _clear_set_aside(root)
     return [results.get(one, one) for one in checks]
 
 
-@contextmanager
-def _set_aside(root: DataRoot, *names: str) -> Iterator[None]:
-    """Move files into ASIDE while the block makes them again; they are removed once they are
-    replaced, and put back where the block fails or does not replace them."""
-    moved = [name for name in names if root.exists(name)]
-    for name in moved:
-        _move(root, name, f"{ASIDE}/{name}")
-    good = False
+def _repaired(project: Project, damaged: FileCheck) -> FileCheck:
+    """Make one damaged thing again; returns what came of it."""
+    kind = KINDS[damaged.kind]
+    if kind.remake is None:
+        return replace(damaged, message=f"{damaged.message}. {kind.advice}")
     try:
-        yield
-        good = True
-    finally:
-        for name in moved:
-            if good and root.exists(name):
-                root.delete(f"{ASIDE}/{name}")
-            else:
-                root.delete(name)
-                _move(root, f"{ASIDE}/{name}", name)
+        # It may be whole by now: what it was made from was repaired, or another process did it.
+        after = check(project.root, damaged.kind, damaged.key)
+        if after.state == "damaged":
+            kind.remake(project, damaged.key)
+            after = check(project.root, damaged.kind, damaged.key)
+    except (HapvrError, OSError) as error:
+        return replace(damaged, message=f"{damaged.message}. It could not be made again: {error}")
+    return replace(damaged, state="repaired") if after.state == "ok" else after
 
 
-def _move(root: DataRoot, name: str, target: str) -> None:
-    """Rename, or copy where that cannot be: between file systems, and in an object store."""
-    with suppress(OSError, DataError):
-        root.local_path(target).parent.mkdir(parents=True, exist_ok=True)
-        root.local_path(name).rename(root.local_path(target))
+def _clear_set_aside(root: DataRoot) -> None:
+    """Remove what a killed repair had set aside and replaced, once nothing at all is damaged."""
+    if set_aside.is_empty(root):
         return
-    with root.open(name) as source, root.write(target) as stream:
-        shutil.copyfileobj(source, stream)
-    root.delete(name)
+    if all(one.state != "damaged" for one in verify_root(root)):
+        set_aside.remove_all(root)
 
 
 def _check_registry(root: DataRoot, _: str) -> None:
+    """The database, and the bundles of versions whose files are beside it."""
+    for location in _recorded_locations(root):
+        model = re.search(r"/models/(m-[0-9a-f]+)(/|$)", location)
+        if model is None:
+            continue
+        folder = root.local_path(f"mlflow/artifacts/models/{model[1]}")
+        bundles = sorted(folder.rglob("artifacts/bundle"))
+        is_here = location.startswith(root.local_path("mlflow/artifacts").as_uri())
+        if is_here and not bundles:
+            raise DamagedError(
+                f"tracking: {folder}, which a registered version names, is missing; restore "
+                "mlflow/ from one back-up"
+            )
+        for bundle in bundles:
+            read_bundle_description(bundle).require_files(bundle)
+
+
+def _recorded_locations(root: DataRoot) -> list[str]:
+    """Where the registry says that the files of its versions are; none while somebody writes to
+    it. Raises DamagedError."""
+    database = root.local_path(REGISTRY)
     try:
-        with closing(
-            sqlite3.connect(f"{root.local_path(REGISTRY).as_uri()}?mode=ro", uri=True)
-        ) as database:
-            (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            versions = database.execute("SELECT storage_location FROM model_versions").fetchall()
+        require_regular(database)
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            (problem,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            rows = connection.execute("SELECT storage_location FROM model_versions").fetchall()
     except sqlite3.DatabaseError as error:
-        said, versions = "ok" if "locked" in str(error) else str(error), []  # somebody writes to it
-    if said != "ok":
+        if "locked" in str(error):
+            return []
+        problem, rows = str(error), []
+    if problem != "ok":
         raise DamagedError(
-            f"tracking: {REGISTRY} is damaged ({said}); restore mlflow/ from one back-up"
+            f"tracking: {REGISTRY} is damaged ({problem}); restore mlflow/ from one back-up"
         )
-    for model in re.findall(r"/models/(m-[0-9a-f]+)/", str(versions)):
-        for place in root.local_path(f"mlflow/artifacts/models/{model}").rglob("artifacts/bundle"):
-            read_bundle_description(place).require_files(place)
+    return [location for (location,) in rows if location]
 
 
 def _check_downloads(root: DataRoot, key: str) -> None:
     if damaged := damaged_files(root, key):
-        raise DamagedError(f"{', '.join(map(str, damaged))} changed since it was fetched or made")
+        raise DamagedError(", ".join(f"{one.path} {one.problem}" for one in damaged))
 
 
 def _remake_downloads(project: Project, key: str) -> None:
     """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is,
     with the record of its shard."""
     root = project.root
-    assert root.local is not None
-    record = Shard(root, "videos", key).index_name
-    for path in damaged_files(root, key):
-        before = root.local_path(record).read_bytes()
-        try:
-            with _set_aside(root, path.relative_to(root.local).as_posix()):
-                _regenerate(project)
-                CHAIN["videos"].run(project, key, retry_failed=True, retry_gone=False)
-                if not path.is_file() or path in damaged_files(
-                    root, key
-                ):  # e.g. a page that says it is gone
-                    raise FileNotFoundError(path)
-        except (DataError, FileNotFoundError):
-            with root.write(record) as stream:
-                stream.write(before)
-    if lost := damaged_files(root, key):
-        raise DataError(f"{lost[0]} cannot be had again; it was left as it is")
+    shard = Shard(root, "videos", key)
+    with shard.lock():
+        for damaged in damaged_files(root, key):
+            with root.open(shard.index_name) as file:
+                record = file.read()
+            try:
+                _fetch_again(project, key, damaged)
+            except (DataError, OSError):
+                with root.write(shard.index_name) as stream:
+                    stream.write(record)
+        if lost := damaged_files(root, key):
+            hint = "it was left as it is; restore it from a copy, or `hapvr forget` its video"
+            raise DataError(f"{lost[0].path} cannot be had again; {hint}")
+
+
+def _fetch_again(project: Project, key: str, damaged: DamagedFile) -> None:
+    """Raises DataError where the file cannot be had again, e.g. a page says that it is gone; then
+    it is as it was."""
+    root = project.root
+    if damaged.path.exists() and not damaged.path.is_file():
+        raise DataError(f"{damaged.path} {damaged.problem}; remove it")
+
+    def verify() -> None:
+        if damaged.video_id in {one.video_id for one in damaged_files(root, key)}:
+            raise DataError(f"{damaged.path} cannot be had again")
+
+    name = damaged.path.relative_to(root.local_path("downloads").parent).as_posix()
+    with set_aside.set_aside(root, name, verify=verify):
+        _regenerate(project)
+        CHAIN["videos"].run(project, key, retry_failed=True, retry_gone=False)
 
 
 def _regenerate(project: Project, name: str = "") -> None:
     """Make what is missing of the generated videos and benchmarks. name: of a folder whose
     benchmark is made again, too."""
-    with _set_aside(project.root, *([f"{CORPUS_FOLDER}/{name}/benchmark.json"] if name else [])):
-        for _ in resolve_sources(project):
-            pass
+    root = project.root
+    with root.lock(MANIFEST_STAGE):
+        if not name:
+            list(resolve_sources(project))
+            return
+        benchmark = f"{CORPUS_FOLDER}/{name}/benchmark.json"
+        with set_aside.set_aside(root, benchmark, verify=lambda: _check_corpus(root, name)):
+            list(resolve_sources(project))
 
 
 def _check_corpus(root: DataRoot, name: str) -> None:
@@ -325,10 +337,12 @@ def _remake_descriptors(project: Project, key: str) -> None:
             "it is of an earlier model; remove its folder, and it is made again when that "
             "one answers"
         )
-    with _set_aside(project.root, descriptor_shard(project.root, digest, shard).index_name):
+    made = descriptor_shard(project.root, digest, shard)
+    with set_aside.set_aside(project.root, made.index_name, verify=made.verify):
         make_descriptors(project, shard, model)
     if serving is not None and serving.digest == digest:
-        update_index(project, model)
+        with suppress(DamagedError):  # of the index, which is rebuilt next
+            update_index(project, model)
 
 
 def _check_index(root: DataRoot, _: str) -> None:
@@ -377,7 +391,8 @@ def _shards(name: str) -> Kind:
             usable(name) | usable(needed[name]) if name in needed else set[str]()
         )  # not to be lost
         # Without its index nothing is taken over from the damaged data.
-        with _set_aside(project.root, shard.data_name, shard.index_name):
+        names = (shard.data_name, shard.index_name)
+        with set_aside.set_aside(project.root, *names, verify=shard.verify):
             CHAIN[name].run(project, key)
             asked = (
                 usable("videos") if name == "frames" else {row["video_id"] for row in shard.rows()}

@@ -76,6 +76,18 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
             "retention.run_days: Input should be less than or equal to 36500",
         ),
         (
+            {"train": {"steps": 99999999999999999}},
+            "steps: 99999999999999999 is beyond 9007199254740992",
+        ),
+        (
+            {"train": {"steps": 10**9}},
+            "train.steps: Input should be less than or equal to 100000000",
+        ),
+        ({"train": {"seed": 10**17}}, "seed: 100000000000000000 is beyond"),
+        ({"shard_videos": True}, "shard_videos: wanted a number or text, got true"),
+        ({"train": {"optimizer": {"warmup_steps": False}}}, "warmup_steps: wanted a number"),
+        ({"sampling": {"timeout_s": True}}, "timeout_s: wanted a number or text, got true"),
+        (
             {"automation": {"timezone": "../etc"}},
             "automation.timezone: not a time zone of this machine",
         ),
@@ -256,6 +268,25 @@ def test_what_is_wrong_with_a_secret_is_said_without_it(
     ) as caught:
         load_config(path, overrides={place: text})
     assert "hunter2" not in str(caught.value)
+
+
+def test_what_is_shown_of_a_configuration_has_no_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor has a section of it; a file that begins with a byte order mark is read."""
+    monkeypatch.setenv("HOOK_SECRET", "a secret of many letters")
+    monkeypatch.setenv("HOOK_TOKEN", "token-in-an-address")
+    webhook = {"url": "https://example.org/${HOOK_TOKEN}", "secret": "${HOOK_SECRET}"}
+    path = tmp_path / "config.yaml"
+    text = yaml.safe_dump(MINIMAL | {"watch": {"webhook": webhook}})
+    path.write_text(text, encoding="utf-8-sig")
+    config = load_config(path)
+    assert config.watch.webhook.secret == "a secret of many letters"
+    for shown in (repr(config), str(config), f"{config}"):
+        assert "a secret" not in shown
+        assert "token-in-an-address" not in shown
+        assert "${HOOK_SECRET}" in shown
+    assert "a secret" not in repr(config.watch) + str(config.watch.webhook)
 
 
 @pytest.mark.parametrize("path", BACKBONES, ids=lambda path: path.name)

@@ -148,3 +148,12 @@ def test_a_full_disk_is_named(tmp_path: Path, write: Callable[[Path], object]) -
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError), naming_full_disk(tmp_path, hint="run again"):
         (tmp_path / "gone").read_bytes()
+
+
+def test_json_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """As some editors write it."""
+    path = tmp_path / "values.json"
+    path.write_text('{"a": 1}', encoding="utf-8-sig")
+    assert read_json_as(path, dict[str, int], hint="") == {"a": 1}
+    assert read_json_lines(path, TypeAdapter(dict[str, int])) == [{"a": 1}]
+    assert DataRoot(tmp_path).read_json("values.json") == {"a": 1}

@@ -148,12 +148,12 @@ def show_(
 ) -> None:
     """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone
     and serving limits."""
+    from hapvr.files import read_text
     from hapvr.scorer.bundle import CARD_FILE, read_description
 
     folder = _bundle(model, name, tracking_uri)
     stored = read_description(folder).model_dump(mode="json")
-    file = folder / CARD_FILE
-    card = file.read_text(encoding="utf-8") if file.is_file() else ""
+    card = read_text(folder / CARD_FILE) if (folder / CARD_FILE).is_file() else ""
     show(stored | {"card": card}, text=card or json.dumps(stored, indent=1))
 
 

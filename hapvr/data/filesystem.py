@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -21,14 +21,12 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
 from hapvr.errors import ConfigError, DamagedError, DataError
-from hapvr.files import PART_SUFFIX, require_regular, write_atomic
+from hapvr.files import PART_SUFFIX, require_regular, without_mark, write_atomic
 from hapvr.settings import first_line
 
 Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
-ASIDE = ".set_aside"
-"""Folder of a data root for files that are being rebuilt."""
 
 DATA_ERRORS = (
     pa.ArrowException,
@@ -163,21 +161,34 @@ class DataRoot:
             with self.filesystem.open_output_stream(target) as stream:
                 shutil.copyfileobj(file, stream, 1 << 20)
 
+    def is_writable(self) -> bool:
+        """Whether files may be made here; of an object store nobody knows beforehand."""
+        return self.local is None or os.access(self.local, os.W_OK | os.X_OK)
+
+    def care_lock(self) -> AbstractContextManager[None]:
+        """Held by everything that repairs or forgets below this root, before any other lock."""
+        busy = f"another process repairs or forgets below {self.url}; waiting for it to end"
+        return self.lock("care", busy=busy)
+
     @contextmanager
-    def lock(self, name: str) -> Iterator[None]:
-        """Keep other processes of this machine from making `name` while the block runs; who comes
-        second waits, with a warning. A process that dies lets go. Of an object store, other
-        machines do not wait: two writers of equal content end in the same bytes, because an object
-        appears whole, and the index of a shard comes after its data."""
+    def lock(self, name: str, *, busy: str = "") -> Iterator[None]:
+        """Keep others on this machine from making `name` while the block runs.
+
+        Who comes second waits, with the warning `busy`; a thread that holds the lock goes on. A
+        process that dies lets go. Of an object store, other machines do not wait: two writers of
+        equal content end in the same bytes, because an object appears whole, and the index of a
+        shard comes after its data.
+        """
         path = self._lock_file(name)
         hint = "Correct its permissions or set data_root"
         with self._naming("the data root cannot be written", hint=hint):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path, is_singleton=self.local is None)
+            lock = FileLock(path, is_singleton=True)
             try:
                 held = lock.acquire(blocking=False)
             except Timeout:
-                warnings.warn(f"{name} is being made by another process; waiting for it to end")
+                made = f"{name} is being made by another process; waiting for it to end"
+                warnings.warn(busy or made)
                 held = lock.acquire()
         with held:
             yield
@@ -228,7 +239,7 @@ class DataRoot:
         the file. Raises DataError where it does not exist, DamagedError where it holds
         something else."""
         with self.open(name) as file, self.corruption_errors(name, hint=hint):
-            return TypeAdapter(kind).validate_json(file.read())
+            return TypeAdapter(kind).validate_json(without_mark(file.read()))
 
     @contextmanager
     def corruption_errors(self, name: str, *, hint: str) -> Iterator[None]:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from hapvr.errors import ArgumentError, DamagedError
-from hapvr.files import arrays_sha256, read_json_as, require_regular, write_atomic, write_text
+from hapvr.files import (
+    arrays_sha256,
+    read_bytes,
+    read_json_as,
+    require_regular,
+    write_atomic,
+    write_text,
+)
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings
 from hapvr.seeding import seeded, torch_rng
 
@@ -60,7 +67,7 @@ def weights_sha256(folder: Path) -> str:
 
     file = folder / WEIGHTS_FILE
     try:
-        return arrays_sha256(load(file.read_bytes()))
+        return arrays_sha256(load(read_bytes(file)))
     except (
         OSError,
         KeyError,
@@ -146,8 +153,8 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
 
 
 def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """One line per tensor that is missing, unknown, of another shape or dtype, or not finite; empty
-    if all fit."""
+    """One line per tensor that is missing, unknown, of another shape or dtype, or not finite, and
+    one for weights that are all alike; empty if all fit."""
     lines = [f"{name} is missing" for name in wanted if name not in found]
     lines += [f"{name} is unknown" for name in found if name not in wanted]
     for name, tensor in ((name, found[name]) for name in found if name in wanted):
@@ -159,4 +166,12 @@ def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor
             lines.append(f"{name} has values of {tensor.dtype}, wanted {wanted[name].dtype}")
         elif not bool(tensor.isfinite().all()):
             lines.append(f"{name} has NaN or infinite values")
+    if not lines and _is_constant(found):
+        lines.append("every tensor has one value alone, so all videos would be alike")
     return lines
+
+
+def _is_constant(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether each tensor that mixes features, with two dimensions or more, has one value alone."""
+    mixing = [one for one in tensors.values() if one.ndim >= 2 and one.numel() > 1]
+    return bool(mixing) and all(bool((one == one.flatten()[0]).all()) for one in mixing)

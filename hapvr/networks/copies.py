@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hapvr.errors import MissingPartError
+from hapvr.files import read_bytes
 from hapvr.networks.batches import Embed, Frames, Vectors
 from hapvr.networks.openvino_runtime import CompiledNetwork
 from hapvr.networks.packaged import WeightsIdentity, stated_settings
@@ -101,7 +102,7 @@ def _read(architecture: str) -> bytes:
     name, digest = FILES[architecture]
     try:
         package = importlib.metadata.distribution(PACKAGE)
-        content = Path(str(package.locate_file(name))).read_bytes()
+        content = read_bytes(Path(str(package.locate_file(name))))
     except (OSError, importlib.metadata.PackageNotFoundError):
         raise MissingPartError(
             f"weights: {architecture} is in the package {PACKAGE}, which is not installed; "

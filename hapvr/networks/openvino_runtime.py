@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hapvr.errors import DataError
+from hapvr.files import read_bytes
 from hapvr.networks.settings import Precision
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _converted(model: Path | bytes) -> Any:
     and other operations may never end, or read foreign memory."""
     import openvino
 
-    content = model if isinstance(model, bytes) else model.read_bytes()
+    content = model if isinstance(model, bytes) else read_bytes(model)
     _require_known_operations(content)
     frontend = openvino.frontend.FrontEndManager().load_by_framework("onnx")
     source = model if isinstance(model, Path) else io.BytesIO(content)

@@ -30,6 +30,7 @@ from hapvr.errors import (
     is_installed,
     without_logins,
 )
+from hapvr.files import cache_folder, open_regular, require_regular
 from hapvr.settings import first_line
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def require_store(tracking_uri: str) -> None:
             with urllib.request.urlopen(f"{shown.rstrip('/')}/health", timeout=CONNECT_S) as answer:
                 there = answer.read(64).strip() == b"OK"
         elif tracking_uri.startswith(SQLITE):
-            with database_of(tracking_uri).open("rb") as file:
+            with open_regular(database_of(tracking_uri)) as file:
                 there = file.read(16) == b"SQLite format 3\0"
     except (OSError, ValueError, HTTPException) as error:
         # one that wants a login, or is ill, is there; what it says to real requests is for the
@@ -225,6 +226,13 @@ def follow_move(tracking_uri: str) -> None:
     database = database_of(tracking_uri)
     if not tracking_uri.startswith(SQLITE):
         return
+    try:
+        require_regular(database)
+    except OSError as error:
+        raise RegistryError(
+            f"tracking: {database} cannot be used: {error.strerror}; restore it and its artifacts "
+            "from one back-up"
+        ) from error
     own = database.resolve().parent / "artifacts"
     if not (database.is_file() and database.stat().st_size):  # which MLflow would make, empty
         if any(own.glob("models/m-*/artifacts")):
@@ -260,12 +268,9 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
     others wait for it."""
     from mlflow.artifacts import download_artifacts
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hapvr" / "models"
     try:
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if cache.stat().st_uid != os.getuid() or cache.stat().st_mode & 0o022:
-            raise PermissionError(f"others may write to {cache}; `chmod 700` it")
-    except OSError as error:  # a home that may only be read, or that others write to
+        cache = cache_folder("models")
+    except OSError as error:
         warnings.warn(f"models are fetched again for each process: {error}")
         cache = Path(tempfile.mkdtemp(prefix="hapvr-models-"))
     folder = cache / hashlib.sha256(f"{tracking_uri} {version} {place}".encode()).hexdigest()[:32]

@@ -28,7 +28,7 @@ from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-def
 
 from hapvr import __version__
 from hapvr.errors import ArgumentError, DamagedError, DataError, without_logins
-from hapvr.files import file_sha256, require_regular
+from hapvr.files import file_sha256, read_bytes, read_text, require_regular
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, register_bundle
 from hapvr.scorer import bundle as bundles
@@ -59,7 +59,7 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
     tags = ["video-retrieval", "video-similarity", "copy-detection"]
     head = ModelCardData(license=licence or None, library_name="hapvr", tags=tags)
     card = folder / bundles.CARD_FILE
-    said = card.read_text(encoding="utf-8") if card.is_file() else "# A model of HAP-VR\n"
+    said = read_text(card) if card.is_file() else "# A model of HAP-VR\n"
     (folder / README_FILE).write_text(f"---\n{head.to_yaml()}\n---\n\n{said}", encoding="utf-8")
     sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in names)
     (folder / SUMS_FILE).write_text(
@@ -158,8 +158,7 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
     DamagedError."""
     name = SUMS_FILE
     try:
-        require_regular(folder / name)
-        listed = (folder / name).read_bytes()
+        listed = read_bytes(folder / name)
         digest = hashlib.sha256(listed).hexdigest()
         if sha256 not in ("", digest):
             raise ValueError(f"its SHA-256 is {digest}, and {sha256} was asked for")

@@ -5,6 +5,7 @@ A version's files are a pyfunc model, which brings this package's code, its requ
 signature and an example.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -35,7 +36,10 @@ CHAMPION = "champion"
 WEIGHTS_TAG = "backbone.weights"
 TARGET_TAG = "hapvr.target_mean"
 SINCE_TAG = "hapvr.champion_since"
-"""Of versions that a rollback may go back to: when each became champion, ISO 8601, UTC."""
+"""Of versions that became champion: when, ISO 8601, UTC, as the clock then told."""
+NUMBER_TAG = "hapvr.champion_number"
+"""Of the same: which promotion it was, counted from 1. A rollback goes by it, as clocks may run
+ahead."""
 DECISION_TAG = "hapvr.gate.decision"
 REASON_TAG = "hapvr.gate.reason"
 DECIDED_TAG = "hapvr.gate.decided"
@@ -283,40 +287,92 @@ def promote(
     client: MlflowClient, name: str, version: int, *, reason: str, how: str = "hand"
 ) -> int | None:
     """Give a version the alias champion, and write down on it, and on the one before, when, how
-    (baseline, gate, hand or rollback) and why. Returns the version that was champion before, None
-    if none was.
+    (baseline, gate, hand) and why. Returns the version that was champion before, None if none was.
+    A call that was killed is finished by repeating it.
 
-    Raises DataError if there is no such version."""
+    Raises DataError if there is no such version.
+    """
     version_tags(client, name, version)  # raises where there is no such version
     before = champion_of(client, name)
+    numbers = _champion_numbers(client, name)
+    _count_promotion(client, name, version, before=before, numbers=numbers)
     client.set_registered_model_alias(name, CHAMPION, str(version))
-    if how != "rollback":  # after the alias: no rollback leads to what was never champion
-        client.set_model_version_tag(name, str(version), SINCE_TAG, datetime.now(UTC).isoformat())
+    now = datetime.now(UTC).isoformat()
+    client.set_model_version_tag(name, str(version), SINCE_TAG, now)
     decide(client, name, version, f"champion by {how}", reason)
-    if before is not None and before.version != version:
-        decide(
-            client, name, before.version, f"was champion; version {version} replaced it by {how}"
-        )
-    return before.version if before else None
+    replaced = None if before is None else before.version
+    if replaced == version:  # by a call that was killed, which may not have written it down
+        replaced = _champion_before(numbers, version)
+    _decide_replaced(client, name, replaced, by=version, how=how)
+    return None if before is None else before.version
 
 
 def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
     """Make the champion before this one champion again; returns its version. Versions that were
     deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if
     there is none."""
-    tags_of: dict[int, dict[str, str]] = {
-        row["version"]: row["tags"] for row in list_versions(client, name)
-    }
-    since = {version: tags[SINCE_TAG] for version, tags in tags_of.items() if SINCE_TAG in tags}
+    numbers = _champion_numbers(client, name)
     current = champion_of(client, name)
-    left = "" if current is None else since.pop(current.version, "")
-    if not since:
+    version = _champion_before(numbers, None if current is None else current.version)
+    if version is None:
         raise DataError(
             f"model: {name} has no earlier champion; `hapvr models promote VERSION` chooses "
             "one by hand"
         )
-    if current is not None and left:
-        client.delete_model_version_tag(name, str(current.version), SINCE_TAG)
-    version = max(since, key=since.__getitem__)
-    promote(client, name, version, how="rollback", reason=reason)
+    # The alias comes last: a call that was killed has not gone back, so that repeating it goes back
+    # once.
+    decide(client, name, version, "champion by rollback", reason)
+    if current is not None:
+        _decide_replaced(client, name, current.version, by=version, how="rollback")
+    client.set_registered_model_alias(name, CHAMPION, str(version))
     return version
+
+
+def _champion_numbers(client: MlflowClient, name: str) -> dict[int, int]:
+    """Version -> the number of its last promotion, of those that were ever promoted."""
+    found = {}
+    for row in list_versions(client, name):
+        number = str(row["tags"].get(NUMBER_TAG, ""))
+        if number.isdecimal():
+            found[int(row["version"])] = int(number)
+    return found
+
+
+def _champion_before(numbers: Mapping[int, int], version: int | None) -> int | None:
+    """The version that was champion before another; None if none was. version: without a number,
+    as somebody else made it champion, or None: the last of all."""
+    end = math.inf if version is None else numbers.get(version, math.inf)
+    earlier = {one: number for one, number in numbers.items() if number < end}
+    return max(earlier, key=lambda one: (earlier[one], one), default=None)
+
+
+def _count_promotion(
+    client: MlflowClient,
+    name: str,
+    version: int,
+    *,
+    before: Champion | None,
+    numbers: Mapping[int, int],
+) -> None:
+    """Give a version the number after that of the champion. Versions with higher ones were rolled
+    back, or their promotion was killed: no rollback leads to them."""
+    last = max(numbers.values(), default=0)
+    if before is not None and before.version in numbers:
+        last = numbers[before.version]
+    if before is not None and before.version == version and version in numbers:
+        return
+    for other, number in numbers.items():
+        if number > last:
+            client.delete_model_version_tag(name, str(other), NUMBER_TAG)
+    client.set_model_version_tag(name, str(version), NUMBER_TAG, str(last + 1))
+
+
+def _decide_replaced(
+    client: MlflowClient, name: str, replaced: int | None, *, by: int, how: str
+) -> None:
+    """Write down on a version that another took its place, unless it says so already."""
+    if replaced is None or replaced == by:
+        return
+    said = f"was champion; version {by} replaced it by {how}"
+    if version_tags(client, name, replaced).get(DECISION_TAG) != said:
+        decide(client, name, replaced, said)

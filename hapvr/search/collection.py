@@ -103,9 +103,27 @@ def write_current(root: DataRoot, index: CurrentIndex) -> None:
 
 
 def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
-    """[B, D] descriptors of pictures of one colour by the network of this digest; [0, 0] where they
-    are not known."""
-    return _stored_blank(root, digest)[0]
+    """[B, D] descriptors of pictures of one colour by the network of this digest; [0, 0] where the
+    descriptors were made without. Raises DamagedError where they were made with them, and the file
+    is gone."""
+    blank = _stored_blank(root, digest)[0]
+    if not blank.size and (shard := _described_with_blank(root, digest)):
+        name = f"{model_place(digest)}/{BLANK_FILE}"
+        raise DamagedError(
+            f"search: {root.url_of(name)} is missing, and {shard} was made with it; {REBUILD}"
+        )
+    return blank
+
+
+def _described_with_blank(root: DataRoot, digest: str) -> str:
+    """The place of a shard of descriptors that was made with pictures of one colour; "" if none
+    was."""
+    stage = f"{model_place(digest)}/descriptors"
+    for key in root.list_folders(stage):
+        with suppress(DataError):  # one that is unfinished or damaged tells nothing
+            if Shard(root, stage, key).read().provenance.settings.get("blank"):
+                return f"{stage}/{key}"
+    return ""
 
 
 def known_blank(root: DataRoot, digest: str, made_with: str) -> npt.NDArray[np.float32]:

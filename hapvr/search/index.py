@@ -25,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
+from hapvr.data.checked_files import CheckedFiles
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import digest_of, naming_full_disk
@@ -121,10 +122,18 @@ class FrameIndex:
     _indexed_frames: IndexedFrames | None
 
     def __init__(self, folder: str | Path, settings: IndexSettings) -> None:
-        """Raises DataError where there is no index, DamagedError for one that cannot be read."""
+        """Open it, and compare every file with its digest: see `CheckedFiles` for when it is read.
+
+        Raises DataError where there is no index, DamagedError for one that cannot be read or whose
+        files are not what was written.
+        """
         self._root, self._settings = DataRoot(folder), settings
         self._place = self._root.url_of(TABLE)
-        self._take(read_record(self._root, STATE_FILE, IndexState))
+        state = read_record(self._root, STATE_FILE, IndexState)
+        self._require_whole(state)
+        self._take(state)
+        if _files(self._table) != sorted(state.files) and not self._is_replaced(state):
+            raise DamagedError(self._foreign_state())
 
     @staticmethod
     def create(
@@ -289,7 +298,8 @@ class FrameIndex:
         """What is wrong with the files of the index: a sentence for each that is missing or holds
         other bytes. passed: digests of files that need not be read again; those of this call are
         added. until: true ends the call."""
-        passed, wrong = set() if passed is None else passed, []
+        passed = set() if passed is None else passed
+        wrong = []
         for name, digest in self._state.files.items():
             if digest in passed or until():
                 continue
@@ -297,17 +307,42 @@ class FrameIndex:
             if found == digest:
                 passed.add(digest)
             else:
-                problem = "is not what was written" if found else "is missing"
-                wrong.append(f"search: {self._root.url_of(name)} {problem}; {REBUILD}")
-        shards = set() if wrong else {*self.videos().values()} - self._state.shards.keys()
-        if not wrong and (shards or _files(self._table) != sorted(self._state.files)):
-            wrong.append(f"search: {self._root.url_of(STATE_FILE)} is of another table; {REBUILD}")
-        # files of a version that was replaced meanwhile may be gone by right
-        replaced = (
-            wrong
-            and read_record(self._root, STATE_FILE, IndexState).revision != self._state.revision
-        )
-        return [] if replaced else wrong
+                wrong.append(self._problem(name, found))
+        if not wrong and self._is_of_another_table():
+            wrong.append(self._foreign_state())
+        return [] if wrong and self._is_replaced(self._state) else wrong
+
+    def _require_whole(self, state: IndexState) -> None:
+        """Raise DamagedError unless every file of the index is what was written. This comes before
+        the engine opens it, which would wait for the writer of a pipe."""
+        checked = CheckedFiles(self._root)
+        for name, digest in state.files.items():
+            try:
+                found = checked.sha256(name)
+            except DataError as error:  # a pipe, or a disk that does not give it back
+                problem = f"cannot be read ({error.__cause__ or error})"
+                place = self._root.url_of(name)
+                raise DamagedError(f"search: {place} {problem}; {REBUILD}") from error
+            if found != digest and not self._is_replaced(state):
+                raise DamagedError(self._problem(name, found))
+        checked.save()
+
+    def _problem(self, name: str, found: str) -> str:
+        """What is wrong with a file that has not its digest. found: its digest; "" if it is
+        missing."""
+        problem = "is not what was written" if found else "is missing"
+        return f"search: {self._root.url_of(name)} {problem}; {REBUILD}"
+
+    def _foreign_state(self) -> str:
+        return f"search: {self._root.url_of(STATE_FILE)} is of another table; {REBUILD}"
+
+    def _is_of_another_table(self) -> bool:
+        unknown_shards = {*self.videos().values()} - self._state.shards.keys()
+        return bool(unknown_shards) or _files(self._table) != sorted(self._state.files)
+
+    def _is_replaced(self, state: IndexState) -> bool:
+        """Whether there is a newer version: files of this one may then be gone by right."""
+        return read_record(self._root, STATE_FILE, IndexState).revision != state.revision
 
     def recall(self, *, probes: int = 200) -> float:
         """What part of their ten exact nearest neighbours stored vectors find, in [0, 1]; 1 where
@@ -513,7 +548,10 @@ def _padded(table: Dataset, vectors: npt.NDArray[np.floating]) -> npt.NDArray[np
 def _digests(root: DataRoot, table: Dataset, known: Mapping[str, str]) -> dict[str, str]:
     """Name of each of `_files` -> SHA-256; files of these names never change, so those that are
     known are not read again."""
-    return {name: known.get(name) or root.sha256(name) for name in _files(table)}
+    checked = CheckedFiles(root)
+    digests = {name: known.get(name) or checked.sha256(name) for name in _files(table)}
+    checked.save()
+    return digests
 
 
 def _files(table: Dataset) -> list[str]:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from hapvr.config import WebhookConfig
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import digest_of
+from hapvr.files import digest_of, require_regular
 from hapvr.steps.project import Project
 
 OUTBOX_PLACE = "watch/outbox.db"
@@ -137,6 +137,11 @@ class AlertOutbox:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         """One transaction, on the disk when the block ends."""
+        try:
+            require_regular(self._path)
+        except OSError as error:
+            said = f"watch: {self._path} cannot be used: {error.strerror}; remove it"
+            raise DamagedError(said) from error
         try:
             with closing(sqlite3.connect(self._path, timeout=BUSY_S)) as database:
                 database.execute("PRAGMA synchronous = FULL")

@@ -138,6 +138,9 @@ def make_duplicate_groups(
     ]
     if stamp(read_rows(root, store.GROUPS_PLACE, store.GROUP_SCHEMA, damaged=True)) == wanted:
         return copy_groups(searcher, likely)
+    if not root.is_writable():
+        warnings.warn(f"duplicates: the groups are not kept, as {root.url} may only be read")
+        return copy_groups(searcher, likely)
     with root.lock("duplicate_groups"):
         _measure_pictures(project, searcher, pairs, progress)
         members = copy_groups(searcher, likely)

@@ -13,15 +13,16 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hapvr.data import features, frames, manifest
+from hapvr.data import features, frames, manifest, set_aside
 from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE
-from hapvr.data.filesystem import ASIDE, DataRoot
+from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import MANIFEST_STAGE, VIDEOS_STAGE
-from hapvr.data.shards import INDEX_FIELDS, Shard
+from hapvr.data.shards import INDEX_FIELDS, Shard, ShardIndex
 from hapvr.data.video_rows import VideoRows
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.files import PART_SUFFIX
@@ -85,213 +86,342 @@ def plan_forgetting(
     project: Project, video_ids: Sequence[str], *, offline: str = ""
 ) -> list[ForgottenVideo]:
     """These videos, those of the source `offline` whose files are gone, copies that were generated
-    of them for benchmarks, and what a killed call has left. Raises ArgumentError for an unknown id
-    or source, or if there is nothing to forget, and as `Shard.read` does."""
+    of them for benchmarks, and what a killed call has left.
+
+    Raises ArgumentError for an unknown id or source, or if there is nothing to forget, and as
+    `Shard.read` does.
+    """
     root = project.root
     listed = {row["video_id"]: row for row in manifest.manifest_table(root).to_pylist()}
-    videos = {one.video_id: one for one in read_journal(root).videos}
-    if unknown := [one for one in video_ids if one not in listed and one not in videos]:
-        raise ArgumentError(
-            f"forget: {unknown[0]!r:.200} is not a video of the manifest; wanted an id such "
-            "as SOURCE/NAME.mp4"
-        )
-    of_source = [
-        row for row in listed.values() if row["source"] in {f"{offline}{part}" for part in PARTS}
-    ]
-    local = (row for row in of_source if not is_remote(row["uri"]))
-    wanted = {
-        row["video_id"]: False for row in local if not os.path.exists(path_of_text(row["uri"]))
-    }
+    begun = {video.video_id: video for video in read_journal(root).videos}
+    _require_known(video_ids, listed.keys() | begun.keys())
+    wanted = _offline_videos(listed, offline)
     wanted |= dict.fromkeys(video_ids, True)
-    shards = [
-        [Shard(root, stage, key) for stage in (VIDEOS_STAGE, frames.STAGE)]
-        for key in manifest.shard_keys(root)
-    ]
-    inspected = [made[0] for made in shards if any(root.exists(shard.index_name) for shard in made)]
-    rows = [row for shard in inspected for row in shard.rows()]
-    contents = {
-        row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()} - {""}
-        for row in rows
-    }
-    digests = set[str]().union(
-        *(contents.get(one, ()) for one in wanted), *(one.contents for one in videos.values())
-    )
-    for name in root.list_folders(CORPUS_FOLDER):
-        if _mentions(root, name, digests):
-            wanted = {
-                row["video_id"]: False for row in listed.values() if row["source"] == name
-            } | wanted
-    kept = {row["sha256"] for row in rows if row["video_id"] not in wanted.keys() | videos.keys()}
-    for one in wanted.keys() & listed.keys():
-        place = (listed[one]["shard"], listed[one]["uri"], sorted(contents.get(one, set()) - kept))
-        videos[one] = ForgottenVideo(one, *place, wanted[one])
+    rows = _inspected_rows(root)
+    contents = {row["video_id"]: _contents(row) for row in rows}
+    wanted = _generated_of(root, listed, wanted, contents, begun) | wanted
+    going = wanted.keys() | begun.keys()
+    staying = {row["sha256"] for row in rows if row["video_id"] not in going}
+    videos = dict(begun)
+    for video_id in wanted.keys() & listed.keys():
+        videos[video_id] = ForgottenVideo(
+            video_id,
+            shard=listed[video_id]["shard"],
+            uri=listed[video_id]["uri"],
+            contents=sorted(contents.get(video_id, set()) - staying),
+            kept_out=wanted[video_id],
+        )
     if not videos:
         raise ArgumentError(
             "forget: there is nothing to forget; name videos, or a source whose files are gone"
         )
-    return [videos[one] for one in sorted(videos)]
+    return [videos[video_id] for video_id in sorted(videos)]
+
+
+def _require_known(video_ids: Sequence[str], known: Collection[str]) -> None:
+    for video_id in video_ids:
+        if video_id not in known:
+            raise ArgumentError(
+                f"forget: {video_id!r:.200} is not a video of the manifest; wanted an id such "
+                "as SOURCE/NAME.mp4"
+            )
+
+
+def _offline_videos(listed: Mapping[str, Mapping[str, str]], source: str) -> dict[str, bool]:
+    """The local videos of a source whose files are gone; they may be listed again."""
+    names = {f"{source}{part}" for part in PARTS}
+    found = {}
+    for video_id, row in listed.items():
+        if row["source"] not in names or is_remote(row["uri"]):
+            continue
+        if not os.path.exists(path_of_text(row["uri"])):
+            found[video_id] = False
+    return found
+
+
+def _inspected_rows(root: DataRoot) -> list[dict[str, Any]]:
+    """What the steps `videos` and `frames` wrote down of each video."""
+    rows = []
+    for key in manifest.shard_keys(root):
+        shards = [Shard(root, stage, key) for stage in (VIDEOS_STAGE, frames.STAGE)]
+        if any(root.exists(shard.index_name) for shard in shards):
+            rows += shards[0].rows()
+    return rows
+
+
+def _contents(row: Mapping[str, Any]) -> set[str]:
+    """SHA-256 of all that the file of a video has held."""
+    former = (row.get("former_sha256") or "").split()
+    return {row["sha256"], *former} - {""}
+
+
+def _generated_of(
+    root: DataRoot,
+    listed: Mapping[str, Mapping[str, str]],
+    wanted: Collection[str],
+    contents: Mapping[str, Collection[str]],
+    begun: Mapping[str, ForgottenVideo],
+) -> dict[str, bool]:
+    """All videos of benchmarks that were generated of these; they may be listed again."""
+    digests = set[str]()
+    for video_id in wanted:
+        digests.update(contents.get(video_id, ()))
+    for video in begun.values():
+        digests.update(video.contents)
+    found = {}
+    for name in root.list_folders(CORPUS_FOLDER):
+        if _mentions(root, name, digests):
+            of_name = [video_id for video_id, row in listed.items() if row["source"] == name]
+            found |= dict.fromkeys(of_name, False)
+    return found
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """What is forgotten."""
+
+    video_ids: frozenset[str]
+
+    shards: Sequence[str]
+    """Keys of the shards that have these videos, sorted."""
+
+    values: frozenset[str]
+    """Ids, places and contents: whatever holds one of them goes."""
+
+    renamed: dict[str, str]
+    """Digest of a shard with the videos -> that of the shard without; filled shard by shard."""
 
 
 def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
     """Remove all that was made of the videos; may be repeated. Raises DataError where something
     cannot be reached."""
-    root, renamed = project.root, dict[str, str]()
-    with root.lock("forget"):
-        journal = read_journal(root)  # another call may have begun since these were planned
-        journal.videos = videos = list(
-            {one.video_id: one for one in (*journal.videos, *videos)}.values()
-        )
-        root.write_json(manifest.FORGETTING, [asdict(one) for one in videos])
-        gone, keys = (
-            frozenset(one.video_id for one in videos),
-            sorted({one.shard for one in videos}),
-        )
-        values = frozenset(
-            {*gone, *(one.uri for one in videos)}.union(*(one.contents for one in videos))
-        )
-        names = {
-            manifest.name_digest(name)
-            for one in videos
-            if one.kept_out
-            for name in (one.video_id, one.uri)
-        }
-        root.write_json(
-            manifest.FORGOTTEN, {"names": sorted(names | manifest.forgotten_digests(root))}
-        )
-        with root.lock(MANIFEST_STAGE):
-            for key in keys:
-                rows = manifest.read_manifest_shard(root, key)
-                manifest.write_manifest_shard(
-                    root, key, [row for row in rows if row.video_id not in gone]
-                )
-        for one in (one for one in videos if is_remote(one.uri)):
-            remove_fetched(one.video_id, download_folder(project) / one.shard)
-        networks = root.list_folders(SEARCH)
-        for key in keys:
-            described = [descriptor_shard(root, digest, key) for digest in networks]
-            for shard in (*(Shard(root, stage, key) for stage in SHARD_STAGES), *described):
-                _forget_in_shard(shard, gone, renamed, journal)
-        if (
-            found := whitening_provenance(root)
-        ) is not None:  # another one would make every feature again
-            provenance = replace(found, inputs=_renamed(found.inputs, renamed))
-            root.write_json(
-                PROVENANCE_NAME,
-                root.read_json(PROVENANCE_NAME) | {"provenance": provenance.to_json()},
-            )
-        with root.lock(SEARCH):
-            serving = serving_index(root)
-            # also the indexes that a rollback goes back to
-            for above in map(model_place, networks):
-                for place in (
-                    f"{above}/{name}"
-                    for name in root.list_folders(above)
-                    if INDEX_NAME.fullmatch(name)
-                ):
-                    if root.exists(f"{place}/{STATE_FILE}"):
-                        try:
-                            FrameIndex(root.url_of(place), project.config.search.index).forget(
-                                sorted(gone), renamed
-                            )
-                        except DamagedError as error:
-                            if serving is not None and place == serving.place:
-                                raise
-                            warnings.warn(f"{error}. It is removed, as it does not answer searches")
-                            remove(root, place)
-        staying = {
-            row["sha256"]: row["video_id"]
-            for _, row in inspected_videos(root, manifest.shard_keys(root))
-        }
-        marks, unmarked = list[Mark](), list[Mark]()
-        for mark in read_marks(root).rows():
-            both = tuple(zip((mark.first, mark.second), mark.names, strict=True))
-            first, second = (
-                staying.get(digest, "") if name in values else name for digest, name in both
-            )
-            if not values.isdisjoint((mark.first, mark.second)) or not (first and second):
-                unmarked.append(mark)
-            elif (first, second) != mark.names:  # the content stays, under another name
-                marks.append(replace(mark, names=(first, second)))
-        if marks or unmarked:
-            keep_marks(root, marks, without=unmarked)
-        known = {
-            *manifest.shard_keys(root),
-            *root.list_folders(PAIRS_STAGE),
-            *root.list_folders(watch_lists.STAGE),
-        }
-        tables = [
-            (stage, key) for stage in (PAIRS_STAGE, watch_lists.STAGE) for key in sorted(known)
-        ]
-        for stage, key in tables:
-            with root.lock(f"{stage}/{key}"):  # a search that runs writes what it found before
-                _forget_in_table(root, rows_place(stage, key), values)
-        _forget_in_table(root, PICTURES_PLACE, values)
-        for place in (
-            f"{watch_lists.LISTS}/{name}" for name in root.list_folders(watch_lists.LISTS)
-        ):
-            if any(file.partition(".")[0] in values for file in root.list_files(place)):
-                root.delete_folder(place)
-        root.delete(GROUPS_PLACE)  # they are made again of the pairs
-        if root.exists(OUTBOX_PLACE):
-            AlertOutbox(root).forget(values)
-        generated = [
-            name for name in root.list_folders(CORPUS_FOLDER) if _mentions(root, name, values)
-        ]
-        for name in generated:
-            root.delete_folder(f"{CORPUS_FOLDER}/{name}")
-        _forget_in_trainings(project, values)
+    root = project.root
+    with root.care_lock():
+        set_aside.put_back_unreplaced(root)
+        journal = _begin(root, videos)
+        forgetting = _forgetting_of(journal.videos)
+        _forget_in_manifest(root, forgetting)
+        _forget_fetched_files(project, journal.videos, forgetting)
+        _forget_in_shards(root, forgetting, journal)
+        _rename_in_whitening(root, forgetting)
+        _forget_in_indexes(project, forgetting)
+        _forget_in_marks(root, forgetting)
+        _forget_in_tables(root, forgetting)
+        _forget_in_outbox(root, forgetting)
+        generated = _forget_generated(root, forgetting)
+        _forget_in_trainings(project, forgetting.values)
         root.delete(DIGESTS)
         root.delete(manifest.FORGETTING)
     if generated:
         make_manifest(project)
 
 
+def _begin(root: DataRoot, videos: Sequence[ForgottenVideo]) -> Journal:
+    """Write down what is to be forgotten, with what another call has begun since it was planned."""
+    journal = read_journal(root)
+    all_videos = {video.video_id: video for video in (*journal.videos, *videos)}
+    journal.videos = list(all_videos.values())
+    root.write_json(manifest.FORGETTING, [asdict(video) for video in journal.videos])
+    names = set(manifest.forgotten_digests(root))
+    for video in journal.videos:
+        if video.kept_out:
+            names |= {manifest.name_digest(video.video_id), manifest.name_digest(video.uri)}
+    root.write_json(manifest.FORGOTTEN, {"names": sorted(names)})
+    return journal
+
+
+def _forgetting_of(videos: Sequence[ForgottenVideo]) -> Forgetting:
+    video_ids = frozenset(video.video_id for video in videos)
+    values = {*video_ids, *(video.uri for video in videos)}
+    for video in videos:
+        values.update(video.contents)
+    shards = sorted({video.shard for video in videos})
+    return Forgetting(video_ids, shards, frozenset(values), renamed={})
+
+
+def _forget_in_manifest(root: DataRoot, forgetting: Forgetting) -> None:
+    with root.lock(MANIFEST_STAGE):
+        for key in forgetting.shards:
+            rows = manifest.read_manifest_shard(root, key)
+            staying = [row for row in rows if row.video_id not in forgetting.video_ids]
+            manifest.write_manifest_shard(root, key, staying)
+
+
+def _forget_fetched_files(
+    project: Project, videos: Sequence[ForgottenVideo], forgetting: Forgetting
+) -> None:
+    """Files that we fetched, and what a killed repair has set aside; a user's own stay."""
+    set_aside.remove_of(project.root, forgetting.shards)
+    for video in videos:
+        if is_remote(video.uri):
+            remove_fetched(video.video_id, download_folder(project) / video.shard)
+
+
+def _forget_in_shards(root: DataRoot, forgetting: Forgetting, journal: Journal) -> None:
+    networks = root.list_folders(SEARCH)
+    for key in forgetting.shards:
+        shards = [Shard(root, stage, key) for stage in SHARD_STAGES]
+        shards += [descriptor_shard(root, digest, key) for digest in networks]
+        for shard in shards:
+            _forget_in_shard(shard, forgetting.video_ids, forgetting.renamed, journal)
+
+
+def _rename_in_whitening(root: DataRoot, forgetting: Forgetting) -> None:
+    """It stays, as another one would make every feature again."""
+    provenance = whitening_provenance(root)
+    if provenance is None:
+        return
+    provenance = replace(provenance, inputs=_renamed(provenance.inputs, forgetting.renamed))
+    record = root.read_json(PROVENANCE_NAME) | {"provenance": provenance.to_json()}
+    root.write_json(PROVENANCE_NAME, record)
+
+
+def _forget_in_indexes(project: Project, forgetting: Forgetting) -> None:
+    """All indexes, also those that a rollback goes back to. A damaged one that answers no searches
+    is removed."""
+    root = project.root
+    with root.lock(SEARCH):
+        serving = serving_index(root)
+        for place in _index_places(root):
+            try:
+                index = FrameIndex(root.url_of(place), project.config.search.index)
+                index.forget(sorted(forgetting.video_ids), forgetting.renamed)
+            except DamagedError as error:
+                if serving is not None and place == serving.place:
+                    raise
+                warnings.warn(f"{error}. It is removed, as it does not answer searches")
+                remove(root, place)
+
+
+def _index_places(root: DataRoot) -> list[str]:
+    places = []
+    for above in map(model_place, root.list_folders(SEARCH)):
+        names = [name for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)]
+        places += [f"{above}/{name}" for name in names]
+    return [place for place in places if root.exists(f"{place}/{STATE_FILE}")]
+
+
+def _forget_in_marks(root: DataRoot, forgetting: Forgetting) -> None:
+    """Marks of contents that go are removed; those of contents that stay under another name get
+    that name."""
+    inspected = inspected_videos(root, manifest.shard_keys(root))
+    staying = {row["sha256"]: row["video_id"] for _, row in inspected}
+    kept, removed = list[Mark](), list[Mark]()
+    for mark in read_marks(root).rows():
+        names = tuple(
+            staying.get(digest, "") if name in forgetting.values else name
+            for digest, name in zip((mark.first, mark.second), mark.names, strict=True)
+        )
+        first, second = names
+        goes = not forgetting.values.isdisjoint((mark.first, mark.second))
+        if goes or not (first and second):
+            removed.append(mark)
+        elif (first, second) != mark.names:
+            kept.append(replace(mark, names=(first, second)))
+    if kept or removed:
+        keep_marks(root, kept, without=removed)
+
+
+def _forget_in_tables(root: DataRoot, forgetting: Forgetting) -> None:
+    """Pairs, watch lists and their matches, and what was measured of copies. Groups are removed, as
+    they are made of the pairs."""
+    keys = {
+        *manifest.shard_keys(root),
+        *root.list_folders(PAIRS_STAGE),
+        *root.list_folders(watch_lists.STAGE),
+    }
+    for stage in (PAIRS_STAGE, watch_lists.STAGE):
+        for key in sorted(keys):
+            with root.lock(f"{stage}/{key}"):  # a search that runs writes what it found before
+                _forget_in_table(root, rows_place(stage, key), forgetting.values)
+    _forget_in_table(root, PICTURES_PLACE, forgetting.values)
+    for name in root.list_folders(watch_lists.LISTS):
+        place = f"{watch_lists.LISTS}/{name}"
+        contents = {file.partition(".")[0] for file in root.list_files(place)}
+        if not contents.isdisjoint(forgetting.values):
+            root.delete_folder(place)
+    root.delete(GROUPS_PLACE)
+
+
+def _forget_in_outbox(root: DataRoot, forgetting: Forgetting) -> None:
+    if root.exists(OUTBOX_PLACE):
+        AlertOutbox(root).forget(forgetting.values)
+
+
+def _forget_generated(root: DataRoot, forgetting: Forgetting) -> bool:
+    """Remove benchmarks that were generated of the videos; returns whether there were any."""
+    folders = root.list_folders(CORPUS_FOLDER)
+    generated = [name for name in folders if _mentions(root, name, forgetting.values)]
+    for name in generated:
+        root.delete_folder(f"{CORPUS_FOLDER}/{name}")
+    return bool(generated)
+
+
 def _forget_in_shard(
     shard: Shard, gone: frozenset[str], renamed: dict[str, str], journal: Journal
 ) -> None:
     """Write the shard without these videos. One that is damaged or unfinished, or shows them in
-    views of others, goes: its step makes it again. renamed: digest of what others are made from ->
-    its new one; gets those of this shard."""
+    views of others, goes: its step rebuilds it. renamed: digest of what others are made from -> its
+    new one; gets those of this shard."""
     root = shard.root
     with shard.lock():
-        root.delete_folder(f"{ASIDE}/{shard.stage}/{shard.key}")
         new = Shard(root, f"{shard.stage}/{shard.key}", "new")
         _take(shard, new)
-        try:
-            if (found := shard.find()) is not None:
-                shard.verify()
-        except DamagedError:
-            found = None
-        if found is not None and found.data_sha256 and shard.stage in (VIEWS_STAGE, LABELS_STAGE):
-            donors = shard.open_data().read(["donor_id"])["donor_id"].unique().to_pylist()
-            found = found if gone.isdisjoint(donors) else None
-        if found is None:
-            for name in (shard.index_name, shard.data_name):
-                root.delete(name)
-                root.delete(f"{name}{PART_SUFFIX}")
+        index = _usable_index(shard, gone)
+        if index is None:
+            _remove_shard(shard)
             return
-        inputs, before = found.provenance.inputs, journal.digests.setdefault(shard.index_name, [])
+        before = journal.digests.setdefault(shard.index_name, [])
         before.append(_digests(shard))
         root.write_json(DIGESTS, journal.digests)
-        kept = {
-            name: value for name, value in inputs.items() if name not in gone
-        }  # `videos` has one of each video
-        rows = [row for row in found.rows() if row["video_id"] not in gone]
-        own = [
-            one
-            for one in found.table.schema
-            if one.name not in {known.name for known in INDEX_FIELDS}
-        ]
-        if found.data_sha256:
-            videos = VideoRows(shard)
-            with new.write_data(list(shard.open_data().schema_arrow)) as write:
-                for video_id in (video_id for video_id in videos.video_ids if video_id not in gone):
-                    write(videos.rows(video_id).columns)
-        provenance = replace(found.provenance, inputs=_renamed(kept, renamed))
-        new.write_index(rows, provenance=provenance, fields=own)
+        _write_without(shard, index, new, gone, renamed)
         _take(shard, new)
         for digests in before:
             renamed.update(zip(digests, _digests(shard), strict=True))
+
+
+def _usable_index(shard: Shard, gone: frozenset[str]) -> ShardIndex | None:
+    """The index of a shard that is finished and whole, and does not show these videos in others."""
+    index = shard.find()
+    if index is None:
+        return None
+    try:
+        shard.verify()
+    except DamagedError:
+        return None
+    if index.data_sha256 and shard.stage in (VIEWS_STAGE, LABELS_STAGE):
+        donors = shard.open_data().read(["donor_id"])["donor_id"].unique().to_pylist()
+        return index if gone.isdisjoint(donors) else None
+    return index
+
+
+def _remove_shard(shard: Shard) -> None:
+    for name in (shard.index_name, shard.data_name):
+        shard.root.delete(name)
+        shard.root.delete(f"{name}{PART_SUFFIX}")
+
+
+def _write_without(
+    shard: Shard,
+    index: ShardIndex,
+    new: Shard,
+    gone: frozenset[str],
+    renamed: Mapping[str, str],
+) -> None:
+    """Write the rows of the videos that stay to another place."""
+    if index.data_sha256:
+        videos = VideoRows(shard)
+        with new.write_data(list(shard.open_data().schema_arrow)) as write:
+            for video_id in videos.video_ids:
+                if video_id not in gone:
+                    write(videos.rows(video_id).columns)
+    rows = [row for row in index.rows() if row["video_id"] not in gone]
+    common = {field.name for field in INDEX_FIELDS}
+    own = [field for field in index.table.schema if field.name not in common]
+    inputs = index.provenance.inputs  # of `videos`, one of each video
+    staying = {name: digest for name, digest in inputs.items() if name not in gone}
+    provenance = replace(index.provenance, inputs=_renamed(staying, renamed))
+    new.write_index(rows, provenance=provenance, fields=own)
 
 
 def _take(shard: Shard, new: Shard) -> None:

@@ -21,7 +21,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import name_digest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ConfigError, DamagedError, DataError
-from hapvr.files import digest_of, read_json_as, write_text
+from hapvr.files import digest_of, read_json_as, read_text, write_text
 from hapvr.networks.backbone import load_teacher
 from hapvr.networks.encoder import open_encoder
 from hapvr.networks.whitening import load_whitening
@@ -220,7 +220,7 @@ def fail_training(project: Project, run: TrainingRun) -> str:
         run.folder / run_folder.FAILURE_NAME,
         "training: the process died; see its output",
     )
-    said = (failure.is_file() and failure.read_text(encoding="utf-8")) or died
+    said = (failure.is_file() and read_text(failure)) or died
     with suppress(OSError):  # the folder may be gone, or the disk full
         failure.write_text(said, encoding="utf-8")
     try:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,28 +124,54 @@ def make_videos(
     )
 
 
-def damaged_files(root: DataRoot, key: str) -> list[Path]:
-    """Files of a shard that have changed since we fetched or generated them; files that are gone
-    are none. Ours are those that the record of their download names, and those in a folder of
-    generated videos; reached by no link, and below the data root. Raises DamagedError where the
-    shard cannot be read."""
+@dataclass(frozen=True)
+class DamagedFile:
+    """A file that we fetched or generated, and that is not there as it was. problem: in words."""
+
+    video_id: str
+    path: Path
+    problem: str
+
+
+def damaged_files(root: DataRoot, key: str) -> list[DamagedFile]:
+    """Files of a shard that were changed or lost since we fetched or generated them.
+
+    Raises DamagedError where the shard cannot be read.
+    """
     if root.local is None:
         return []
-    from hapvr.video.download import fetched_file
-
-    base, found = root.local.resolve(), []
+    damaged = []
     for row in Shard(root, VIDEOS_STAGE, key).rows():
         path = path_of_text(row["path"])
-        source = row["video_id"].partition("/")[0]
-        fetched = fetched_file(row["video_id"], base / DOWNLOAD_FOLDER / key)
-        generated = base / CORPUS_FOLDER / source
-        ours = (fetched is not None and fetched[0] == path) or (
-            path.is_relative_to(generated / "videos") and (generated / "corpus.json").is_file()
-        )
-        is_itself = os.path.isfile(path) and path == path.resolve()
-        if row["status"] == STATUS_OK and ours and is_itself and file_sha256(path) != row["sha256"]:
-            found.append(path)
-    return found
+        if row["status"] != STATUS_OK or not _is_ours(root, key, row["video_id"], path):
+            continue
+        problem = ""
+        if not os.path.lexists(path):
+            problem = "is missing"
+        elif not os.path.isfile(path):
+            problem = "is not a regular file"
+        elif file_sha256(path) != row["sha256"]:
+            problem = "changed since it was fetched or made"
+        if problem:
+            damaged.append(DamagedFile(row["video_id"], path, problem))
+    return damaged
+
+
+def _is_ours(root: DataRoot, key: str, video_id: str, path: Path) -> bool:
+    """Whether a file below the data root is one that we fetched, as its name tells, or that we
+    generated; never one behind a link."""
+    assert root.local is not None
+    base = root.local.resolve()
+    if path != path.resolve():
+        return False
+    generated = base / CORPUS_FOLDER / video_id.partition("/")[0]
+    if path.is_relative_to(generated / "videos") and (generated / "corpus.json").is_file():
+        return True
+    if path.parent != base / DOWNLOAD_FOLDER / key:
+        return False
+    from hapvr.video.download import file_stem  # with yt-dlp, which generated files need none
+
+    return path.name.startswith(f"{file_stem(video_id)}.")
 
 
 def _look(

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from hapvr.config import WatchList
 from hapvr.errors import DataError, VideoError
-from hapvr.files import digest_of, file_sha256
+from hapvr.files import digest_of, file_sha256, open_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import limits_from_environment
 from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
@@ -118,7 +118,7 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
     known = suffix in VIDEO_SUFFIXES or is_picture(Path(query.name))
     with (
         root.write(f"{LISTS}/{name}/{query.sha256}{suffix if known else '.mp4'}") as copy,
-        file.open("rb") as source,
+        open_regular(file) as source,
     ):
         shutil.copyfileobj(source, copy)
     return name

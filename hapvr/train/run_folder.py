@@ -17,7 +17,14 @@ import torch
 from pydantic import BaseModel, TypeAdapter
 
 from hapvr.errors import DamagedError
-from hapvr.files import PART_SUFFIX, read_json_as, read_json_lines, write_atomic, write_text
+from hapvr.files import (
+    PART_SUFFIX,
+    read_bytes,
+    read_json_as,
+    read_json_lines,
+    write_atomic,
+    write_text,
+)
 
 CONFIG_NAME = "config.yaml"
 RUN_NAME = "run.json"
@@ -72,7 +79,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What `save_checkpoint` wrote, on the CPU. Raises DamagedError."""
-    data = path.read_bytes()
+    data = read_bytes(path)
     archive = data[32:]
     if hashlib.sha256(archive).digest() != data[:32]:
         raise DamagedError(

@@ -32,7 +32,7 @@ from yt_dlp.networking.exceptions import HTTPError, TransportError
 from yt_dlp.utils import UnsupportedError, YoutubeDLError
 
 from hapvr.errors import ArgumentError, DamagedError, DataError, without_logins
-from hapvr.files import file_sha256, read_json_as, set_aside, write_text
+from hapvr.files import file_sha256, read_json_as, read_text, set_aside, write_text
 from hapvr.settings import first_line
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry, is_remote
@@ -324,7 +324,7 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
         "socket_timeout": min(30.0, config.timeout_s),
         "ratelimit": config.rate_limit_bytes_s,
         # a copy: yt-dlp writes the cookies that it ends with
-        "cookiefile": io.StringIO(config.cookies_file.read_text("utf-8", "replace"))
+        "cookiefile": io.StringIO(read_text(config.cookies_file, errors="replace"))
         if config.cookies_file
         else None,
     }

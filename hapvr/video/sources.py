@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hapvr.errors import DataError, without_logins
-from hapvr.files import PART_SUFFIX, require_regular
+from hapvr.files import PART_SUFFIX, read_text
 from hapvr.settings import first_line
 
 VIDEO_SUFFIXES = frozenset(
@@ -220,8 +220,7 @@ def text_of_path(path: Path) -> str:
 def read_lines(path: Path, *, folder: Path) -> list[str]:
     """The lines of a list of videos without blank ones and comments: what begins with # and names
     no file in the folder. Raises OSError, ValueError."""
-    require_regular(path)
-    lines = map(str.strip, path.read_text(encoding="utf-8-sig").splitlines())
+    lines = map(str.strip, read_text(path, encoding="utf-8-sig").splitlines())
     return [line for line in lines if line and (line[0] != "#" or os.path.exists(folder / line))]
 
 

@@ -58,7 +58,6 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 
 WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("download",): (CONFIG, "/data"),
-    ("duplicates",): ((*CONFIG, "--set", "search.min_duplicate_probability=0.99"), "/data"),
     ("extract",): (CONFIG, "/data"),
     ("features", "import"): (("features.hdf5", "--out", "data"), "/data"),
     ("forget",): (("in/long.mp4", *CONFIG, "--yes"), "/data"),
@@ -129,6 +128,7 @@ def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> 
     for key in searcher.collection.shards():
         make_duplicate_pairs(project, searcher, key)
     make_duplicate_groups(project, searcher)
+    mark(project.root, long, copy, "not_a_match", names=("in/long.mp4", COPY))  # groups are older
     write_scenes(folder / "query.mp4", list(LONG[10:15]))
     (folder / "watched.txt").write_text("query.mp4\n")
     (folder / "marks.csv").write_text(f"first,second,verdict\n{long},{short},match\n")

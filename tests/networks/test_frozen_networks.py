@@ -86,6 +86,16 @@ WRONG_STATES: dict[str, tuple[str, Callable[[], dict[str, Tensor]], str]] = {
         lambda: state_of(SMALL) | {"layer2.0.bn1.weight": torch.full((128,), torch.nan)},
         r"layer2\.0\.bn1\.weight has NaN",
     ),
+    "all zeros": (
+        SMALL,
+        lambda: {name: torch.zeros_like(values) for name, values in state_of(SMALL).items()},
+        "every tensor has one value alone",
+    ),
+    "constants": (
+        TRANSFORMER,
+        lambda: {name: values * 0 + 0.5 for name, values in state_of(TRANSFORMER).items()},
+        "every tensor has one value alone",
+    ),
     "half a transformer": (
         TRANSFORMER,
         lambda: without(state_of(TRANSFORMER), *(f"blocks.{number}." for number in range(6, 12))),

@@ -2,7 +2,9 @@
 
 import shutil
 import sqlite3
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from hapvr.registry.client import database_of, mlflow_client, pinned_uri, regist
 from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import (
     CHALLENGER,
+    NUMBER_TAG,
+    SINCE_TAG,
     champion_of,
     promote,
     register,
@@ -69,6 +73,88 @@ def test_rollbacks_go_back_one_champion_at_a_time(tracker: Tracker, name: str) -
     replaced = "was champion; version 1 replaced it by rollback"
     assert decisions == ["champion by rollback", replaced, replaced]
     assert version_tags(other, name, 3)["hapvr.gate.reason"] == "looked at by hand"
+
+
+def test_rollbacks_go_by_promotions_and_not_by_clocks(tracker: Tracker, name: str) -> None:
+    """The clock was a year ahead when version 2 became champion, and is right again for 3."""
+    client = tracker.client
+    for version in [add_version(tracker, name) for _ in range(4)]:
+        promote(client, name, version, how="gate", reason="better")
+    client.set_model_version_tag(name, "2", SINCE_TAG, "2099-01-01T00:00:00+00:00")
+    client.set_model_version_tag(name, "4", SINCE_TAG, "1999-01-01T00:00:00+00:00")
+    assert [rollback(client, name, reason="bad") for _ in range(3)] == [3, 2, 1]
+    assert promote(client, name, 2, reason="good after all") == 1
+    assert promote(client, name, 4, reason="better") == 2
+    assert rollback(client, name, reason="bad") == 2
+
+
+def test_a_champion_that_was_set_by_hand_in_mlflow(tracker: Tracker, name: str) -> None:
+    """It has no number: a rollback leads to the last that has one, and a tag that is no number
+    counts as none."""
+    client = tracker.client
+    versions = [add_version(tracker, name) for _ in range(4)]
+    for version in versions[:2]:
+        promote(client, name, version, how="gate", reason="better")
+    client.set_registered_model_alias(name, "champion", "3")
+    client.set_model_version_tag(name, "4", NUMBER_TAG, "x")
+    assert rollback(client, name, reason="bad") == 2
+    client.set_registered_model_alias(name, "champion", "3")
+    assert promote(client, name, 4, reason="better") == 3
+    assert rollback(client, name, reason="bad") == 2
+    assert rollback(client, name, reason="bad") == 1
+
+
+CALLS = ("set_model_version_tag", "set_registered_model_alias", "update_model_version")
+
+
+class Killed(BaseException):
+    """In the place of SIGKILL between two calls of the registry."""
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("change", ["promote", "rollback"])
+def test_a_killed_change_that_is_repeated_ends_as_if_it_had_not_been_killed(
+    tracker: Tracker, name: str, monkeypatch: pytest.MonkeyPatch, change: str, calls: int
+) -> None:
+    """Killed after any number of its writes."""
+    client = tracker.client
+    name = f"{name}-{change}-{calls}"
+    for version in [add_version(tracker, name) for _ in range(3)]:
+        if version < 3 or change == "rollback":
+            promote(client, name, version, how="gate", reason="better")
+    left = calls
+
+    def killed(write: Callable[..., object], *arguments: object, **options: object) -> object:
+        nonlocal left
+        if left == 0:
+            raise Killed
+        left -= 1
+        return write(*arguments, **options)
+
+    def apply() -> None:
+        if change == "promote":
+            promote(client, name, 3, reason="by hand")
+        else:
+            rollback(client, name, reason="bad")
+
+    with monkeypatch.context() as patch, suppress(Killed):
+        for call in CALLS:
+            patch.setattr(client, call, partial(killed, getattr(client, call)))
+        apply()
+        pytest.skip("it was done by then")
+    champion = champion_of(client, name)
+    if change == "promote" or champion.version == 3:
+        apply()
+    champion = champion_of(client, name)
+    decisions = [version_tags(client, name, one)["hapvr.gate.decision"] for one in (1, 2, 3)]
+    if change == "promote":
+        replaced = "was champion; version 3 replaced it by hand"
+        assert (champion.version, decisions[1:]) == (3, [replaced, "champion by hand"])
+        assert rollback(client, name, reason="bad") == 2
+    else:
+        replaced = "was champion; version 2 replaced it by rollback"
+        assert (champion.version, decisions[1:]) == (2, ["champion by rollback", replaced])
+        assert rollback(client, name, reason="bad") == 1
 
 
 def test_deleted_champion_is_no_champion_and_rollback_passes_over_it(

@@ -24,7 +24,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExactIndex]:
 
 
 @pytest.fixture
-def copy(filled: tuple[Path, ExactIndex], tmp_path: Path) -> tuple[Path, ExactIndex]:
-    """A copy of it that a test may change."""
+def copy(
+    filled: tuple[Path, ExactIndex], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, ExactIndex]:
+    """A copy of it that a test may change, and a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shutil.copytree(filled[0], tmp_path / "index")
     return tmp_path / "index", filled[1]

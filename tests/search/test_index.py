@@ -3,8 +3,10 @@ damage."""
 
 import json
 import math
+import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
 from hapvr.search import index as index_module
 from hapvr.search.hashes import IndexedFrames
@@ -302,15 +305,107 @@ def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex
         )
 
 
+def zero(path: Path) -> None:
+    """Keeps its size."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def flip_in_place(path: Path) -> None:
+    """One bit, by the same inode, with the times of before, as a tool that repairs disks does."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(status.st_size // 2)
+        (byte,) = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def replace_by_another(path: Path) -> None:
+    """A file of the same kind, from elsewhere in the table."""
+    other = next(one for one in sorted(path.parent.iterdir()) if one != path)
+    shutil.copyfile(other, path)
+
+
+def put_pipe(path: Path) -> None:
+    """Whoever reads it waits for a writer."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+HARMS = (zero, flip_in_place, cut, Path.unlink, replace_by_another, put_pipe)
+
+
+@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
+@pytest.mark.parametrize("kind", ["data", "_indices", "_versions"])
+def test_a_damaged_file_lets_nobody_open_the_index(
+    copy: tuple[Path, ExactIndex], kind: str, harm: Callable[[Path], object]
+) -> None:
+    """One sentence that names the place, for searches and for writers, which would store what they
+    read under a new digest; also where the index was opened before."""
+    folder, _ = copy
+    FrameIndex(folder, SMALL)
+    files = json.loads((folder / "index.json").read_text())["files"]
+    harm(folder / next(name for name in files if name.startswith(f"frames.lance/{kind}/")))
+    with pytest.raises(DamagedError, match=r"search: .*frames.lance.*hapvr index build"):
+        FrameIndex(folder, SMALL)
+
+
+def test_an_index_that_was_opened_before_is_not_read_again(
+    copy: tuple[Path, ExactIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are the files of a change read by the first search, as its writer has read them; without
+    a cache of the user's own every opening reads them."""
+    folder, _ = copy
+    read = list[str]()
+    sha256 = DataRoot.sha256
+    monkeypatch.setattr(
+        DataRoot, "sha256", lambda root, name: read.append(name) or sha256(root, name)
+    )
+    index = FrameIndex(folder, SMALL)
+    files = json.loads((folder / "index.json").read_text())["files"]
+    assert sorted(read) == sorted(files)
+    read.clear()
+    FrameIndex(folder, SMALL)
+    assert read == []
+    index.replace_shard("d", descriptors(["d/0.mp4"], seed=9))
+    assert read
+    read.clear()
+    FrameIndex(folder, SMALL)
+    assert read == []
+    os.utime(next((folder / "frames.lance" / "data").iterdir()))
+    FrameIndex(folder, SMALL)
+    assert len(read) == 1
+    for place in (Path(os.environ["XDG_CACHE_HOME"]) / "hapvr" / "checked").iterdir():
+        place.write_text("{")
+    read.clear()
+    FrameIndex(folder, SMALL)
+    assert len(read) > 1
+    (Path(os.environ["XDG_CACHE_HOME"]) / "hapvr" / "checked").chmod(0o777)
+    read.clear()
+    FrameIndex(folder, SMALL)
+    assert len(read) > 1
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("files", {}), ("shards", {}), ("version", 1)], ids=str
 )
 def test_a_state_of_another_table_is_named(
     copy: tuple[Path, ExactIndex], name: str, value: object
 ) -> None:
+    index = FrameIndex(copy[0], SMALL)
     place = copy[0] / "index.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
-    assert any("is of another table" in text for text in FrameIndex(copy[0], SMALL).verify())
+    if name != "shards":
+        with pytest.raises(DamagedError, match="is of another table"):
+            FrameIndex(copy[0], SMALL)
+    else:
+        index = FrameIndex(copy[0], SMALL)
+        assert any("is of another table" in text for text in index.verify())
 
 
 @pytest.mark.parametrize("value", [None, [[1]], "x", math.nan], ids=str)

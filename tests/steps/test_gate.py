@@ -19,6 +19,7 @@ from hapvr.registry.versions import (
     champion_of,
     promote,
     register,
+    rollback,
     version_tags,
 )
 from hapvr.scorer.bundle import read_calibration
@@ -148,7 +149,7 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
     }
     since = [version_tags(tracker.client, name, version)[SINCE_TAG] for version in (one, two)]
     assert since == sorted(since)
-    promote(tracker.client, name, one, how="rollback", reason="complaints")
+    assert rollback(tracker.client, name, reason="complaints") == one
     again = make_decision(project, second, two)
     assert not again.promoted
     assert "decided before" in again.reason

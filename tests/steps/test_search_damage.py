@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.errors import DamagedError
 from hapvr.search.collection import BLANK_FILE, CURRENT, current_index
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import PLACE as MARKS_PLACE, mark
@@ -18,7 +19,10 @@ from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.watch_lists import STAGE as WATCH_STAGE, make_watch_matches
 from hapvr.upkeep import repair, verify_root
+from tests.commands.conftest import Call, call
 from tests.steps.search_projects import copied
+
+__all__ = ["call"]
 
 KEY = "in-00001"
 
@@ -86,6 +90,13 @@ def test_what_can_be_made_again_is(project: Project) -> None:
     (flipped,) = [check for check in verify_root(project.root) if check.state == "damaged"]
     assert BLANK_FILE in flipped.message
     assert [check.state for check in repair(project, [flipped])] == ["repaired"]
+    blank.unlink()
+    with pytest.raises(DamagedError, match=f"{BLANK_FILE} is missing"):
+        Searcher.open(project)
+    (missing,) = [check for check in verify_root(project.root) if check.state == "damaged"]
+    assert f"{BLANK_FILE} is missing" in missing.message
+    assert [check.state for check in repair(project, [missing])] == ["repaired"]
+    assert blank.exists()
 
 
 @pytest.mark.slow
@@ -102,3 +113,28 @@ def test_what_people_said_is_never_made_up(project: Project, name: str) -> None:
         (left,) = [check for check in repair(project, [found]) if check.state == "damaged"]
     assert "Restore it from a copy" in left.message
     assert path.read_bytes() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["data", "_indices"])
+def test_a_damaged_index_answers_nobody(
+    searchable: Path, tmp_path: Path, folder: str, call: Call
+) -> None:
+    """One sentence, from the command and in Python, where matches would else be left out; a repair
+    builds the index again."""
+    project = copied(searchable, tmp_path)
+    config = tmp_path / "config.yaml"
+    table = project.root.local_path(current_index(project.root).place) / "frames.lance"
+    files = [path for path in (table / folder).rglob("*") if path.is_file()]
+    if not files:
+        pytest.skip("so few frames have no codes")
+    path = max(files, key=lambda path: path.stat().st_size)
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(DamagedError, match="is not what was written"):
+        Searcher.open(project)
+    for verb in ("search", "duplicates", "pairs"):
+        words = ["in/long.mp4"] if verb == "search" else []
+        answer = call(verb, *words, "--config", config, *(["--json"] if verb == "search" else []))
+        assert answer.code == 1, (verb, answer)
+        assert "is not what was written; `hapvr index build` makes it again" in answer.error
+        assert len(answer.error.strip().splitlines()) == 1

@@ -1,0 +1,154 @@
+"""Every file that is opened by name goes through `hapvr.files`, which refuses what is no regular
+file: reading a pipe may never end."""
+
+import ast
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hapvr.errors import HapvrError
+from hapvr.files import open_regular, read_bytes
+from hapvr.registry.client import mlflow_client, open_client, require_store
+from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
+from hapvr.steps.project import REGISTRY
+from hapvr.upkeep import verify_root
+from tests.conftest import CHECKOUT
+from tests.steps.data_projects import folder_settings, open_project
+
+OPENS = {
+    "Image.open",
+    "ZipFile",
+    "av.open",
+    "connect",
+    "copyfile",
+    "h5py.File",
+    "lance.dataset",
+    "load_file",
+    "memory_map",
+    "np.load",
+    "open",
+    "open_input_file",
+    "read_bytes",
+    "read_text",
+    "safe_open",
+    "torch.load",
+}
+"""Names of calls that open a file, with what they are called on where others have them, too."""
+
+NO_FILES = {"Project", "Searcher", "current"}
+"""What has a method `open` that opens something else."""
+
+CHECKS = {"check_file", "open_regular", "require_regular"}
+"""A function that calls one of these checks what it opens."""
+
+ALLOWED = {
+    "benchmark/report.py: published_metrics: table.read_bytes": "a file of this package",
+    "cli.py: main: os.open": "the null device",
+    "demo/clips_benchmark.py: _build_benchmark: shutil.copyfile": "refuses pipes",
+    "networks/packaged.py: packaged_tensors: Path(str(importlib.metadata.distribution(package)"
+    ".locate_file(name))).read_bytes": "a file of an installed package",
+    "registry/travel.py: export_model: shutil.copyfile": "refuses pipes",
+    "scorer/bundle.py: complete_bundle: (folder / SCORER_FILE).read_text": "written just before",
+    "scorer/bundle.py: load_in_torch: load_file": "`load_bundle` compared its digest",
+    "scorer/bundle.py: load_in_torch: (folder / WHITENING_FILE).read_bytes": "so it did of this",
+    "search/duplicates.py: write_plan: SCRIPT.read_text": "a file of this package",
+    "search/index.py: _open: lance.dataset": "the digests of its files were compared",
+    "video/decode.py: _last_time_s: av.open": "it was checked when it was opened first",
+    "video/decode.py: read_picture: Image.open": "its callers check it",
+    "video/download.py: _fetch: Path(saved).open": "written just before, to be flushed",
+    "video/sandbox.py: call_confined: open": "a pipe of our own",
+    "video/sandbox.py: call_confined: os.open": "the null device",
+    "video/sandbox.py: confine: os.open": "a place that is not read",
+    "workers.py: _mute: os.open": "the null device",
+}
+"""Where an open without a check is meant, and why."""
+
+
+def opens(path: Path) -> Iterator[str]:
+    """`file: function: call` of every call that opens a file by name to read it, unchecked."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+    place = path.relative_to(CHECKOUT / "hapvr").as_posix()
+    for function in functions:
+        nested = [one for one in ast.walk(function) if one in functions and one is not function]
+        inner = {child for one in nested for child in ast.walk(one)}
+        calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
+        names = {ast.unparse(one.func) for one in calls}
+        if not CHECKS.isdisjoint(names):
+            continue
+        for call in calls:
+            if call not in inner and is_open(call):
+                yield f"{place}: {function.name}: {ast.unparse(call.func)}"
+
+
+def is_open(call: ast.Call) -> bool:
+    name = ast.unparse(call.func)
+    receiver, _, method = name.rpartition(".")
+    if name not in OPENS and method not in {one for one in OPENS if "." not in one}:
+        return False
+    texts = [one.value for one in ast.walk(call) if isinstance(one, ast.Constant)]
+    writes = any(text in {"w", "wb", "x", "xb", "a"} for text in texts)
+    in_memory = "BytesIO" in ast.unparse(call)
+    is_ours = method in {"read_bytes", "read_text"} and not receiver
+    is_root = receiver.rpartition(".")[2] in {"root", "_root", "copies", "self"}
+    return not (writes or in_memory or is_ours or is_root or receiver in NO_FILES)
+
+
+def test_every_open_is_checked() -> None:
+    found = {
+        one
+        for path in sorted((CHECKOUT / "hapvr").rglob("*.py"))
+        if path.name != "files.py"
+        for one in opens(path)
+    }
+    assert found - ALLOWED.keys() == set()
+    assert ALLOWED.keys() - found == set()
+
+
+def pipe(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    return path
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A pipe nobody writes to, a device without an end, a folder, a name that no file has."""
+    (tmp_path / "link").symlink_to(pipe(tmp_path / "pipe"))
+    refused = "not a regular file|no file can have this name|No such file"
+    for path in (
+        tmp_path / "pipe",
+        tmp_path / "link",
+        Path("/dev/zero"),
+        tmp_path,
+        tmp_path / "a\0b",
+        tmp_path / "missing",
+    ):
+        with pytest.raises(OSError, match=refused):
+            open_regular(path)
+        with pytest.raises(OSError, match=refused):
+            read_bytes(path)
+    (tmp_path / "long").write_bytes(b"long")
+    with pytest.raises(OSError, match="at most 3 are read"):
+        read_bytes(tmp_path / "long", max_bytes=3)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_a_database(tmp_path: Path) -> None:
+    """Of the registry or the outbox: one sentence for every door to it."""
+    project = open_project(tmp_path, folder_settings(tmp_path / "in", tmp_path / "data"))
+    address = project.tracking_uri
+    database = pipe(project.root.local_path(REGISTRY))
+    for ask in (require_store, mlflow_client, open_client):
+        with pytest.raises(HapvrError, match=r"mlflow\.db"):
+            ask(address)
+    (check,) = verify_root(project.root)
+    assert (check.kind, check.state) == ("registry", "damaged")
+    database.unlink()
+    sqlite3.connect(database).close()
+    pipe(project.root.local_path(OUTBOX_PLACE))
+    with pytest.raises(HapvrError, match="is not a regular file"):
+        AlertOutbox(project.root).counts()
