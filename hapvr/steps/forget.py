@@ -245,6 +245,15 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
         make_manifest(project)
 
 
+def _may_show(views: Shard, gone: frozenset[str]) -> bool:
+    """Whether clips of these videos are part of others' views. True for views of an older edition,
+    which are rebuilt anyway."""
+    data = views.open_data()
+    if "host_id" not in data.schema_arrow.names:
+        return True
+    return not gone.isdisjoint(data.read(["host_id"])["host_id"].unique().to_pylist())
+
+
 def _forget_in_shard(
     shard: Shard, gone: frozenset[str], renamed: dict[str, str], journal: Journal
 ) -> None:
@@ -261,9 +270,9 @@ def _forget_in_shard(
                 shard.verify()
         except DamagedError:
             found = None
-        if found is not None and found.data_sha256 and shard.stage in (VIEWS_STAGE, LABELS_STAGE):
-            donors = shard.open_data().read(["donor_id"])["donor_id"].unique().to_pylist()
-            found = found if gone.isdisjoint(donors) else None
+        has_views = shard.stage in (VIEWS_STAGE, LABELS_STAGE)
+        if found is not None and found.data_sha256 and has_views and _may_show(shard, gone):
+            found = None
         if found is None:
             for name in (shard.index_name, shard.data_name):
                 root.delete(name)
