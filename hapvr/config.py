@@ -58,6 +58,8 @@ class TrainConfig(Settings):
     source: Literal["cached_views", "online"] = "cached_views"
     """`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper
     """
+    videos_rate: float = Field(default=1.0, gt=0, le=1)
+    """part of the training videos that take part, drawn by their ids (HAP-VR Table 2: 0.1)"""
     repeat_short_clips: bool = True
     """a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its
     clips end with the video, and the rest is masked"""

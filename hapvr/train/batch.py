@@ -91,10 +91,12 @@ class BatchSource(Dataset[Any]):
         self._num_frames: dict[str, int] = {}
 
     def _start(self, *, groups: Iterable[Sequence[str]] = ()) -> None:
-        """Sample batches of all videos that have a shard."""
-        size, video_ids = self._config.train.batch_videos, self._shard_of
+        """Sample batches of the videos that have a shard, or of `train.videos_rate` of them."""
+        size = self._config.train.batch_videos
+        video_ids = drawn_part(self._shard_of, rate=self._config.train.videos_rate)
+        parts = ([name for name in group if name in video_ids] for group in groups)
         self.sampler = BatchSampler(
-            video_ids, batch_videos=size, seed=self._seed, groups=groups, **self._ranks
+            video_ids, batch_videos=size, seed=self._seed, groups=filter(None, parts), **self._ranks
         )
         self.num_videos = len(video_ids)
         self._number_of = {video_id: number for number, video_id in enumerate(sorted(video_ids))}
@@ -357,6 +359,13 @@ class BatchSampler:
         """The places of this rank's videos in a batch."""
         share = self.batch_videos // self._world_size
         return slice(self._rank * share, (self._rank + 1) * share)
+
+
+def drawn_part(video_ids: Iterable[str], *, rate: float) -> set[str]:
+    """About `rate` of the videos, always the same ones: a video is drawn by its id alone."""
+    if rate >= 1:
+        return set(video_ids)
+    return {name for name in video_ids if numpy_rng(0, "training part", name).random() < rate}
 
 
 def look_alikes(

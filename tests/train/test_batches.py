@@ -29,6 +29,7 @@ from hapvr.train.batch import (
     BatchSampler,
     CachedViews,
     OnlineViews,
+    drawn_part,
     look_alikes,
     video_pair_labels,
 )
@@ -311,3 +312,12 @@ def test_data_that_does_not_belong_together_is_refused(
     spoil(copied)
     with pytest.raises(DataError, match=message):
         start(copied)
+
+
+def test_a_part_of_the_videos_takes_part() -> None:
+    """HAP-VR Table 2 trains on 10 %: about so many, the same ones whatever else there is."""
+    names = [f"source/{number}.mp4" for number in range(2000)]
+    part = drawn_part(names, rate=0.1)
+    assert 140 < len(part) < 260
+    assert drawn_part(names[:500], rate=0.1) == part & set(names[:500])
+    assert drawn_part(names, rate=1) == set(names)
