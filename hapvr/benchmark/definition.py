@@ -38,6 +38,7 @@ SEGMENT_SCHEMA = {
     **dict.fromkeys(TIME_COLUMNS, pl.Float64),
 }
 EXCLUSION_SCHEMA = {"exclusion": pl.String, "query_id": pl.String, "reference_id": pl.String}
+EVENT_SCHEMA = {"query_id": pl.String, "event": pl.String}
 VIDEO_SCHEMA = dict.fromkeys(("video_id", "path", "role", "group", "edit"), pl.String)
 
 
@@ -71,7 +72,7 @@ class Task:
 
 
 CLIPS, PARTS_TASK = "clips", "parts"
-POSITIVE, PART = "positive", "part"
+POSITIVE, PART, COPY = "positive", "part", "copy"
 _FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 _FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
 _evve = partial(
@@ -111,6 +112,10 @@ TASKS: dict[str, tuple[Task, ...]] = {
         _svd(name="mAP", metric="mAP", average_precision="tie_grouped"),
         _svd(name="uAP", metric="micro-AP"),
     ),
+    "vcdb": (
+        Task(name="VCDB_mAP", metric="mAP", positives=frozenset({COPY})),
+        Task(name="VCDB_uAP", metric="micro-AP", positives=frozenset({COPY})),
+    ),
     "cc_web_video": (
         _cc(name="mAP", pool="labelled"),
         _cc(name="mAP_star"),
@@ -137,7 +142,8 @@ class BenchmarkDefinition:
     negative. exclusions: columns exclusion (name of the list), query_id (null: for every query),
     reference_id. videos: for a benchmark with files, columns video_id, path (relative to `folder`),
     role, group, edit; else None. segments: SEGMENT_SCHEMA, every stretch of a query that a database
-    video shows, and when it does; None: not known. Raises DataError where ids repeat, a label or
+    video shows, and when it does; None: not known. events: of queries, whose mAP is also reported
+    event by event (EVVE). Raises DataError where ids repeat, a label or
     segment names an unknown video, or a segment does not end after it begins."""
 
     name: str
@@ -149,6 +155,7 @@ class BenchmarkDefinition:
     segments: pl.DataFrame | None = None
     videos: pl.DataFrame | None = None
     folder: Path | None = None
+    events: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -205,8 +212,10 @@ SHIPPED = {
     "normal and hard",
     "fivr-200k": "FIVR-200K: 100 queries, 225,960 videos; the same tasks",
     "evve": "EVVE: 620 queries, 2,373 videos of 13 events",
-    "svd": "SVD: 206 queries, 6,355 labelled pairs, without the unlabelled videos",
-    "cc_web_video": "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP",
+    "svd": "SVD: 206 queries, 6,355 labelled pairs; `hapvr benchmarks import svd` adds the "
+    "unlabelled videos, on which the papers report",
+    "cc_web_video": "CC_WEB_VIDEO: 24 query sets, 13,125 videos (papers: 13,129); four variants of "
+    "mAP",
 }
 
 FORMAT_VERSION = 1
@@ -247,11 +256,25 @@ def write_clips(
         "labels": pl.DataFrame(pairs, schema=LABEL_SCHEMA, orient="row"),
         "segments": pl.DataFrame(stretches, schema=SEGMENT_SCHEMA, orient="row"),
     }
-    definition = _definition(folder, CLIPS, name, tables, provenance)
+    return write_definition(folder, kind=CLIPS, name=name, tables=tables, provenance=provenance)
+
+
+def write_definition(
+    folder: Path,
+    *,
+    kind: str,
+    name: str,
+    tables: Mapping[str, pl.DataFrame],
+    provenance: dict[str, object],
+) -> BenchmarkDefinition:
+    """Checks and writes a definition, benchmark.json last, and returns it. tables: videos and
+    labels, and exclusions, events or segments where the kind has them."""
+    definition = _definition(folder, kind, name, tables, provenance)
+    folder.mkdir(parents=True, exist_ok=True)
     for table_name, table in tables.items():
         with write_atomic(folder / f"{table_name}.parquet") as part, part.open("wb") as stream:
             write_table(table.to_arrow(), stream)
-    head = {"name": name, "kind": CLIPS, "provenance": provenance, "format_version": FORMAT_VERSION}
+    head = {"name": name, "kind": kind, "provenance": provenance, "format_version": FORMAT_VERSION}
     write_text(folder / "benchmark.json", json.dumps(head, indent=2, ensure_ascii=False) + "\n")
     return definition
 
@@ -287,6 +310,8 @@ def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
     }
     if (folder / "exclusions.parquet").is_file():
         tables["exclusions"] = _read(folder, "exclusions", EXCLUSION_SCHEMA, may_lack=("query_id",))
+    if (folder / "events.parquet").is_file():
+        tables["events"] = _read(folder, "events", EVENT_SCHEMA)
     if clips:
         tables["segments"] = _read(folder, "segments", SEGMENT_SCHEMA)
     return _definition(folder, head.kind, head.name or folder.name, tables, head.provenance)
@@ -356,6 +381,7 @@ def _definition(
         tasks=tuple(tasks),
         videos=videos if kind == CLIPS else None,
         folder=folder,
+        events=dict(tables["events"].iter_rows()) if "events" in tables else {},
         provenance=provenance,
     )
 

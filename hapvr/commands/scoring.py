@@ -243,6 +243,14 @@ def evaluate(
             help="Also normalise by the similarity to this source, which shows no query.",
         ),
     ] = None,
+    top_k: Annotated[
+        int,
+        Option(
+            min=1,
+            max=1_000_000,
+            help="With --normalize: neighbours in the source whose mean similarity is taken off.",
+        ),
+    ] = 1,
     policy: Annotated[
         Literal["official", "strict"], Option(help="What missing videos count as.")
     ] = "strict",
@@ -253,7 +261,7 @@ def evaluate(
     """Metrics of a benchmark, from a file of similarities or from stored features and a model."""
     from hapvr.benchmark.definition import load_definition
     from hapvr.benchmark.protocol import evaluate as evaluate_benchmark
-    from hapvr.benchmark.report import published_markdown, published_metrics
+    from hapvr.benchmark.report import events_markdown, published_markdown, published_metrics
 
     scoring = (features, model, out, normalize)
     if any(scoring) if similarities is not None else features is None or model is None:
@@ -269,11 +277,11 @@ def evaluate(
         if similarities is None:
             network = model_folder(str(model), tracking_uri)
             normalized, available = _from_features(
-                definition, str(features), network, place, background=normalize
+                definition, str(features), network, place, background=normalize, top_k=top_k
             )
         scored: dict[str, Path | pl.DataFrame | None] = {
             title: place,
-            f"{title}, normalised scores": normalized,
+            f"{title}, normalised by the {top_k} nearest": normalized,
         }
         results = {
             name: evaluate_benchmark(
@@ -283,9 +291,10 @@ def evaluate(
             if one is not None
         }
     first, *others = results.values()
-    lines = [
-        published_markdown(definition.name, {name: one.metrics for name, one in results.items()})
-    ]
+    metrics = {name: result.metrics for name, result in results.items()}
+    lines = [published_markdown(definition.name, metrics)]
+    if by_event := events_markdown(results):
+        lines.append(by_event)
     lines += [
         f"{task.task}, {name}: 95 % interval over queries {100 * task.interval[0]:.2f} to "
         f"{100 * task.interval[1]:.2f}"
@@ -295,8 +304,11 @@ def evaluate(
     ]
     lines += [f"{name}: {value}" for name, value in first.availability.items()]
     content = first.to_json() | {"published": published_metrics(definition.name).to_dicts()}
+    if note := definition.provenance.get("note"):
+        lines.append(f"note: {note}")
+        content["note"] = note
     if others:
-        content["normalized"] = others[0].to_json()
+        content["normalized"] = others[0].to_json() | {"top_k": top_k}
     show(content, text="\n".join(lines))
 
 
@@ -307,6 +319,7 @@ def _from_features(
     out: Path,
     *,
     background: str | None,
+    top_k: int,
 ) -> tuple[pl.DataFrame | None, frozenset[str]]:
     """Write similarities; returns the normalised ones, with a background, and ids of the videos
     with features."""
@@ -335,15 +348,48 @@ def _from_features(
         with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
             levels = Path(folder) / "background.parquet"
             score_benchmark(network, definition, others, levels, references=videos, device=device)
-            normalized = normalize_similarities(read_frame(out), read_frame(levels))
+            normalized = normalize_similarities(read_frame(out), read_frame(levels), top_k=top_k)
     return normalized, frozenset(reader.available())
 
 
 app = Verbs(
     name="benchmarks",
     no_args_is_help=True,
-    help="Benchmark definitions that ship with the package.",
+    help="Benchmark definitions that ship with the package, and those made from authors' files.",
 )
+
+
+@app.command("import")
+def import_(
+    kind: Annotated[
+        Literal["vcdb", "svd"], Argument(help="The data set whose files the folder holds.")
+    ],
+    folder: Annotated[Path, Argument(help="The authors' files, see docs/paper_map.md.")],
+    out: Annotated[Path, Option(help="The folder of the definition, for `hapvr evaluate`.")],
+    distractors: Annotated[
+        Path | None, Option(help="VCDB: a list of ids, or a folder of videos, of its background.")
+    ] = None,
+) -> None:
+    """Make a benchmark of files that do not ship: VCDB, or SVD with its unlabelled videos."""
+    from hapvr.benchmark.published_files import import_svd, import_vcdb
+
+    require_outside(out)
+    if kind == "svd":
+        if distractors is not None:
+            raise ArgumentError("--distractors goes with vcdb; svd reads its unlabeled-data-id")
+        definition = import_svd(folder, out)
+    else:
+        definition = import_vcdb(folder, out, distractors=distractors)
+    note = definition.provenance.get("note")
+    result = {
+        "name": definition.name,
+        "folder": str(out),
+        "queries": len(definition.queries),
+        "database": len(definition.database),
+        "labels": len(definition.labels),
+        "note": note,
+    }
+    show(result, text="\n".join(f"{name:<9} {value}" for name, value in result.items() if value))
 
 
 @app.command("list")
