@@ -37,9 +37,9 @@ class OptimizerConfig(Settings):
     learning_rate: float = Field(default=4e-5, gt=0)
     weight_decay: float = Field(default=1e-2, ge=0)
     warmup_steps: int = Field(default=1000, ge=0)
-    floor_rate: Rate = Field(
-        default=0.1, description="last learning rate as a part of `learning_rate`"
-    )
+    floor_rate: Rate = 0.1
+    """last learning rate as a part of `learning_rate`; 0.1 is of the releases of HAP-VR and S2VS,
+    whose papers give none"""
 
 
 class TrainConfig(Settings):

@@ -55,7 +55,7 @@ class ObjectiveSettings(Settings):
 
 
 class ContrastSettings(Settings):
-    """How a video vector learns (TCA 3.3, 3.4): an anchor's own positive against the videos of a
+    """How a video vector learns (TCA 3.4): an anchor's own positive against the videos of a
     memory bank. The anchor is a weak view, the positive a strong view of the same video, and strong
     views of all videos enter the bank."""
 

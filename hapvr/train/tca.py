@@ -1,4 +1,4 @@
-"""How TCA trains: an anchor finds its positive among the videos of a memory bank (TCA 3.3, 3.4)."""
+"""How TCA trains: an anchor finds its positive among the videos of a memory bank (TCA 3.4)."""
 
 import copy
 
