@@ -247,14 +247,14 @@ def write_clips(
     the query, begin and end in the other, in seconds. Raises DataError for repeated files, and
     labels or segments of other files."""
     rows = [(f"{name}/{file}", f"videos/{file}", *rest) for file, *rest in videos]
-    pairs, stretches = (
-        [(f"{name}/{query}", f"{name}/{other}", *rest) for query, other, *rest in table]
-        for table in (labels, segments)
-    )
+
+    def with_ids(table: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [(f"{name}/{query}", f"{name}/{other}", *rest) for query, other, *rest in table]
+
     tables = {
         "videos": pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"),
-        "labels": pl.DataFrame(pairs, schema=LABEL_SCHEMA, orient="row"),
-        "segments": pl.DataFrame(stretches, schema=SEGMENT_SCHEMA, orient="row"),
+        "labels": pl.DataFrame(with_ids(labels), schema=LABEL_SCHEMA, orient="row"),
+        "segments": pl.DataFrame(with_ids(segments), schema=SEGMENT_SCHEMA, orient="row"),
     }
     return write_definition(folder, kind=CLIPS, name=name, tables=tables, provenance=provenance)
 
@@ -325,52 +325,14 @@ def _definition(
     provenance: dict[str, object],
 ) -> BenchmarkDefinition:
     videos = tables["videos"]
-    if kind == CLIPS:
-        inside = pl.col("path").str.strip_prefix("videos/")
-        fits = (inside != pl.col("path")) & (pl.lit(f"{name}/") + inside == pl.col("video_id"))
-        fits &= pl.col("role").is_in(["query", "database"]) & ~pl.col("path").str.split(
-            "/"
-        ).list.contains("..")
-        for row in videos.remove(fits).head(1).iter_rows(named=True):
-            raise DataError(
-                f"{folder / 'videos.parquet'}: id {row['video_id']!r}, path {row['path']!r} "
-                f"and role {row['role']!r} do not "
-                f"agree; wanted a path videos/X, the id {name}/X, where {name} is the name "
-                "in benchmark.json, and the role "
-                "query or database"
-            )
     exclusions = tables.get("exclusions", pl.DataFrame(schema=EXCLUSION_SCHEMA))
-    labels, listed = (
-        frozenset(tables["labels"]["label"].unique()),
-        set(exclusions["exclusion"].unique()),
+    labels = frozenset(tables["labels"]["label"].unique())
+    listed = frozenset(exclusions["exclusion"].unique())
+    if kind == CLIPS:
+        _require_files_of_clips(videos, folder=folder, name=name)
+    _require_known_words(
+        kind, roles=frozenset(videos["role"]), labels=labels, listed=listed, folder=folder
     )
-    relevant, names = (
-        frozenset().union(*(one.positives for one in TASKS[kind])),
-        {one.exclusion for one in TASKS[kind]},
-    )
-    wrong = [f"role {one!r}" for one in {*videos["role"]} - {"query", "database", "both"}]
-    wrong += [f"exclusion {one!r}" for one in listed - names]
-    wrong += [
-        f"label {one!r}"
-        for one in labels - relevant
-        if one.lower() in {label.lower() for label in relevant}
-    ]
-    if wrong:
-        said = f"exclusions {sorted(filter(None, names))} and labels {sorted(relevant)}"
-        raise DataError(
-            f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted roles query, database and "
-            f"both, {said}"
-        )
-    tasks, seen = [], set()
-    for task in TASKS[kind]:
-        # without a list of its exclusion it ranks everything
-        task = replace(task, exclusion=task.exclusion if task.exclusion in listed else None)
-        measured = replace(task, name="", positives=task.positives & labels)
-        if (
-            measured.positives and measured not in seen
-        ):  # else no label is relevant, or a task before measures the same
-            tasks.append(task)
-        seen.add(measured)
     return BenchmarkDefinition(
         name=name,
         queries=tuple(videos.filter(pl.col("role").is_in(["query", "both"]))["video_id"]),
@@ -378,12 +340,65 @@ def _definition(
         labels=tables["labels"],
         exclusions=exclusions,
         segments=tables.get("segments"),
-        tasks=tuple(tasks),
+        tasks=_tasks_of(kind, labels=labels, listed=listed),
         videos=videos if kind == CLIPS else None,
         folder=folder,
         events=dict(tables["events"].iter_rows()) if "events" in tables else {},
         provenance=provenance,
     )
+
+
+def _require_files_of_clips(videos: pl.DataFrame, *, folder: Path, name: str) -> None:
+    """Raises DataError unless the ids of a `clips` benchmark are its files below videos/."""
+    inside = pl.col("path").str.strip_prefix("videos/")
+    fits = (inside != pl.col("path")) & (pl.lit(f"{name}/") + inside == pl.col("video_id"))
+    fits &= pl.col("role").is_in(["query", "database"])
+    fits &= ~pl.col("path").str.split("/").list.contains("..")
+    for row in videos.remove(fits).head(1).iter_rows(named=True):
+        raise DataError(
+            f"{folder / 'videos.parquet'}: id {row['video_id']!r}, path {row['path']!r} and role "
+            f"{row['role']!r} do not agree; wanted a path videos/X, the id {name}/X, where {name} "
+            "is the name in benchmark.json, and the role query or database"
+        )
+
+
+def _require_known_words(
+    kind: str,
+    *,
+    roles: frozenset[str],
+    labels: frozenset[str],
+    listed: frozenset[str],
+    folder: Path,
+) -> None:
+    """Raises DataError for roles and exclusions that no task knows, and for labels that differ from
+    a relevant one in upper and lower case alone. listed: the names of exclusions."""
+    relevant = frozenset[str]().union(*(task.positives for task in TASKS[kind]))
+    names = {task.exclusion for task in TASKS[kind]} - {None}
+    lowered = {label.lower() for label in relevant}
+    misspelt = [label for label in labels - relevant if label.lower() in lowered]
+    wrong = [f"role {role!r}" for role in roles - {"query", "database", "both"}]
+    wrong += [f"exclusion {exclusion!r}" for exclusion in listed - names]
+    wrong += [f"label {label!r}" for label in misspelt]
+    if wrong:
+        raise DataError(
+            f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted roles query, database and both, "
+            f"exclusions {sorted(filter(None, names))} and labels {sorted(relevant)}"
+        )
+
+
+def _tasks_of(kind: str, *, labels: frozenset[str], listed: frozenset[str]) -> tuple[Task, ...]:
+    """The tasks of a kind that these labels and lists of exclusions can measure, each measure
+    once."""
+    tasks: list[Task] = []
+    seen: set[Task] = set()
+    for task in TASKS[kind]:
+        # Without a list of its exclusion a task ranks everything.
+        exclusion = task.exclusion if task.exclusion in listed else None
+        measured = replace(task, name="", exclusion=exclusion, positives=task.positives & labels)
+        if measured.positives and measured not in seen:
+            tasks.append(replace(task, exclusion=exclusion))
+        seen.add(measured)
+    return tuple(tasks)
 
 
 def _read(

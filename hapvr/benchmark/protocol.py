@@ -110,7 +110,9 @@ def evaluate(
         weights = metrics.query_weights(
             len(definition.queries), num_samples=bootstrap_samples, rng=rng
         )
-    results, samples, curves = [], {}, {}
+    results: list[TaskResult] = []
+    samples: dict[str, Floats] = {}
+    curves: dict[str, Floats] = {}
     for task in definition.tasks:
         truth = Judgement(definition, task, ranking, policy=policy)
         by_event: dict[str, float] = {}
@@ -199,16 +201,14 @@ def _pooled(
 ) -> tuple[Floats, Floats | None]:
     """`_measure` of the ranking of all queries' pairs together, and micro-AP of every bootstrap
     sample."""
-    num_relevant, samples = int(truth.num_relevant.sum()), None
+    num_relevant = int(truth.num_relevant.sum())
+    samples = None
     if weights is not None and truth.counted.any():
-        spans = [ranking.rows(query) for query in range(len(truth.counted))]
-        chosen = [
-            (ranking.similarity[span], truth.relevant[span], truth.candidate[span])
-            for span in spans
-        ]
-        ranked = [
-            (similarity[candidate], hits[candidate]) for similarity, hits, candidate in chosen
-        ]
+        ranked = []
+        for query in range(len(truth.counted)):
+            span = ranking.rows(query)
+            candidate = truth.candidate[span]
+            ranked.append((ranking.similarity[span][candidate], truth.relevant[span][candidate]))
         samples = metrics.bootstrap_micro_ap(
             ranked, num_relevant=truth.num_relevant, weights=weights
         )
@@ -226,11 +226,7 @@ def _measure(
     RECALLS. Arguments: see `ranks_at`. Returns [1 + 101]."""
     ranks, worst = metrics.ranks_at(positions, similarity, skipped)
     kind = task.average_precision
-    ranks = worst if kind == "tie_grouped" else ranks
-    precision = metrics.average_precision(ranks, num_relevant=num_relevant, kind=kind)
-    return np.hstack(
-        [
-            precision,
-            metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS),
-        ]
-    )
+    chosen = worst if kind == "tie_grouped" else ranks
+    precision = metrics.average_precision(chosen, num_relevant=num_relevant, kind=kind)
+    curve = metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)
+    return np.hstack([precision, curve])

@@ -34,7 +34,8 @@ def similarity_distribution_figure(
 ) -> Figure:
     """Densities of the similarities of relevant and irrelevant pairs (HAP-VR Fig. 5). Both [K], K
     >= 1."""
-    low, high = (float(f([f(relevant), f(irrelevant)])) for f in (np.min, np.max))
+    low = float(min(relevant.min(), irrelevant.min()))
+    high = float(max(relevant.max(), irrelevant.max()))
     bins = np.linspace(low, max(high, low + 1e-6), 61)
     figure = Figure(figsize=(5, 3.5), layout="constrained")
     axes = figure.subplots()

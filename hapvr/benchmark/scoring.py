@@ -73,9 +73,8 @@ def score_benchmark(
     """
     references = definition.database if references is None else references
     available = reader.available()
-    queries, found = (
-        [video for video in ids if video in available] for ids in (definition.queries, references)
-    )
+    queries = [video for video in definition.queries if video in available]
+    found = [video for video in references if video in available]
     if not queries or not found:
         raise DataError(
             f"benchmark {definition.name}: features of {len(queries)} of "

@@ -173,7 +173,8 @@ def benchmark_shards(project: Project, name: str) -> list[str]:
 def check_evaluation(project: Project) -> None:
     """Find what would fail after hours of training. Raises DataError for a benchmark that is not
     there, ConfigError where none measures a required metric, or one of them no target metric."""
-    evaluation, measured = project.config.evaluation, set()
+    evaluation = project.config.evaluation
+    measured: set[str] = set()
     for name in filter(None, (*evaluation.benchmarks, evaluation.validation)):
         tasks = [task.name for task in project_benchmark(project, name).tasks]
         if not set(tasks) & set(evaluation.target_metrics):
