@@ -40,9 +40,9 @@ class OptimizerConfig(Settings):
     learning_rate: float = Field(default=4e-5, gt=0)
     weight_decay: float = Field(default=1e-2, ge=0)
     warmup_steps: int = Field(default=1000, ge=0, le=MAX_STEPS)
-    floor_rate: Rate = Field(
-        default=0.1, description="last learning rate as a part of `learning_rate`"
-    )
+    floor_rate: Rate = 0.1
+    """last learning rate as a part of `learning_rate`; 0.1 is of the releases of HAP-VR and S2VS,
+    whose papers give none"""
 
 
 class TrainConfig(Settings):
@@ -61,6 +61,8 @@ class TrainConfig(Settings):
     source: Literal["cached_views", "online"] = "cached_views"
     """`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper
     """
+    videos_rate: float = Field(default=1.0, gt=0, le=1)
+    """part of the training videos that take part, drawn by their ids (HAP-VR Table 2: 0.1)"""
     repeat_short_clips: bool = True
     """a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its
     clips end with the video, and the rest is masked"""

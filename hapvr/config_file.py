@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from hapvr.config import Config
 from hapvr.errors import ConfigError
 from hapvr.files import read_bytes
 from hapvr.model.settings import family_of
-from hapvr.settings import explain
+from hapvr.settings import Settings, explain
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 MAX_FILES, MAX_BYTES = 32, 1 << 18
@@ -62,6 +62,50 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
     ):
         _set(data, key, value)
     return parse_config(data, origin=str(path))
+
+
+class AblationTable(Settings):
+    """A table of ablation of a paper, see configs/ablations.yaml. common, rows: dotted keys to
+    values, as for `load_config`. needs: rows that settings alone do not give, with what they
+    need."""
+
+    source: str
+    config: str
+    common: dict[str, Any] = Field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    needs: dict[str, str] = Field(default_factory=dict)
+
+
+def read_ablations(path: Path) -> dict[str, AblationTable]:
+    """All tables of such a file, by name. Raises ConfigError."""
+    try:
+        return TypeAdapter(dict[str, AblationTable]).validate_python(_read_yaml(path))
+    except ValidationError as error:
+        raise ConfigError(
+            f"config: {path} holds no tables of ablation: {explain(error)}"
+        ) from error
+
+
+def read_row(path: Path, name: str) -> dict[str, Any]:
+    """The settings of a row, TABLE/ROW, as overrides for `load_config`. path: the file of tables.
+    Raises ConfigError for a table or row that is not there, and for one that needs more than
+    settings."""
+    tables = read_ablations(path)
+    table_name, _, row_name = name.partition("/")
+    table = tables.get(table_name)
+    if table is None:
+        raise ConfigError(
+            f"--row {name!r:.120}: {path} has no table {table_name!r:.60}; wanted TABLE/ROW of "
+            f"{', '.join(tables)}"
+        )
+    if needed := table.needs.get(row_name):
+        raise ConfigError(f"--row {name}: it needs {needed}")
+    if row_name not in table.rows:
+        raise ConfigError(
+            f"--row {name!r:.120}: {table.source} has no row {row_name!r:.60}; wanted one of "
+            f"{', '.join(table.rows) or 'none, see what it needs in the file'}"
+        )
+    return {**table.common, **table.rows[row_name]}
 
 
 def read_overrides(values: Iterable[str]) -> dict[str, Any]:
@@ -155,20 +199,7 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
         raise ConfigError(
             f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer"
         )
-    try:
-        data = yaml.load(read_bytes(path, max_bytes=MAX_BYTES).decode("utf-8-sig"), _Loader)
-    except (
-        OSError,
-        ValueError,
-        ArithmeticError,
-        LookupError,
-        AttributeError,
-        yaml.YAMLError,
-        RecursionError,
-    ) as error:
-        problem = " ".join(str(error).split())[:300]
-        said = f"is not readable YAML ({problem}); configs/ has examples"
-        raise ConfigError(f"config: {str(path)!r:.200} {said}") from error
+    data = _read_yaml(path)
     extends = data.pop("extends", []) if isinstance(data, dict) else None
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -183,6 +214,24 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
     for base in bases:
         merged = _merge(merged, _read_extended(path.parent / base, read))
     return _merge(merged, data)
+
+
+def _read_yaml(path: Path) -> Any:
+    """What a YAML file holds. Raises ConfigError."""
+    try:
+        return yaml.load(read_bytes(path, max_bytes=MAX_BYTES).decode("utf-8-sig"), _Loader)
+    except (
+        OSError,
+        ValueError,
+        ArithmeticError,
+        LookupError,
+        AttributeError,
+        yaml.YAMLError,
+        RecursionError,
+    ) as error:
+        problem = " ".join(str(error).split())[:300]
+        said = f"is not readable YAML ({problem}); configs/ has examples"
+        raise ConfigError(f"config: {str(path)!r:.200} {said}") from error
 
 
 def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,23 @@ from torchvision.transforms import RandomResizedCrop, v2
 from torchvision.transforms.v2 import functional
 
 from hapvr.augment.settings import ViewsConfig
-from hapvr.augment.views import NOISE, ViewPlan, crop_or_loop, draw_temporal, draw_window
+from hapvr.augment.views import (
+    NOISE,
+    Indices,
+    ViewPlan,
+    crop_or_loop,
+    draw_temporal,
+    draw_window,
+)
 from hapvr.seeding import derive_seed, numpy_rng, seeded
 from hapvr.video.frames import decode_jpegs
+
+CROP_AREAS = {"weak": (0.8, 1.0), "strong": (0.5, 1.0)}
+"""Areas of crops as parts of the frame's. S2VS and HAP-VR give none; these are of S2VS's release.
+"""
+NOISE_MEAN, NOISE_SPREAD = 115, 57
+"""Levels of Gaussian noise: mean and standard deviation of ImageNet's pixels, as the papers give
+none."""
 
 
 class ViewDrawer:
@@ -32,65 +46,111 @@ class ViewDrawer:
         self._frames = lru_cache(maxsize=2)(
             lambda video: torch.from_numpy(decode_jpegs(read(video))).contiguous()
         )
-        self._config, self._size_px = config, size_px
+        self._config = config
+        self._size_px = size_px
 
     def draw(self, plan: ViewPlan) -> Tensor:
-        """The clip of a plan, [T, 3, S, S] uint8. The donor shows its own strong view of the same
-        index."""
-        view = draw_view(
-            self._frames(plan.video_id), plan, config=self._config, size_px=self._size_px
-        )
-        if not plan.donor_id:
-            return view
-        donor = self.draw(replace(plan, video_id=plan.donor_id, donor_id=""))
-        return video_in_video(
-            view, donor, numpy_rng(self._config.seed, plan.video_id, "video_in_video", plan.index)
-        )
+        """The clip of a plan, [T, 3, S, S] uint8. With a host, the plan's own view is the donor:
+        it is pasted small on the host's strong view of the same index."""
+        frames = self._frames(plan.video_id)
+        own = draw_view(frames, plan, config=self._config, size_px=self._size_px)
+        if not plan.host_id:
+            return own
+        host = self.draw(replace(plan, video_id=plan.host_id, host_id=""))
+        rng = numpy_rng(self._config.seed, plan.video_id, "video_in_video", plan.index)
+        return video_in_video(host, donor=own, rng=rng)
 
 
 def draw_view(frames: Tensor, plan: ViewPlan, *, config: ViewsConfig, size_px: int) -> Tensor:
     """A clip of a video (method 4), [T, 3, size_px, size_px] uint8 RGB; equal arguments give equal
     bytes.
 
-    A weak one is a random temporal crop with a mild spatial crop and flip. A strong one has a
-    temporal augmentation, a strong crop and flip, RandAugment on the clip, overlays and blur on
-    frames; it is without its donor, see `video_in_video`.
+    A weak one is a random temporal crop with a mild spatial crop and flip. A strong one has, of
+    `config.strong`, a temporal augmentation, RandAugment on the clip, overlays and blur on frames,
+    and a stronger crop; it is without its host, see `video_in_video`.
 
     frames: [N, 3, H, W] uint8, the video's sampled frames."""
-    seed, video_id, num_frames = config.seed, plan.video_id, config.num_frames
-    of_window = numpy_rng(seed, video_id, "window", plan.window)
-    window = draw_window(len(frames), num_frames=num_frames, rng=of_window, part=plan.window_part)
-    rng = numpy_rng(seed, video_id, plan.strength, plan.index)
-    # areas of crops as parts of the frame's (S2VS, Table 11)
-    if plan.strength == "weak":
-        indices, areas = crop_or_loop(window, num_frames=num_frames, rng=rng), [0.8, 1.0]
-    else:
-        indices, areas = draw_temporal(window, num_frames=num_frames, rng=rng), [0.5, 1.0]
+    rng = numpy_rng(config.seed, plan.video_id, plan.strength, plan.index)
+    is_strong = plan.strength == "strong" and bool(config.strong)
+    indices = _draw_indices(
+        len(frames),
+        plan,
+        config=config,
+        rng=rng,
+        temporal=is_strong and "temporal" in config.strong,
+    )
+    areas = CROP_AREAS["strong" if is_strong else "weak"]
+    clip = _crop_and_flip(frames, indices, areas=areas, size_px=size_px, rng=rng)
+    _fill_missing(clip, indices, noise=config.noise, rng=rng)
+    if is_strong and "global" in config.strong:
+        seed = derive_seed(config.seed, plan.video_id, "rand_augment", plan.index)
+        clip = rand_augment(clip, seed=seed)
+    if is_strong and "frame" in config.strong:
+        clip = draw_overlays(clip, rng=rng)
+    return clip
+
+
+def _draw_indices(
+    num_available: int,
+    plan: ViewPlan,
+    *,
+    config: ViewsConfig,
+    rng: np.random.Generator,
+    temporal: bool,
+) -> Indices:
+    """[T], which frame of the video each frame of the clip shows; below 0 for none."""
+    num_frames = config.num_frames
+    of_window = numpy_rng(config.seed, plan.video_id, "window", plan.window)
+    window = draw_window(num_available, num_frames=num_frames, rng=of_window, part=plan.window_part)
+    if temporal:
+        return draw_temporal(
+            window, num_frames=num_frames, rng=rng, segment_length=config.segment_length
+        )
+    return crop_or_loop(window, num_frames=num_frames, rng=rng)
+
+
+def _crop_and_flip(
+    frames: Tensor,
+    indices: Indices,
+    *,
+    areas: tuple[float, float],
+    size_px: int,
+    rng: np.random.Generator,
+) -> Tensor:
+    """One random crop and flip for all frames, [T, 3, size_px, size_px]. Frames without a source
+    show the first one."""
     with seeded(int(rng.integers(2**62))):
-        top, left, height, width = RandomResizedCrop.get_params(frames, areas, [3 / 4, 4 / 3])
+        box = RandomResizedCrop.get_params(frames, list(areas), [3 / 4, 4 / 3])
     flip = bool(rng.random() < 0.5)
+    # Each frame is resized once, however often the clip shows it.
     shown, position = np.unique(np.maximum(indices, 0), return_inverse=True)
     clip: Tensor = functional.resized_crop(  # type: ignore[attr-defined]  # re-exported without __all__
-        frames[torch.from_numpy(shown)],
-        top,
-        left,
-        height,
-        width,
-        [size_px, size_px],
-        antialias=True,
+        frames[torch.from_numpy(shown)], *box, [size_px, size_px], antialias=True
     )
-    clip = (clip.flip(-1) if flip else clip)[torch.from_numpy(position)]
-    # frames without a source become black or noise
+    if flip:
+        clip = clip.flip(-1)
+    return clip[torch.from_numpy(position)]
+
+
+def _fill_missing(
+    clip: Tensor,
+    indices: Indices,
+    *,
+    noise: Literal["gaussian", "uniform"],
+    rng: np.random.Generator,
+) -> None:
+    """Make frames without a source black, or noise, in place."""
     clip[torch.from_numpy(indices < 0)] = 0
     noisy = indices == NOISE
-    if noisy.any():
-        noise = rng.integers(0, 256, size=(int(noisy.sum()), *clip.shape[1:]), dtype=np.uint8)
-        clip[torch.from_numpy(noisy)] = torch.from_numpy(noise)
-    if plan.strength == "weak":
-        return clip
-    return draw_overlays(
-        rand_augment(clip, seed=derive_seed(seed, video_id, "rand_augment", plan.index)), rng=rng
-    )
+    if not noisy.any():
+        return
+    shape = (int(noisy.sum()), *clip.shape[1:])
+    if noise == "gaussian":
+        drawn = rng.normal(NOISE_MEAN, NOISE_SPREAD, size=shape)
+        levels = drawn.clip(0, 255).round().astype(np.uint8)
+    else:
+        levels = rng.integers(0, 256, size=shape, dtype=np.uint8)
+    clip[torch.from_numpy(noisy)] = torch.from_numpy(levels)
 
 
 def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
@@ -102,9 +162,9 @@ def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
     return augmented
 
 
-def video_in_video(host: Tensor, donor: Tensor, rng: np.random.Generator) -> Tensor:
-    """The donor pasted small upon the host, at one random place in all frames, its side 0.3 to 0.7
-    of theirs. Both are [T, 3, S, S]."""
+def video_in_video(host: Tensor, *, donor: Tensor, rng: np.random.Generator) -> Tensor:
+    """The host with the donor pasted on it, at one random place in all frames, its side 0.3 to 0.7
+    of theirs (S2VS 3.2 and Table 11). Both are [T, 3, S, S]."""
     size_px = host.shape[-1]
     inset_px = max(1, round(size_px * rng.uniform(0.3, 0.7)))
     top, left = (int(start) for start in rng.integers(size_px - inset_px + 1, size=2))
@@ -145,7 +205,7 @@ def overlay(
     picture: Image.Image, kind: Literal["text", "emoji"], *, rng: np.random.Generator
 ) -> Image.Image:
     """The picture with one to four random words, or a random face on a disc, in random colours,
-    size and place. Their box may stick out of the frame, but its centre lies inside."""
+    size and place. Their box may stick out of the frame, but its centre is inside."""
     words = []
     if kind == "text":
         words = [

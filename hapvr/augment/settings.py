@@ -1,10 +1,14 @@
 """Settings of the training clips."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from hapvr.settings import Settings
+from hapvr.settings import Rate, Settings
+
+Transformation = Literal["global", "frame", "temporal", "video_in_video"]
+ALL_TRANSFORMATIONS: tuple[Transformation, ...] = ("global", "frame", "temporal", "video_in_video")
+"""The four groups of S2VS 3.2, in the order of its Table 3."""
 
 
 class ViewsConfig(Settings):
@@ -14,8 +18,20 @@ class ViewsConfig(Settings):
     num_frames: int = Field(default=28, ge=4)
     num_weak: int = Field(default=4, ge=1)
     num_strong: int = Field(default=8, ge=1)
+    strong: tuple[Transformation, ...] = ALL_TRANSFORMATIONS
+    """what strong views have more than a crop and a flip (S2VS 3.2, Table 3); none: they are drawn
+    as weak ones"""
+    video_in_video_rate: Rate = 0.3
+    """part of the strong views that are pasted small on another video's; S2VS has 0.3 in its Table
+    11, as its release, and 0.5 in the text of appendix D"""
+    segment_length: Literal["each", "once"] = "each"
+    """of shuffle-dropout: `each` segment has a length of its own (S2VS 3.2), or one is drawn `once`
+    for a clip (S2VS Figure 7, and its release)"""
+    noise: Literal["gaussian", "uniform"] = "gaussian"
+    """what fills dropped segments beside black frames; `gaussian`: S2VS 3.2, `uniform`: its
+    release"""
     seed: ClassVar[int] = 0
-    """Seeds windows, augmentations and donors."""
+    """Seeds windows, augmentations and hosts."""
 
     @property
     def num_windows(self) -> int:

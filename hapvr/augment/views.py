@@ -26,12 +26,12 @@ PROBABILITIES = {
     "reverse": 0.1,
     "pause": 0.1,
 }
-"""At most one of these changes a clip (S2VS 3.2)."""
+"""At most one of these changes a clip (S2VS 3.2 and Table 11)."""
 
 Indices = NDArray[np.int64]
 
 GROUP_VIDEOS = 4
-"""Cached views take their donors within fixed groups of this many videos, which training draws one
+"""Cached views take their hosts within fixed groups of this many videos, which training draws one
 after the other."""
 
 
@@ -41,55 +41,62 @@ class ViewPlan:
 
     index: seeds the augmentations. window: seeds the stretch of 2T frames that the clip is cut
     from. window_part: (number, count), it starts in this one of `count` equal parts of the video.
-    donor_id: the video that is combined with it (video-in-video), "" for none."""
+    host_id: the video whose strong view this one is pasted on (video-in-video), "" for none."""
 
     video_id: str
     index: int
     strength: Literal["weak", "strong"]
     window: int
     window_part: tuple[int, int] = (0, 1)
-    donor_id: str = ""
+    host_id: str = ""
 
 
 def plan_cached_views(video_ids: Sequence[str], config: ViewsConfig) -> dict[str, list[ViewPlan]]:
     """The views of each video of a shard, weak ones first; their windows are spread over the
     video."""
-    groups = {
-        video_id: group for group in donor_groups(video_ids, seed=config.seed) for video_id in group
-    }
-    plans: dict[str, list[ViewPlan]] = {}
-    for video_id in video_ids:
-        others = [other for other in groups[video_id] if other != video_id]
-        plans[video_id] = []
-        for index in range(config.num_weak + config.num_strong):
-            strong = index >= config.num_weak
-            window = (index - config.num_weak if strong else index) % config.num_windows
-            donor_id = choose_donor(video_id, index, others, config) if strong else ""
-            part = (window, config.num_windows)
-            plans[video_id].append(
-                ViewPlan(video_id, index, "strong" if strong else "weak", window, part, donor_id)
-            )
+    plans: dict[str, list[ViewPlan]] = {video_id: [] for video_id in video_ids}
+    for group in host_groups(video_ids, seed=config.seed):
+        for video_id in group:
+            others = [other for other in group if other != video_id]
+            for index in range(config.num_weak + config.num_strong):
+                plans[video_id].append(_plan_cached_view(video_id, index, others, config))
     return plans
 
 
-def donor_groups(video_ids: Sequence[str], *, seed: int) -> list[list[str]]:
-    """The videos of a shard in groups that take their donors from each other; the last one may be
+def _plan_cached_view(
+    video_id: str, index: int, others: Sequence[str], config: ViewsConfig
+) -> ViewPlan:
+    is_strong = index >= config.num_weak
+    place = index - config.num_weak if is_strong else index
+    window = place % config.num_windows
+    return ViewPlan(
+        video_id,
+        index,
+        "strong" if is_strong else "weak",
+        window,
+        window_part=(window, config.num_windows),
+        host_id=choose_host(video_id, index, others, config) if is_strong else "",
+    )
+
+
+def host_groups(video_ids: Sequence[str], *, seed: int) -> list[list[str]]:
+    """The videos of a shard in groups that take their hosts from each other; the last one may be
     smaller."""
     ordered = sorted(video_ids)
-    shuffled = [
-        ordered[index]
-        for index in numpy_rng(seed, "donor groups", len(ordered)).permutation(len(ordered))
-    ]
+    order = numpy_rng(seed, "donor groups", len(ordered)).permutation(len(ordered))
+    shuffled = [ordered[index] for index in order]
     return [
         shuffled[start : start + GROUP_VIDEOS] for start in range(0, len(shuffled), GROUP_VIDEOS)
     ]
 
 
-def choose_donor(video_id: str, index: int, others: Sequence[str], config: ViewsConfig) -> str:
-    """The one of `others` that is combined with this strong view, with a probability of 0.3 (S2VS
-    3.2), or "" for none."""
+def choose_host(video_id: str, index: int, others: Sequence[str], config: ViewsConfig) -> str:
+    """The one of `others` that this strong view is pasted on, or "" for none (S2VS 3.2: every
+    strong view is a donor with probability p_viv, and its host is drawn at random)."""
+    if "video_in_video" not in config.strong or not others:
+        return ""
     draw = numpy_rng(config.seed, video_id, "takes_donor", index).random()
-    if not others or draw >= 0.3:
+    if draw >= config.video_in_video_rate:
         return ""
     return others[int(numpy_rng(config.seed, video_id, "donor", index).integers(len(others)))]
 
@@ -126,21 +133,15 @@ def shuffle_dropout(
     *,
     max_segment_frames: int,
     rng: np.random.Generator,
+    segment_length: Literal["each", "once"] = "each",
     shuffled: float = 0.5,
     dropped: float = 0.3,
 ) -> Indices:
     """Cut into segments of 4..max_segment_frames frames; by these probabilities shuffle them, drop
     some (S2VS 3.2). A dropped segment is blanked or turned to noise with a probability of a quarter
-    each, otherwise cut out; one segment is always kept.
+    each, otherwise cut out; one segment is always kept. segment_length: see `ViewsConfig`.
     """
-    segments: list[Indices] = []
-    rest = window
-    while len(rest):
-        length = int(
-            rng.integers(MIN_SEGMENT_FRAMES, max(MIN_SEGMENT_FRAMES, max_segment_frames) + 1)
-        )
-        segments.append(rest[:length])
-        rest = rest[length:]
+    segments = _cut(window, max_frames=max_segment_frames, rng=rng, once=segment_length == "once")
     if rng.random() < shuffled:
         segments = [segments[position] for position in rng.permutation(len(segments))]
     is_dropped = rng.random(len(segments)) < dropped
@@ -154,30 +155,70 @@ def shuffle_dropout(
     return np.concatenate(shown)
 
 
-def draw_temporal(window: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
+def _cut(
+    window: Indices, *, max_frames: int, rng: np.random.Generator, once: bool
+) -> list[Indices]:
+    """Consecutive segments of random length, the last one as long as what is left. once: all have
+    the length of the first."""
+    segments: list[Indices] = []
+    rest = window
+    length = 0
+    while len(rest):
+        if not once or not length:
+            longest = max(MIN_SEGMENT_FRAMES, max_frames)
+            length = int(rng.integers(MIN_SEGMENT_FRAMES, longest + 1))
+        segments.append(rest[:length])
+        rest = rest[length:]
+    return segments
+
+
+def draw_temporal(
+    window: Indices,
+    *,
+    num_frames: int,
+    rng: np.random.Generator,
+    segment_length: Literal["each", "once"] = "each",
+) -> Indices:
     """At most one temporal augmentation of the window, drawn by its probability, then [num_frames]
-    of the result."""
+    of the result. segment_length: see `ViewsConfig`."""
     choice = rng.random()
     for name, probability in PROBABILITIES.items():
         if choice < probability:
-            window = _augment(name, window, num_frames=num_frames, rng=rng)
+            window = _augment(
+                name, window, num_frames=num_frames, rng=rng, segment_length=segment_length
+            )
             break
         choice -= probability
     return crop_or_loop(window, num_frames=num_frames, rng=rng)
 
 
-def _augment(name: str, window: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
+def _augment(
+    name: str,
+    window: Indices,
+    *,
+    num_frames: int,
+    rng: np.random.Generator,
+    segment_length: Literal["each", "once"] = "each",
+) -> Indices:
     if name == "shuffle_dropout":
-        return shuffle_dropout(window, max_segment_frames=num_frames // 2, rng=rng)
+        return shuffle_dropout(
+            window, max_segment_frames=num_frames // 2, rng=rng, segment_length=segment_length
+        )
     if name == "fast_forward":
         return window[:: int(rng.choice((2, 3, 4)))]
     if name == "slow_motion":
         return np.repeat(window, 2)
     if name == "reverse":
         return window[::-1]
+    return _pause(window, num_frames=num_frames, rng=rng)
+
+
+def _pause(window: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
+    """num_frames of the window around a frame that is shown again at least four times."""
     position = int(rng.integers(len(window)))
-    num_paused = int(rng.integers(MIN_SEGMENT_FRAMES, max(MIN_SEGMENT_FRAMES, num_frames // 2) + 1))
-    # cut to num_frames around the pause first, so that the clip shows at least a part of it
+    longest = max(MIN_SEGMENT_FRAMES, num_frames // 2)
+    num_paused = int(rng.integers(MIN_SEGMENT_FRAMES, longest + 1))
+    # Cut around the pause first, so that the clip shows at least a part of it.
     start = min(max(0, position - num_frames // 2), max(0, len(window) - num_frames))
     around = window[start : start + num_frames]
     return np.insert(around, position - start, np.full(num_paused, window[position]))

@@ -38,6 +38,7 @@ SEGMENT_SCHEMA = {
     **dict.fromkeys(TIME_COLUMNS, pl.Float64),
 }
 EXCLUSION_SCHEMA = {"exclusion": pl.String, "query_id": pl.String, "reference_id": pl.String}
+EVENT_SCHEMA = {"query_id": pl.String, "event": pl.String}
 VIDEO_SCHEMA = dict.fromkeys(("video_id", "path", "role", "group", "edit"), pl.String)
 
 
@@ -71,7 +72,7 @@ class Task:
 
 
 CLIPS, PARTS_TASK = "clips", "parts"
-POSITIVE, PART = "positive", "part"
+POSITIVE, PART, COPY = "positive", "part", "copy"
 _FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
 _FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
 _evve = partial(
@@ -111,6 +112,10 @@ TASKS: dict[str, tuple[Task, ...]] = {
         _svd(name="mAP", metric="mAP", average_precision="tie_grouped"),
         _svd(name="uAP", metric="micro-AP"),
     ),
+    "vcdb": (
+        Task(name="VCDB_mAP", metric="mAP", positives=frozenset({COPY})),
+        Task(name="VCDB_uAP", metric="micro-AP", positives=frozenset({COPY})),
+    ),
     "cc_web_video": (
         _cc(name="mAP", pool="labelled"),
         _cc(name="mAP_star"),
@@ -137,7 +142,8 @@ class BenchmarkDefinition:
     negative. exclusions: columns exclusion (name of the list), query_id (null: for every query),
     reference_id. videos: for a benchmark with files, columns video_id, path (relative to `folder`),
     role, group, edit; else None. segments: SEGMENT_SCHEMA, every stretch of a query that a database
-    video shows, and when it does; None: not known. Raises DataError where ids repeat, a label or
+    video shows, and when it does; None: not known. events: of queries, whose mAP is also reported
+    event by event (EVVE). Raises DataError where ids repeat, a label or
     segment names an unknown video, or a segment does not end after it begins."""
 
     name: str
@@ -149,6 +155,7 @@ class BenchmarkDefinition:
     segments: pl.DataFrame | None = None
     videos: pl.DataFrame | None = None
     folder: Path | None = None
+    events: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -205,8 +212,10 @@ SHIPPED = {
     "normal and hard",
     "fivr-200k": "FIVR-200K: 100 queries, 225,960 videos; the same tasks",
     "evve": "EVVE: 620 queries, 2,373 videos of 13 events",
-    "svd": "SVD: 206 queries, 6,355 labelled pairs, without the unlabelled videos",
-    "cc_web_video": "CC_WEB_VIDEO: 24 query sets, 13,129 videos; four variants of mAP",
+    "svd": "SVD: 206 queries, 6,355 labelled pairs; `hapvr benchmarks import svd` adds the "
+    "unlabelled videos, on which the papers report",
+    "cc_web_video": "CC_WEB_VIDEO: 24 query sets, 13,125 videos (papers: 13,129); four variants of "
+    "mAP",
 }
 
 FORMAT_VERSION = 1
@@ -238,20 +247,34 @@ def write_clips(
     the query, begin and end in the other, in seconds. Raises DataError for repeated files, and
     labels or segments of other files."""
     rows = [(f"{name}/{file}", f"videos/{file}", *rest) for file, *rest in videos]
-    pairs, stretches = (
-        [(f"{name}/{query}", f"{name}/{other}", *rest) for query, other, *rest in table]
-        for table in (labels, segments)
-    )
+
+    def with_ids(table: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [(f"{name}/{query}", f"{name}/{other}", *rest) for query, other, *rest in table]
+
     tables = {
         "videos": pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"),
-        "labels": pl.DataFrame(pairs, schema=LABEL_SCHEMA, orient="row"),
-        "segments": pl.DataFrame(stretches, schema=SEGMENT_SCHEMA, orient="row"),
+        "labels": pl.DataFrame(with_ids(labels), schema=LABEL_SCHEMA, orient="row"),
+        "segments": pl.DataFrame(with_ids(segments), schema=SEGMENT_SCHEMA, orient="row"),
     }
-    definition = _definition(folder, CLIPS, name, tables, provenance)
+    return write_definition(folder, kind=CLIPS, name=name, tables=tables, provenance=provenance)
+
+
+def write_definition(
+    folder: Path,
+    *,
+    kind: str,
+    name: str,
+    tables: Mapping[str, pl.DataFrame],
+    provenance: dict[str, object],
+) -> BenchmarkDefinition:
+    """Checks and writes a definition, benchmark.json last, and returns it. tables: videos and
+    labels, and exclusions, events or segments where the kind has them."""
+    definition = _definition(folder, kind, name, tables, provenance)
+    folder.mkdir(parents=True, exist_ok=True)
     for table_name, table in tables.items():
         with write_atomic(folder / f"{table_name}.parquet") as part, part.open("wb") as stream:
             write_table(table.to_arrow(), stream)
-    head = {"name": name, "kind": CLIPS, "provenance": provenance, "format_version": FORMAT_VERSION}
+    head = {"name": name, "kind": kind, "provenance": provenance, "format_version": FORMAT_VERSION}
     write_text(folder / "benchmark.json", json.dumps(head, indent=2, ensure_ascii=False) + "\n")
     return definition
 
@@ -287,6 +310,8 @@ def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
     }
     if (folder / "exclusions.parquet").is_file():
         tables["exclusions"] = _read(folder, "exclusions", EXCLUSION_SCHEMA, may_lack=("query_id",))
+    if (folder / "events.parquet").is_file():
+        tables["events"] = _read(folder, "events", EVENT_SCHEMA)
     if clips:
         tables["segments"] = _read(folder, "segments", SEGMENT_SCHEMA)
     return _definition(folder, head.kind, head.name or folder.name, tables, head.provenance)
@@ -300,52 +325,14 @@ def _definition(
     provenance: dict[str, object],
 ) -> BenchmarkDefinition:
     videos = tables["videos"]
-    if kind == CLIPS:
-        inside = pl.col("path").str.strip_prefix("videos/")
-        fits = (inside != pl.col("path")) & (pl.lit(f"{name}/") + inside == pl.col("video_id"))
-        fits &= pl.col("role").is_in(["query", "database"]) & ~pl.col("path").str.split(
-            "/"
-        ).list.contains("..")
-        for row in videos.remove(fits).head(1).iter_rows(named=True):
-            raise DataError(
-                f"{folder / 'videos.parquet'}: id {row['video_id']!r}, path {row['path']!r} "
-                f"and role {row['role']!r} do not "
-                f"agree; wanted a path videos/X, the id {name}/X, where {name} is the name "
-                "in benchmark.json, and the role "
-                "query or database"
-            )
     exclusions = tables.get("exclusions", pl.DataFrame(schema=EXCLUSION_SCHEMA))
-    labels, listed = (
-        frozenset(tables["labels"]["label"].unique()),
-        set(exclusions["exclusion"].unique()),
+    labels = frozenset(tables["labels"]["label"].unique())
+    listed = frozenset(exclusions["exclusion"].unique())
+    if kind == CLIPS:
+        _require_files_of_clips(videos, folder=folder, name=name)
+    _require_known_words(
+        kind, roles=frozenset(videos["role"]), labels=labels, listed=listed, folder=folder
     )
-    relevant, names = (
-        frozenset().union(*(one.positives for one in TASKS[kind])),
-        {one.exclusion for one in TASKS[kind]},
-    )
-    wrong = [f"role {one!r}" for one in {*videos["role"]} - {"query", "database", "both"}]
-    wrong += [f"exclusion {one!r}" for one in listed - names]
-    wrong += [
-        f"label {one!r}"
-        for one in labels - relevant
-        if one.lower() in {label.lower() for label in relevant}
-    ]
-    if wrong:
-        said = f"exclusions {sorted(filter(None, names))} and labels {sorted(relevant)}"
-        raise DataError(
-            f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted roles query, database and "
-            f"both, {said}"
-        )
-    tasks, seen = [], set()
-    for task in TASKS[kind]:
-        # without a list of its exclusion it ranks everything
-        task = replace(task, exclusion=task.exclusion if task.exclusion in listed else None)
-        measured = replace(task, name="", positives=task.positives & labels)
-        if (
-            measured.positives and measured not in seen
-        ):  # else no label is relevant, or a task before measures the same
-            tasks.append(task)
-        seen.add(measured)
     return BenchmarkDefinition(
         name=name,
         queries=tuple(videos.filter(pl.col("role").is_in(["query", "both"]))["video_id"]),
@@ -353,11 +340,65 @@ def _definition(
         labels=tables["labels"],
         exclusions=exclusions,
         segments=tables.get("segments"),
-        tasks=tuple(tasks),
+        tasks=_tasks_of(kind, labels=labels, listed=listed),
         videos=videos if kind == CLIPS else None,
         folder=folder,
+        events=dict(tables["events"].iter_rows()) if "events" in tables else {},
         provenance=provenance,
     )
+
+
+def _require_files_of_clips(videos: pl.DataFrame, *, folder: Path, name: str) -> None:
+    """Raises DataError unless the ids of a `clips` benchmark are its files below videos/."""
+    inside = pl.col("path").str.strip_prefix("videos/")
+    fits = (inside != pl.col("path")) & (pl.lit(f"{name}/") + inside == pl.col("video_id"))
+    fits &= pl.col("role").is_in(["query", "database"])
+    fits &= ~pl.col("path").str.split("/").list.contains("..")
+    for row in videos.remove(fits).head(1).iter_rows(named=True):
+        raise DataError(
+            f"{folder / 'videos.parquet'}: id {row['video_id']!r}, path {row['path']!r} and role "
+            f"{row['role']!r} do not agree; wanted a path videos/X, the id {name}/X, where {name} "
+            "is the name in benchmark.json, and the role query or database"
+        )
+
+
+def _require_known_words(
+    kind: str,
+    *,
+    roles: frozenset[str],
+    labels: frozenset[str],
+    listed: frozenset[str],
+    folder: Path,
+) -> None:
+    """Raises DataError for roles and exclusions that no task knows, and for labels that differ from
+    a relevant one in upper and lower case alone. listed: the names of exclusions."""
+    relevant = frozenset[str]().union(*(task.positives for task in TASKS[kind]))
+    names = {task.exclusion for task in TASKS[kind]} - {None}
+    lowered = {label.lower() for label in relevant}
+    misspelt = [label for label in labels - relevant if label.lower() in lowered]
+    wrong = [f"role {role!r}" for role in roles - {"query", "database", "both"}]
+    wrong += [f"exclusion {exclusion!r}" for exclusion in listed - names]
+    wrong += [f"label {label!r}" for label in misspelt]
+    if wrong:
+        raise DataError(
+            f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted roles query, database and both, "
+            f"exclusions {sorted(filter(None, names))} and labels {sorted(relevant)}"
+        )
+
+
+def _tasks_of(kind: str, *, labels: frozenset[str], listed: frozenset[str]) -> tuple[Task, ...]:
+    """The tasks of a kind that these labels and lists of exclusions can measure, each measure
+    once."""
+    tasks: list[Task] = []
+    seen: set[Task] = set()
+    for task in TASKS[kind]:
+        # Without a list of its exclusion a task ranks everything.
+        exclusion = task.exclusion if task.exclusion in listed else None
+        measured = replace(task, name="", exclusion=exclusion, positives=task.positives & labels)
+        if measured.positives and measured not in seen:
+            tasks.append(replace(task, exclusion=exclusion))
+        seen.add(measured)
+    return tuple(tasks)
 
 
 def _read(

@@ -77,19 +77,15 @@ def read_hdf5_features(
                 reason, message = _refusal(file[video_id], *shape)
                 features = None if reason else file[video_id][()].astype(np.float16)
             except LIBRARY_ERRORS as error:
-                reason, message = "damaged", f"cannot be read ({error})"
-            if features is not None and (number := int((~np.isfinite(features)).sum())):
-                features, reason, message = (
-                    None,
-                    "not_finite",
-                    f"{number} values are not finite in half precision",
-                )
-            yield (
-                video_id,
-                None if features is None else features.reshape(-1, *shape),
-                reason,
-                message,
-            )
+                reason = "damaged"
+                message = f"cannot be read ({error})"
+            if features is not None:
+                number = int((~np.isfinite(features)).sum())
+                features = None if number else features.reshape(-1, *shape)
+                if number:
+                    reason = "not_finite"
+                    message = f"{number} values are not finite in half precision"
+            yield video_id, features, reason, message
 
 
 @contextmanager
@@ -110,7 +106,11 @@ def _refusal(
     """Reason and message where a dataset is not a video's features or must not be read; ("", "")
     where it may be."""
     shape: tuple[int, ...] = dataset.shape or ()  # none of an empty one
-    regions = 1 if len(shape) == 2 else shape[1] if len(shape) == 3 else None
+    regions = None
+    if len(shape) == 2:
+        regions = 1
+    elif len(shape) == 3:
+        regions = shape[1]
     fits = regions is not None and num_regions in (None, regions) and dims in (None, shape[-1])
     if not fits or dataset.dtype.kind != "f":
         wanted = f"[frames, {num_regions or 'regions'}, {dims or 'dims'}]"
@@ -122,7 +122,8 @@ def _refusal(
             "other_file",
             "its values are in other files, which are not opened; copy them into this one",
         )
-    num_bytes, stored = dataset.nbytes, dataset.id.get_storage_size()
+    num_bytes = dataset.nbytes
+    stored = dataset.id.get_storage_size()
     if num_bytes > min(MAX_VIDEO_BYTES, MAX_COMPRESSION * stored):
         return "too_large", (
             f"{num_bytes} bytes of values, of which {stored} are stored; at most "

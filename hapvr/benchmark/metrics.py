@@ -22,9 +22,9 @@ def ranks_at(positions: Ints, similarity: Floats, skipped: Ints) -> tuple[Ints, 
     positions: int64 [P], ascending. similarity: [N], descending. skipped: positions of items that
     do not take part in the ranking, ascending and none of `positions`."""
     worst = len(similarity) - np.searchsorted(similarity[::-1], similarity[positions], side="left")
-    return positions + 1 - np.searchsorted(skipped, positions), worst - np.searchsorted(
-        skipped, worst
-    )
+    by_row = positions + 1 - np.searchsorted(skipped, positions)
+    of_ties = worst - np.searchsorted(skipped, worst)
+    return by_row, of_ties
 
 
 def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") -> float:

@@ -25,16 +25,15 @@ class Difference:
     def __init__(
         self, name: str, champion: float, challenger: float, samples: Floats, *, confidence: float
     ) -> None:
-        self.name, self.champion, self.challenger, self.samples = (
-            name,
-            champion,
-            challenger,
-            samples,
-        )
+        self.name = name
+        self.champion = champion
+        self.challenger = challenger
+        self.samples = samples
         self.value = challenger - champion
         usable = samples[~np.isnan(samples)]
         self.interval = bootstrap_interval(usable, confidence=confidence)
-        self.better, self.worse = float((usable > 0).mean()), float((usable < 0).mean())
+        self.better = float((usable > 0).mean())
+        self.worse = float((usable < 0).mean())
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without the samples."""
@@ -90,9 +89,12 @@ def compare(
     )
     differences = {}
     for task, before in first.samples.items():
-        values, samples = (first.metrics[task], second.metrics[task]), second.samples[task] - before
         differences[task] = Difference(
-            f"{definition.name}/{task}", *values, samples, confidence=config.confidence
+            f"{definition.name}/{task}",
+            first.metrics[task],
+            second.metrics[task],
+            second.samples[task] - before,
+            confidence=config.confidence,
         )
     return differences
 
@@ -114,25 +116,21 @@ def decide(
     names = {task for task, _ in measured}
     unmeasured = sorted(set(config.required_metrics) - names)
     if unmeasured or not names & set(target_metrics):
-        key, missing = (
-            ("gate.required_metrics", unmeasured)
-            if unmeasured
-            else ("target_metrics", target_metrics)
-        )
+        key = "gate.required_metrics" if unmeasured else "target_metrics"
+        missing = unmeasured or target_metrics
         raise ConfigError(
-            f"evaluation.{key}: {', '.join(missing)} was measured on no benchmark; the "
-            "benchmarks have "
-            f"{', '.join(sorted(names))}"
+            f"evaluation.{key}: {', '.join(missing)} was measured on no benchmark; the benchmarks "
+            f"have {', '.join(sorted(names))}"
         )
     targets = [difference for task, difference in measured if task in target_metrics]
     required = (*(config.required_metrics or target_metrics), PARTS_TASK)
     metrics = tuple(difference for task, difference in measured if task in required)
-    champion, challenger = np.mean(
-        [(one.champion, one.challenger) for one in targets], axis=0
-    ).tolist()
-    samples = np.mean([one.samples for one in targets], axis=0)
     target = Difference(
-        "mean of the target metrics", champion, challenger, samples, confidence=config.confidence
+        "mean of the target metrics",
+        float(np.mean([one.champion for one in targets])),
+        float(np.mean([one.challenger for one in targets])),
+        np.mean([one.samples for one in targets], axis=0),
+        confidence=config.confidence,
     )
     worse = tuple(
         one.name

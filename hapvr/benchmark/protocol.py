@@ -30,7 +30,8 @@ class TaskResult:
 
     value: tied scores in row order, as published numbers are; in "tie_grouped" at their worst rank.
     interval: 95 % bootstrap interval over queries, where asked for. num_queries: those that count;
-    num_relevant: pairs in the ground truth under the policy.
+    num_relevant: pairs in the ground truth under the policy. by_event: of mAP, the mean over the
+    queries of each event, where the benchmark has events; `value` is the mean over all queries.
     """
 
     task: str
@@ -39,6 +40,7 @@ class TaskResult:
     interval: tuple[float, float] | None
     num_queries: int
     num_relevant: int
+    by_event: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,11 +110,18 @@ def evaluate(
         weights = metrics.query_weights(
             len(definition.queries), num_samples=bootstrap_samples, rng=rng
         )
-    results, samples, curves = [], {}, {}
+    results: list[TaskResult] = []
+    samples: dict[str, Floats] = {}
+    curves: dict[str, Floats] = {}
     for task in definition.tasks:
         truth = Judgement(definition, task, ranking, policy=policy)
-        measure = _pooled if task.metric == "micro-AP" else _by_query
-        found, drawn = measure(task, truth, ranking, weights)
+        by_event: dict[str, float] = {}
+        if task.metric == "micro-AP":
+            found, drawn = _pooled(task, truth, ranking, weights)
+        else:
+            measured = _by_query(task, truth, ranking)
+            found, drawn = _mean_of_queries(measured, truth, weights)
+            by_event = _by_event(definition, measured, truth)
         curves[task.name] = found[1:]
         if drawn is not None:
             samples[task.name] = drawn
@@ -124,6 +133,7 @@ def evaluate(
                 interval=None if drawn is None else metrics.bootstrap_interval(drawn),
                 num_queries=int(truth.counted.sum()),
                 num_relevant=int(truth.num_relevant.sum()),
+                by_event=by_event,
             )
         )
     return EvaluationResult(
@@ -142,25 +152,27 @@ def evaluate(
     )
 
 
-def _by_query(
-    task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None
-) -> tuple[Floats, Floats | None]:
-    """The mean of `_measure` over the queries that count, 0 if none does, and mAP of every
-    bootstrap sample. weights: see `query_weights`; None for no bootstrap."""
-    if not truth.counted.any():
-        return np.zeros(1 + len(RECALLS)), None
+def _by_query(task: Task, truth: Judgement, ranking: Ranking) -> Floats:
+    """`_measure` of each query that counts, in order. Returns [queries, 1 + 101]."""
     rows = []
     for query in np.flatnonzero(truth.counted).tolist():
         span = ranking.rows(query)
-        positions, skipped = (
-            np.flatnonzero(truth.relevant[span]),
-            np.flatnonzero(~truth.candidate[span]),
-        )
-        num_relevant = max(
-            int(truth.num_relevant[query]), 1
-        )  # a query that lost all of them has hits in none
+        positions = np.flatnonzero(truth.relevant[span])
+        skipped = np.flatnonzero(~truth.candidate[span])
+        # A query that lost all its positives has hits in none.
+        num_relevant = max(int(truth.num_relevant[query]), 1)
         rows.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
-    measured, samples = np.array(rows), None
+    return np.array(rows).reshape(len(rows), 1 + len(RECALLS))
+
+
+def _mean_of_queries(
+    measured: Floats, truth: Judgement, weights: Floats | None
+) -> tuple[Floats, Floats | None]:
+    """The mean over queries, 0 if none counts, and mAP of every bootstrap sample. measured: see
+    `_by_query`. weights: see `query_weights`; None for no bootstrap."""
+    if not len(measured):
+        return np.zeros(1 + len(RECALLS)), None
+    samples = None
     if weights is not None:
         drawn = weights[:, truth.counted]
         num = drawn.sum(axis=1)  # NaN is the mean of none
@@ -170,21 +182,33 @@ def _by_query(
     return measured.mean(axis=0), samples
 
 
+def _by_event(
+    definition: BenchmarkDefinition, measured: Floats, truth: Judgement
+) -> dict[str, float]:
+    """Mean average precision over the queries of each event that count; events without one are
+    left out."""
+    counted = np.flatnonzero(truth.counted).tolist()
+    of_event: dict[str, list[float]] = {}
+    for query, precision in zip(counted, measured[:, 0].tolist(), strict=True):
+        event = definition.events.get(definition.queries[query])
+        if event is not None:
+            of_event.setdefault(event, []).append(precision)
+    return {event: sum(values) / len(values) for event, values in sorted(of_event.items())}
+
+
 def _pooled(
     task: Task, truth: Judgement, ranking: Ranking, weights: Floats | None
 ) -> tuple[Floats, Floats | None]:
     """`_measure` of the ranking of all queries' pairs together, and micro-AP of every bootstrap
     sample."""
-    num_relevant, samples = int(truth.num_relevant.sum()), None
+    num_relevant = int(truth.num_relevant.sum())
+    samples = None
     if weights is not None and truth.counted.any():
-        spans = [ranking.rows(query) for query in range(len(truth.counted))]
-        chosen = [
-            (ranking.similarity[span], truth.relevant[span], truth.candidate[span])
-            for span in spans
-        ]
-        ranked = [
-            (similarity[candidate], hits[candidate]) for similarity, hits, candidate in chosen
-        ]
+        ranked = []
+        for query in range(len(truth.counted)):
+            span = ranking.rows(query)
+            candidate = truth.candidate[span]
+            ranked.append((ranking.similarity[span][candidate], truth.relevant[span][candidate]))
         samples = metrics.bootstrap_micro_ap(
             ranked, num_relevant=truth.num_relevant, weights=weights
         )
@@ -202,11 +226,7 @@ def _measure(
     RECALLS. Arguments: see `ranks_at`. Returns [1 + 101]."""
     ranks, worst = metrics.ranks_at(positions, similarity, skipped)
     kind = task.average_precision
-    ranks = worst if kind == "tie_grouped" else ranks
-    precision = metrics.average_precision(ranks, num_relevant=num_relevant, kind=kind)
-    return np.hstack(
-        [
-            precision,
-            metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS),
-        ]
-    )
+    chosen = worst if kind == "tie_grouped" else ranks
+    precision = metrics.average_precision(chosen, num_relevant=num_relevant, kind=kind)
+    curve = metrics.interpolated_precision(worst, num_relevant=num_relevant, recalls=RECALLS)
+    return np.hstack([precision, curve])

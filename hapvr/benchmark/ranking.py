@@ -183,14 +183,14 @@ class Ranking:
     ) -> None:
         """pairs: see `read_pairs`. Raises DataError if the frozen policy has no manifest that
         covers a query and a reference."""
-        queries, database = definition.queries, definition.database
-        queries_in, references_in = np.ones(len(queries), bool), np.ones(len(database), bool)
+        queries = definition.queries
+        database = definition.database
+        queries_in = np.ones(len(queries), bool)
+        references_in = np.ones(len(database), bool)
         if policy == "frozen":
             manifest = available or frozenset()
-            queries_in, references_in = (
-                membership(manifest, queries),
-                membership(manifest, database),
-            )
+            queries_in = membership(manifest, queries)
+            references_in = membership(manifest, database)
             if not queries_in.any() or not references_in.any():
                 raise DataError(
                     f"{definition.name}: the frozen policy needs an availability manifest, "
@@ -204,12 +204,15 @@ class Ranking:
             "place"
         )
         rows = pooled.sort("query", maintain_order=True)
-        self.query, self.reference = rows["query"].to_numpy(), rows["reference"].to_numpy()
-        self.similarity, self.invalid = rows["similarity"].to_numpy(), rows["invalid"].to_numpy()
+        self.query = rows["query"].to_numpy()
+        self.reference = rows["reference"].to_numpy()
+        self.similarity = rows["similarity"].to_numpy()
+        self.invalid = rows["invalid"].to_numpy()
         self.bounds = np.searchsorted(self.query, np.arange(len(queries) + 1))
         self.pooled_position = rows["place"].to_numpy().astype(np.int64)
         self.pooled_similarity = pooled["similarity"].to_numpy()
-        self.queries_in_scope, self.references_in_scope = queries_in, references_in
+        self.queries_in_scope = queries_in
+        self.references_in_scope = references_in
         self.queries_scored = np.isin(np.arange(len(queries)), self.query)
         self.references_scored = np.isin(np.arange(len(database)), self.reference)
         self.references_available = (

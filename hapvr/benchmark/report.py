@@ -34,7 +34,8 @@ def similarity_distribution_figure(
 ) -> Figure:
     """Densities of the similarities of relevant and irrelevant pairs (HAP-VR Fig. 5). Both [K], K
     >= 1."""
-    low, high = (float(f([f(relevant), f(irrelevant)])) for f in (np.min, np.max))
+    low = float(min(relevant.min(), irrelevant.min()))
+    high = float(max(relevant.max(), irrelevant.max()))
     bins = np.linspace(low, max(high, low + 1e-6), 61)
     figure = Figure(figsize=(5, 3.5), layout="constrained")
     axes = figure.subplots()
@@ -64,27 +65,56 @@ def metrics_markdown(
 
 
 def published_metrics(benchmark: str) -> pl.DataFrame:
-    """What papers report, under the policy `official`: row, task, percent, source; no rows where
-    none of ours does."""
+    """What papers report, under the policy `official`: row, task, percent, source, measured_on (on
+    what, where that is not the benchmark as it is defined here; "" else). No rows where none of
+    ours does."""
     table = Path(__file__).parent / "data" / "published" / "metrics.csv"
-    return (
-        pl.read_csv(table.read_bytes()).filter(pl.col("benchmark") == benchmark).drop("benchmark")
-    )
+    rows = pl.read_csv(table.read_bytes()).with_columns(pl.col("measured_on").fill_null(""))
+    return rows.filter(pl.col("benchmark") == benchmark).drop("benchmark")
 
 
 def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]]) -> str:
     """`metrics_markdown` in the layout of the papers, whose rows come first, with their sources;
-    other tasks follow."""
-    rows, sources, tasks = dict[str, dict[str, float]](), dict[str, str](), dict[str, None]()
-    for name, task, percent, source in published_metrics(benchmark).iter_rows():
-        rows.setdefault(name, {})[task] = percent / 100
-        sources[name], tasks[task] = f"{name}: {source}\n", None
+    other tasks follow. A star marks numbers of other videos than the benchmark's."""
+    rows: dict[str, dict[str, float]] = {}
+    sources: dict[str, str] = {}
+    tasks: dict[str, None] = {}
+    for name, task, percent, source, measured_on in published_metrics(benchmark).iter_rows():
+        title = f"{name} *" if measured_on else name
+        elsewhere = f"; not comparable as it is, measured on {measured_on}" if measured_on else ""
+        rows.setdefault(title, {})[task] = percent / 100
+        sources[title] = f"{title}: {source}{elsewhere}\n"
+        tasks[task] = None
     others = dict.fromkeys(task for row in results.values() for task in row if task not in tasks)
-    tables = (
-        [metrics_markdown({**rows, **results}, tasks=list(tasks)) + "".join(sources.values())]
-        if tasks
-        else []
-    )
-    return "\n".join(
-        [*tables, *([metrics_markdown(results, tasks=list(others))] if others else [])]
-    )
+    tables = []
+    if tasks:
+        published = metrics_markdown({**rows, **results}, tasks=list(tasks))
+        tables.append(published + "".join(sources.values()))
+    if others:
+        tables.append(metrics_markdown(results, tasks=list(others)))
+    return "\n".join(tables)
+
+
+def events_markdown(results: Mapping[str, EvaluationResult]) -> str:
+    """Markdown table of mean average precision in percent, a row per event, a column per result;
+    "" where no task has events."""
+    columns = {
+        f"{name}, {task.task}" if len(results) > 1 else task.task: task.by_event
+        for name, result in results.items()
+        for task in result.tasks
+        if task.by_event
+    }
+    if not columns:
+        return ""
+    events = sorted({event for values in columns.values() for event in values})
+    rows = [
+        [
+            event,
+            *(
+                f"{100 * values[event]:.2f}" if event in values else "-"
+                for values in columns.values()
+            ),
+        ]
+        for event in events
+    ]
+    return markdown_table(["event", *columns], rows) + "\n"

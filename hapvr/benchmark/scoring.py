@@ -30,14 +30,29 @@ SCHEMA = pa.schema(
 )
 
 
-def normalize_similarities(similarities: pl.DataFrame, background: pl.DataFrame) -> pl.DataFrame:
-    """s'(q, r) = s(q, r) - the largest similarity of q to a background set (S2VS Fig. 5). A query
-    that is similar to everything pushes its irrelevant pairs above the relevant pairs of other
-    queries; its similarity to unrelated videos measures this. It is a constant per query, so it
-    changes micro-AP and not mAP. similarities, background: as `score_benchmark` writes them."""
-    levels = background.group_by("query_id").agg(level=pl.col("similarity").max())
+def normalize_similarities(
+    similarities: pl.DataFrame, background: pl.DataFrame, *, top_k: int
+) -> pl.DataFrame:
+    """s'(q, r) = s(q, r) - the mean of the `top_k` largest similarities of q to a background set
+    (S2VS 5.1, Fig. 5). A query that is similar to everything pushes its irrelevant pairs above the
+    relevant pairs of other queries; its similarity to unrelated videos measures this. It is a
+    constant per query, so it changes micro-AP and not mAP.
+
+    similarities, background: as `score_benchmark` writes them. Raises DataError where a query has
+    fewer than `top_k` finite similarities to the background."""
+    finite = background.filter(pl.col("similarity").is_finite())
+    nearest = pl.col("similarity").cast(pl.Float64).top_k(top_k)
+    levels = finite.group_by("query_id").agg(level=nearest.mean(), num=pl.len())
     joined = similarities.join(levels, on="query_id", how="left", maintain_order="left")
-    return joined.select("query_id", "reference_id", pl.col("similarity") - pl.col("level"))
+    lacking = joined.filter(pl.col("num").fill_null(0) < top_k)
+    if len(lacking):
+        query, num = lacking.select("query_id", pl.col("num").fill_null(0)).row(0)
+        raise DataError(
+            f"normalisation: query {query!r} has {num} similarities to the background, and the "
+            f"{top_k} largest were asked for; choose a smaller top_k or a larger background"
+        )
+    level = pl.col("similarity") - pl.col("level")
+    return joined.select("query_id", "reference_id", level.cast(pl.Float32))
 
 
 def score_benchmark(
@@ -58,9 +73,8 @@ def score_benchmark(
     """
     references = definition.database if references is None else references
     available = reader.available()
-    queries, found = (
-        [video for video in ids if video in available] for ids in (definition.queries, references)
-    )
+    queries = [video for video in definition.queries if video in available]
+    found = [video for video in references if video in available]
     if not queries or not found:
         raise DataError(
             f"benchmark {definition.name}: features of {len(queries)} of "

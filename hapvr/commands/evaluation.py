@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from typer import Option
+from typer import Argument, Option
 
 from hapvr.commands.scoring import TrackingOption, model_folder
 from hapvr.commands.terminal import Verbs, require_outside, show
@@ -39,6 +39,14 @@ def evaluate(
             help="Also normalise by the similarity to this source, which shows no query.",
         ),
     ] = None,
+    top_k: Annotated[
+        int,
+        Option(
+            min=1,
+            max=1_000_000,
+            help="With --normalize: neighbours in the source whose mean similarity is taken off.",
+        ),
+    ] = 1,
     policy: Annotated[
         Literal["official", "strict"], Option(help="What missing videos count as.")
     ] = "strict",
@@ -62,18 +70,18 @@ def evaluate(
             network = model_folder(str(model), tracking_uri)
             place = out or Path(folder) / "similarities.parquet"
             normalized, available = _from_features(
-                definition, str(features), network, place, background=normalize
+                definition, str(features), network, place, background=normalize, top_k=top_k
             )
             scored[title] = place
             if normalized is not None:
-                scored[f"{title}, normalised scores"] = normalized
+                scored[f"{title}, normalised by the {top_k} nearest"] = normalized
         results = {
             name: evaluate_benchmark(
                 definition, table, policy=policy, available=available, bootstrap_samples=bootstrap
             )
             for name, table in scored.items()
         }
-    _show_results(definition.name, results)
+    _show_results(definition, results, top_k)
 
 
 def _check_inputs(
@@ -96,13 +104,18 @@ def _check_inputs(
     require_outside(out)
 
 
-def _show_results(benchmark: str, results: dict[str, EvaluationResult]) -> None:
+def _show_results(
+    definition: BenchmarkDefinition, results: dict[str, EvaluationResult], top_k: int
+) -> None:
     """Metrics, intervals and counts of the similarities, and metrics of normalised ones."""
-    from hapvr.benchmark.report import published_markdown, published_metrics
+    from hapvr.benchmark.report import events_markdown, published_markdown, published_metrics
 
     first, *normalized = results.values()
     metrics = {name: result.metrics for name, result in results.items()}
-    lines = [published_markdown(benchmark, metrics)]
+    lines = [published_markdown(definition.name, metrics)]
+    by_event = events_markdown(results)
+    if by_event:
+        lines.append(by_event)
     for name, result in results.items():
         for task in result.tasks:
             if task.interval is not None:
@@ -114,9 +127,13 @@ def _show_results(benchmark: str, results: dict[str, EvaluationResult]) -> None:
     lines += [f"{name}: {value}" for name, value in first.availability.items()]
 
     content = first.to_json()
-    content["published"] = published_metrics(benchmark).to_dicts()
+    content["published"] = published_metrics(definition.name).to_dicts()
+    note = definition.provenance.get("note")
+    if note:
+        lines.append(f"note: {note}")
+        content["note"] = note
     if normalized:
-        content["normalized"] = normalized[0].to_json()
+        content["normalized"] = normalized[0].to_json() | {"top_k": top_k}
     show(content, text="\n".join(lines))
 
 
@@ -127,6 +144,7 @@ def _from_features(
     out: Path,
     *,
     background: str | None,
+    top_k: int,
 ) -> tuple[pl.DataFrame | None, frozenset[str]]:
     """Write similarities; returns the normalised ones, with a background, and ids of the videos
     with features."""
@@ -156,14 +174,48 @@ def _from_features(
     with tempfile.TemporaryDirectory(prefix="hapvr-background-") as folder:
         levels = Path(folder) / "background.parquet"
         score_benchmark(network, definition, others, levels, references=videos, device=device)
-        return normalize_similarities(read_frame(out), read_frame(levels)), available
+        normalized = normalize_similarities(read_frame(out), read_frame(levels), top_k=top_k)
+        return normalized, available
 
 
 app = Verbs(
     name="benchmarks",
     no_args_is_help=True,
-    help="Benchmark definitions that ship with the package.",
+    help="Benchmark definitions that ship with the package, and those made from authors' files.",
 )
+
+
+@app.command("import")
+def import_(
+    kind: Annotated[
+        Literal["vcdb", "svd"], Argument(help="The data set whose files the folder holds.")
+    ],
+    folder: Annotated[Path, Argument(help="The authors' files, see docs/paper_map.md.")],
+    out: Annotated[Path, Option(help="The folder of the definition, for `hapvr evaluate`.")],
+    distractors: Annotated[
+        Path | None, Option(help="VCDB: a list of ids, or a folder of videos, of its background.")
+    ] = None,
+) -> None:
+    """Make a benchmark of files that do not ship: VCDB, or SVD with its unlabelled videos."""
+    from hapvr.benchmark.published_files import import_svd, import_vcdb
+
+    require_outside(out)
+    if kind == "svd":
+        if distractors is not None:
+            raise ArgumentError("--distractors goes with vcdb; svd reads its unlabeled-data-id")
+        definition = import_svd(folder, out)
+    else:
+        definition = import_vcdb(folder, out, distractors=distractors)
+    result = {
+        "name": definition.name,
+        "folder": str(out),
+        "queries": len(definition.queries),
+        "database": len(definition.database),
+        "labels": len(definition.labels),
+        "note": definition.provenance.get("note"),
+    }
+    lines = [f"{name:<9} {value}" for name, value in result.items() if value]
+    show(result, text="\n".join(lines))
 
 
 @app.command("list")

@@ -110,6 +110,13 @@ extract = _chain_verb(
 def train(
     config: ConfigOption,
     set_: SetOption = None,
+    row: Annotated[
+        str,
+        Option(
+            metavar="TABLE/ROW",
+            help="Settings of a row of the ablations.yaml beside the configuration.",
+        ),
+    ] = "",
     run: Annotated[
         str, Option(help="Name of the run; an unfinished one of that name is resumed.")
     ] = "",
@@ -121,7 +128,7 @@ def train(
     from hapvr.chain import CHAIN
 
     key = run or time.strftime("run-%Y%m%d-%H%M%S")
-    project = open_project(config, set_)
+    project = open_project(config, set_, row=row)
     if seeds > 1:
         from hapvr.steps.evaluation import seeds_text, train_seeds
 

@@ -200,12 +200,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def open_project(config: Path, set_: list[str] | None = None) -> Project:
-    """The project of a configuration, with the values of `--set`."""
-    from hapvr.config_file import read_overrides
+def open_project(config: Path, set_: list[str] | None = None, *, row: str = "") -> Project:
+    """The project of a configuration, with the settings of a row of the ablations.yaml beside it,
+    and over them the values of `--set`."""
+    from hapvr.config_file import read_overrides, read_row
     from hapvr.steps.project import Project
 
-    return Project.open(config, overrides=read_overrides(set_ or []))
+    of_row = read_row(config.parent / "ablations.yaml", row) if row else {}
+    return Project.open(config, overrides={**of_row, **read_overrides(set_ or [])})
 
 
 @contextmanager

@@ -45,9 +45,9 @@ INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 VIEWS_STAGE = "training_views"
 LABELS_STAGE = "pseudo_labels"
-DRAWING_VERSION = 3
-"""Changes with the rules by which clips are drawn; views of another version are rebuilt. 3:
-crops of torchvision."""
+DRAWING_VERSION = 4
+"""Changes with the rules by which clips are drawn; views of another version are rebuilt. 4: in
+video-in-video a clip is pasted on another video."""
 VIEW_INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
 """Sampled frames of the video."""
 
@@ -60,13 +60,10 @@ def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
 
 
 def view_fields(column: str, *, shape: Sequence[int]) -> tuple[pa.Field, ...]:
-    """The columns of a view shard whose tensors are `column` of this shape, fp16; `donor_id`: the
-    video combined with it, "" for none."""
-    return (
-        pa.field("video_id", pa.string(), nullable=False),
-        pa.field("donor_id", pa.string(), nullable=False),
-        tensor_field(column, shape=shape),
-    )
+    """The columns of a view shard whose tensors are `column` of this shape, fp16; `host_id`: the
+    video it is pasted on, "" for none."""
+    ids = (pa.field(name, pa.string(), nullable=False) for name in ("video_id", "host_id"))
+    return (*ids, tensor_field(column, shape=shape))
 
 
 class FeatureFile(VideoRows):
@@ -102,11 +99,11 @@ class ViewFile(VideoRows):
         self.extras_dims: int = self.settings.get(EXTRAS_SETTING, 0)
         """C of the pooled vectors, 0 without any."""
         self._part = frame_part(shard, self.settings, extras=extras)
-        self.donors: dict[str, list[str]] = {}
-        """Of each view of a video the one that is combined with it, "" for none."""
+        self.hosts: dict[str, list[str]] = {}
+        """Of each view of a video the one it is pasted on, "" for none."""
         with shard.corruption_errors():
-            for row in self._file.read(columns=["video_id", "donor_id"]).to_pylist():
-                self.donors.setdefault(row["video_id"], []).append(row["donor_id"])
+            for row in self._file.read(columns=["video_id", "host_id"]).to_pylist():
+                self.hosts.setdefault(row["video_id"], []).append(row["host_id"])
 
     def read(self, video_id: str) -> Tensor:
         """All views of a video: [V, *shape] fp16, weak ones first; [V, T, R + k, D] with extras."""

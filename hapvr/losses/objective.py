@@ -1,5 +1,5 @@
 """The training objective: weighted terms over one batch (HAP-VR Eq. 15), the base loss of S2VS
-(InfoNCE, self-similarity, hard negatives; S2VS 3.4, Eq. 1 to 3) and a ranking loss: QuadLinear-AP
+(InfoNCE, self-similarity, hard negatives; S2VS 3.3, Eq. 1 to 4) and a ranking loss: QuadLinear-AP
 (HAP-VR 3.3.2, Eq. 10 and 11), or one of those that it is compared with.
 
 Similarities are [..., N] in [0, 1], a row per query, and labels are ternary and of the same shape;
@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -32,8 +33,8 @@ FRAME_OPTIONS: Mapping[str, Option] = {"rho": 5.0}
 
 
 class Objective:
-    """The loss of a batch, its terms in the order of Eq. 15; both halves of SSHN share a weight.
-    Raises ConfigError for an option that a loss does not have."""
+    """The loss of a batch, its terms in the order of Eq. 15. Raises ConfigError for an option that
+    a loss does not have."""
 
     def __init__(self, settings: ObjectiveSettings) -> None:
         self.settings = settings
@@ -82,12 +83,14 @@ class Objective:
             (
                 "infonce",
                 settings.infonce_weight,
-                lambda: infonce(*ranked, temperature=settings.temperature),
+                lambda: infonce(
+                    *ranked, temperature=settings.temperature, mean=settings.infonce_mean
+                ),
             ),
             ("hard_negative", settings.hard_negative_weight, lambda: hard_negative(video, others)),
             (
                 "self_similarity",
-                settings.hard_negative_weight,
+                settings.self_similarity_weight,
                 lambda: self_similarity(video, labels),
             ),
             (
@@ -111,17 +114,28 @@ def without_self(labels: Tensor) -> Tensor:
     return labels * (1 - torch.eye(len(labels), dtype=labels.dtype, device=labels.device))
 
 
-def infonce(similarity: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
+def infonce(
+    similarity: Tensor,
+    labels: Tensor,
+    *,
+    temperature: float,
+    mean: Literal["queries", "pairs"] = "queries",
+) -> Tensor:
     """InfoNCE (S2VS Eq. 1): each positive against the query's negatives. For a square matrix,
-    `without_self` removes the self pairs. With e = exp(s / temperature), the loss of a row is the
-    mean over its positives i of -log(e_i / (e_i + sum_{j negative} e_j)). The mean over rows with a
-    positive, as in the release; Eq. 2 is the mean over all positive pairs, which differs if rows
-    have different numbers of positives."""
+    `without_self` removes the self pairs. With e = exp(s / temperature), the loss of a positive i
+    is -log(e_i / (e_i + sum_{j negative} e_j)).
+
+    mean: `queries` averages a row's positives, then the rows that have one (HAP-VR A.3); `pairs`
+    averages all positives (S2VS Eq. 2). They differ where rows have different numbers of positives.
+    """
     logits = widened(similarity) / temperature
     # The finite floor gives a row without negatives a loss and a gradient of 0 instead of NaN.
     floor = torch.finfo(logits.dtype).min
     negatives = logits.masked_fill(labels >= 0, floor).logsumexp(-1, keepdim=True)
-    return mean_over_positives(F.softplus(negatives - logits), labels)
+    losses = F.softplus(negatives - logits)
+    if mean == "pairs":
+        return mean_where(losses, labels > 0)
+    return mean_over_positives(losses, labels)
 
 
 def self_similarity(similarity: Tensor, labels: Tensor, *, floor: float = 1e-3) -> Tensor:

@@ -38,9 +38,14 @@ class ObjectiveSettings(Settings):
     video_ap_weight: Weight = 4.0
     video_ap_options: dict[str, Option] = Field(default_factory=dict)
     infonce_weight: Weight = 1.0
-    temperature: float = Field(default=0.03, gt=0, description="tau of InfoNCE")
+    infonce_mean: Literal["queries", "pairs"] = "queries"
+    """`queries`: the mean over queries of each query's mean (HAP-VR A.3, and both releases);
+    `pairs`: the mean over all positive pairs (S2VS Eq. 2)"""
+    temperature: float = Field(default=0.03, gt=0)
+    """tau of InfoNCE; 0.03 in S2VS 4.3 and as the best of its Table 7; its Table 11 prints 0.07"""
+    self_similarity_weight: Weight = Field(default=3.0, description="lambda_s, of -log s_kk")
     hard_negative_weight: Weight = Field(
-        default=3.0, description="lambda_s, of both halves of SSHN"
+        default=3.0, description="lambda_s, of the most similar negative"
     )
     regularization_weight: Weight = 1.0
     """of how far the comparator's raw output leaves [-1, 1]"""
@@ -50,7 +55,7 @@ class ObjectiveSettings(Settings):
 
 
 class ContrastSettings(Settings):
-    """How a video vector learns (TCA 3.3, 3.4): an anchor's own positive against the videos of a
+    """How a video vector learns (TCA 3.4): an anchor's own positive against the videos of a
     memory bank. The anchor is a weak view, the positive a strong view of the same video, and strong
     views of all videos enter the bank."""
 

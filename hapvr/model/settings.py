@@ -39,8 +39,9 @@ class TopicSettings(Settings):
     """Suppression weights from how near a frame is to the whole video."""
 
     temperature: Positive = 512.0
-    initial: Literal["topic", "constant"] = "topic"
-    """state that is refined: similarity to the video's mean, or 0.5"""
+    initial: Literal["topic", "constant", "random"] = "topic"
+    """state that is refined: similarity to the video's mean, 0.5, or random numbers (VVS Table 6)
+    """
     refine: bool = Field(default=True, description="false: the initial state is the weight")
     hierarchy: bool = Field(
         default=True, description="the last layer sees all layers; false: only the last but one"

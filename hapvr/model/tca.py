@@ -14,7 +14,7 @@ from hapvr.model.similarity import chamfer
 
 
 class ContextNetwork(FrameVectorNetwork):
-    """Frames that know of each other, and their mean (TCA 3.2 to 3.5).
+    """Frames that know of each other, and their mean (TCA 3.3 and 3.6).
 
     An embedding holds the encoder's outputs [T, 1, D] as they are: their mean, made a unit vector,
     is the video vector, and each made a unit vector is a frame vector. No position is encoded, so

@@ -123,11 +123,7 @@ class TopicGuidance(nn.Module):
 
     def forward(self, means: Tensor) -> Tensor:
         """means: [N, T, D], of unit regions, not normalised. Returns weights [N, T]."""
-        if self.settings.initial == "constant":
-            initial = means.new_full(means.shape[:2], 0.5)
-        else:
-            topic = F.normalize(means.mean(1), dim=-1)
-            initial = (F.normalize(means, dim=-1) @ topic.unsqueeze(-1)).squeeze(-1)
+        initial = self._initial(means)
         if not self.settings.refine:
             return initial
         first = self.conv1(initial.unsqueeze(1))
@@ -137,6 +133,19 @@ class TopicGuidance(nn.Module):
         if self.settings.hierarchy:
             refined = self.join(torch.cat([first, second, third, refined], dim=1))
         return torch.sigmoid(refined.squeeze(1) / self.settings.temperature)
+
+    def _initial(self, means: Tensor) -> Tensor:
+        """The state [N, T] before refinement. Random numbers are new ones in every training step,
+        and always the same ones after it, so that a video has one vector."""
+        if self.settings.initial == "constant":
+            return means.new_full(means.shape[:2], 0.5)
+        if self.settings.initial == "random":
+            if self.training:
+                return torch.rand_like(means[..., 0])
+            fixed = torch.rand(means.shape[1], generator=torch.Generator().manual_seed(0))
+            return fixed.to(means).expand(means.shape[:2])
+        topic = F.normalize(means.mean(1), dim=-1)
+        return (F.normalize(means, dim=-1) @ topic.unsqueeze(-1)).squeeze(-1)
 
 
 class VvsNetwork(FrameVectorNetwork):

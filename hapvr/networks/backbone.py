@@ -130,7 +130,7 @@ def region_vectors(maps: Sequence[Tensor]) -> Tensor:
 
 def imac(maps: Sequence[Tensor]) -> Tensor:
     """iMAC: the largest value of each channel of maps that have unit norm over channels at each
-    position (TCA 3.1). maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map
+    position (TCA 3.2). maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map
     one after the other."""
     return torch.cat(
         [F.normalize(F.normalize(one.float(), dim=1).amax((2, 3)), dim=1) for one in maps], dim=1

@@ -19,7 +19,6 @@ from hapvr.data.manifest import read_manifest, source_of
 from hapvr.data.shards import Shard
 from hapvr.errors import ConfigError, DataError
 from hapvr.model.family import VideoNetwork
-from hapvr.seeding import numpy_rng
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER
 from hapvr.tables import read_frame
@@ -100,16 +99,19 @@ def shards_with_features(root: DataRoot, definition: BenchmarkDefinition) -> lis
 
 
 def background_features(
-    root: DataRoot, definition: BenchmarkDefinition, source: str, *, max_videos: int = 1000
+    root: DataRoot, definition: BenchmarkDefinition, source: str
 ) -> tuple[BenchmarkFeatures, tuple[str, ...]]:
-    """Features of a benchmark and of at most `max_videos` videos of a source, drawn with a fixed
-    seed, and their ids. Videos of the benchmark are no background. Raises DataError where the
-    source has other features than the benchmark's."""
+    """Features of a benchmark and of all other videos of a source, and the ids of these. Videos of
+    the benchmark are no background. Raises DataError where the source has other features than the
+    benchmark's, or none."""
     keys = sorted(key for key in root.list_folders(STAGE) if source_of(key) == source)
     available = FeatureStore(root, keys).available()
-    usable = sorted(available - set(stored_ids(definition, available).values()))
-    order = numpy_rng(0, "normalization background").permutation(len(usable))[:max_videos]
-    background = tuple(usable[number] for number in sorted(order.tolist()))
+    background = tuple(sorted(available - set(stored_ids(definition, available).values())))
+    if not background:
+        raise DataError(
+            f"normalisation: source {source!r:.80} has no features of videos outside "
+            f"{definition.name}; extract a source that shows none of its queries"
+        )
     every = dict.fromkeys([*shards_with_features(root, definition), *keys])
     return BenchmarkFeatures(root, every, definition, others=background), background
 
@@ -171,7 +173,8 @@ def benchmark_shards(project: Project, name: str) -> list[str]:
 def check_evaluation(project: Project) -> None:
     """Find what would fail after hours of training. Raises DataError for a benchmark that is not
     there, ConfigError where none measures a required metric, or one of them no target metric."""
-    evaluation, measured = project.config.evaluation, set()
+    evaluation = project.config.evaluation
+    measured: set[str] = set()
     for name in filter(None, (*evaluation.benchmarks, evaluation.validation)):
         tasks = [task.name for task in project_benchmark(project, name).tasks]
         if not set(tasks) & set(evaluation.target_metrics):

@@ -357,6 +357,15 @@ def _forget_generated(root: DataRoot, forgetting: Forgetting) -> bool:
     return bool(generated)
 
 
+def _may_show(views: Shard, gone: frozenset[str]) -> bool:
+    """Whether clips of these videos are part of others' views. True for views of an older edition,
+    which are rebuilt anyway."""
+    data = views.open_data()
+    if "host_id" not in data.schema_arrow.names:
+        return True
+    return not gone.isdisjoint(data.read(["host_id"])["host_id"].unique().to_pylist())
+
+
 def _forget_in_shard(
     shard: Shard, gone: frozenset[str], renamed: dict[str, str], journal: Journal
 ) -> None:
@@ -390,8 +399,7 @@ def _usable_index(shard: Shard, gone: frozenset[str]) -> ShardIndex | None:
     except DamagedError:
         return None
     if index.data_sha256 and shard.stage in (VIEWS_STAGE, LABELS_STAGE):
-        donors = shard.open_data().read(["donor_id"])["donor_id"].unique().to_pylist()
-        return index if gone.isdisjoint(donors) else None
+        return None if _may_show(shard, gone) else index
     return index
 
 

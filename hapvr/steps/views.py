@@ -83,7 +83,8 @@ def make_views_and_labels(
 
         embeds = [embed for recipe, embed in wanted if recipe in unfinished]
         for video_id, results in embed_by_networks(clips(), embeds):
-            donors, entries = [plan.donor_id for plan in plans[video_id]], []
+            hosts = [plan.host_id for plan in plans[video_id]]
+            entries = []
             for values in results:
                 if not np.isfinite(values.astype(np.float16)).all():
                     said = (
@@ -92,12 +93,12 @@ def make_views_and_labels(
                     )
                     raise DataError(f"training_views: {video_id}: {said}")
                 data = (
-                    [video_id] * len(donors),
-                    donors,
-                    values.reshape(len(donors), -1, *values.shape[1:]),
+                    [video_id] * len(hosts),
+                    hosts,
+                    values.reshape(len(hosts), -1, *values.shape[1:]),
                 )
                 entries.append(
-                    (index_row(video_id, len(donors), num_frames=num_frames[video_id]), data)
+                    (index_row(video_id, len(hosts), num_frames=num_frames[video_id]), data)
                 )
             yield entries
 

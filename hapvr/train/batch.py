@@ -15,7 +15,7 @@ from torch import Tensor, distributed as dist
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from hapvr.augment.views import ViewPlan, choose_donor, donor_groups
+from hapvr.augment.views import ViewPlan, choose_host, host_groups
 from hapvr.config import Config
 from hapvr.data.features import DRAWING_VERSION, LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.filesystem import DataRoot, allow_open_files
@@ -49,7 +49,7 @@ class Batch:
     included. frame_labels: int8 [P, T, T], their pseudo labels. video_ids: of all B clips.
     num_frames: int64 [B], the frames of each before it repeats itself, or None where the
     repetitions count too. source_ids: int64 [B, 2], the videos that each clip shows, its own and
-    its donor (-1: none), as numbers that are the same in all batches."""
+    its host (-1: none), as numbers that are the same in all batches."""
 
     regions: Tensor
     labels: Tensor
@@ -91,10 +91,12 @@ class BatchSource(Dataset[Any]):
         self._num_frames: dict[str, int] = {}
 
     def _start(self, *, groups: Iterable[Sequence[str]] = ()) -> None:
-        """Sample batches of all videos that have a shard."""
-        size, video_ids = self._config.train.batch_videos, self._shard_of
+        """Sample batches of the videos that have a shard, or of `train.videos_rate` of them."""
+        size = self._config.train.batch_videos
+        video_ids = drawn_part(self._shard_of, rate=self._config.train.videos_rate)
+        parts = ([name for name in group if name in video_ids] for group in groups)
         self.sampler = BatchSampler(
-            video_ids, batch_videos=size, seed=self._seed, groups=groups, **self._ranks
+            video_ids, batch_videos=size, seed=self._seed, groups=filter(None, parts), **self._ranks
         )
         self.num_videos = len(video_ids)
         self._number_of = {video_id: number for number, video_id in enumerate(sorted(video_ids))}
@@ -110,9 +112,9 @@ class BatchSource(Dataset[Any]):
         """The batch of all processes' B clips. regions: [b, T, R, D], of the clips from `first_row`
         on. embeddings: [B, T, D'], the teacher's of all clips, which label the frames of each
         positive pair."""
-        labels = video_pair_labels([{clip.video_id, clip.donor_id} - {""} for clip in clips])
+        labels = video_pair_labels([{clip.video_id, clip.host_id} - {""} for clip in clips])
         sources = [
-            [self._number_of.get(name, -1) for name in (clip.video_id, clip.donor_id)]
+            [self._number_of.get(name, -1) for name in (clip.video_id, clip.host_id)]
             for clip in clips
         ]
         num_frames = None
@@ -159,7 +161,7 @@ class CachedViews(BatchSource):
         copies: Mapping[str, str],
     ) -> None:
         super().__init__(root, shard_keys, config, fabric)
-        self._donors: dict[str, list[str]] = {}
+        self._hosts: dict[str, list[str]] = {}
         groups: list[list[str]] = []
         # Values of different backbones, crops or whitenings do not compare, nor with those of
         # benchmarks.
@@ -185,8 +187,8 @@ class CachedViews(BatchSource):
             self.dims, self.extras_dims = file.dims, file.extras_dims if self._extras else 0
             self._shard_of |= dict.fromkeys(file.video_ids, number)
             self._num_frames |= dict(views.index().select("video_id", "num_frames").iter_rows())
-            self._donors |= file.donors
-            groups += donor_groups(file.video_ids, seed=config.views.seed)
+            self._hosts |= file.hosts
+            groups += host_groups(file.video_ids, seed=config.views.seed)
         if config.train.look_alikes:
             means = {
                 name: self._files[shard][0].read(name)[0].float().mean((0, 1))
@@ -201,13 +203,13 @@ class CachedViews(BatchSource):
         plans, regions, embeddings = [], [], []
         for place, video_id in enumerate(self.sampler.videos(number)):
             views, labels = self._files[self._shard_of[video_id]]
-            rng, donors = numpy_rng(self._seed, "views", number, video_id), self._donors[video_id]
+            rng, hosts = numpy_rng(self._seed, "views", number, video_id), self._hosts[video_id]
             window = int(rng.integers(settings.num_windows))
             chosen = [
                 indices[int(rng.integers(len(indices)))] for indices in settings.indices_of(window)
             ]
             for index, strength in zip(chosen, STRENGTHS, strict=True):
-                plans.append(ViewPlan(video_id, index, strength, window, donor_id=donors[index]))
+                plans.append(ViewPlan(video_id, index, strength, window, host_id=hosts[index]))
             embeddings.append(labels.read(video_id)[chosen])
             if own.start <= place < own.stop:
                 regions.append(views.read(video_id)[chosen])
@@ -230,7 +232,7 @@ class CachedViews(BatchSource):
 
 class OnlineViews(BatchSource):
     """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of
-    them. In every batch each video has a new window, and its views are new ones of it; donors are
+    them. In every batch each video has a new window, and its views are new ones of it; hosts are
     other videos of the batch. Raises DataError without stored frames, and with a single training
     video."""
 
@@ -261,12 +263,12 @@ class OnlineViews(BatchSource):
         for video_id in videos:
             others = [other for other in videos if other != video_id]
             for index, strength in zip(indices, STRENGTHS, strict=True):
-                donor_id = (
+                host_id = (
                     ""
                     if strength == "weak"
-                    else choose_donor(video_id, index, others, self._config.views)
+                    else choose_host(video_id, index, others, self._config.views)
                 )
-                plans.append(ViewPlan(video_id, index, strength, window, donor_id=donor_id))
+                plans.append(ViewPlan(video_id, index, strength, window, host_id=host_id))
         first_row = own.start * count
         return (
             torch.stack([self._files.draw(plan) for plan in plans[first_row : own.stop * count]]),
@@ -355,6 +357,13 @@ class BatchSampler:
         """The places of this rank's videos in a batch."""
         share = self.batch_videos // self._world_size
         return slice(self._rank * share, (self._rank + 1) * share)
+
+
+def drawn_part(video_ids: Iterable[str], *, rate: float) -> set[str]:
+    """About `rate` of the videos, always the same ones: a video is drawn by its id alone."""
+    if rate >= 1:
+        return set(video_ids)
+    return {name for name in video_ids if numpy_rng(0, "training part", name).random() < rate}
 
 
 def look_alikes(

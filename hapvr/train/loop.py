@@ -356,8 +356,9 @@ def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer
 
 
 def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int) -> LRScheduler:
-    """Linear warm-up from a hundredth, then cosine decay to a floor (HAP-VR section 4; S2VS 3.4);
-    one `step()` per training step. A run shorter than the warm-up only warms up."""
+    """Linear warm-up, then cosine decay to a floor (HAP-VR section 4; S2VS 4.3); one `step()` per
+    training step. The warm-up starts at a hundredth, as the releases do; the papers give no start.
+    A run shorter than the warm-up only warms up."""
     warmup = min(config.warmup_steps, steps)
     decay = CosineAnnealingLR(
         optimizer, T_max=max(1, steps - warmup), eta_min=config.learning_rate * config.floor_rate

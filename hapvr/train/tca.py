@@ -1,4 +1,4 @@
-"""How TCA trains: an anchor finds its positive among the videos of a memory bank (TCA 3.3, 3.4)."""
+"""How TCA trains: an anchor finds its positive among the videos of a memory bank (TCA 3.4)."""
 
 import copy
 
@@ -20,7 +20,7 @@ class ContrastTraining(nn.Module):
 
     The anchor is the weak view of a video and the positive its strong view. Positives are the keys:
     with `batch_negatives` they are also negatives of the other anchors, and after the comparison
-    they enter the bank. Only anchors get gradients. What shows an anchor's own video or donor is
+    they enter the bank. Only anchors get gradients. What shows an anchor's own video or host is
     never its negative.
 
     num_videos: of the training. Raises ConfigError for a bank that is larger than the collection,

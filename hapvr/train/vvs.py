@@ -28,7 +28,7 @@ class SuppressionTraining(nn.Module):
     of a whole batch.
 
     The anchor is the weak view of a video and the positive its strong view. The negative of an
-    anchor is the clip of the batch with the most similar vector that shares no video and no donor
+    anchor is the clip of the batch with the most similar vector that shares no video and no host
     with it. The distractor frames are those of a small magnitude of other videos in the batch, so
     no list of them is kept; number and places of insertions are drawn once per batch, and batch
     normalisation sees the maps of all anchors at once."""

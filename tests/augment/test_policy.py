@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from hapvr.augment import policy
+from hapvr.augment import policy, views
 from hapvr.augment.policy import draw_overlays, draw_view, rand_augment, video_in_video
 from hapvr.augment.settings import ViewsConfig
-from hapvr.augment.views import ViewPlan, choose_donor
+from hapvr.augment.views import ViewPlan, choose_host
 from hapvr.seeding import numpy_rng
 
 
@@ -107,7 +107,8 @@ def test_video_in_video_pastes_the_donor_in_one_place():
     host, donor = (torch.full((3, 3, 40, 40), level, dtype=torch.uint8) for level in (10, 200))
     sides = set()
     for view_index in range(20):
-        pasted = video_in_video(host, donor, numpy_rng(0, "video_in_video", view_index)) == 200
+        rng = numpy_rng(0, "video_in_video", view_index)
+        pasted = video_in_video(host, donor=donor, rng=rng) == 200
         assert (pasted == pasted[:1, :1]).all()
         rows, columns = (pasted[0, 0].any(dim).nonzero().flatten() for dim in (1, 0))
         assert len(rows) == len(columns) == rows[-1] - rows[0] + 1 == columns[-1] - columns[0] + 1
@@ -117,13 +118,64 @@ def test_video_in_video_pastes_the_donor_in_one_place():
     assert host.unique().tolist() == [10]
 
 
-def test_donors_are_chosen_by_their_probability():
-    """About a third of the views get a donor, always the same ones."""
-    config, others = ViewsConfig(), ["s/b", "s/c"]
-    drawn = [choose_donor("s/a", index, others, config) for index in range(2000)]
-    assert 0.25 < sum(map(bool, drawn)) / 2000 < 0.35
-    assert {*drawn} == {"", *others}
-    assert drawn[:20] == [choose_donor("s/a", index, others, config) for index in range(20)]
+def test_a_view_with_a_host_is_the_donor(plain, monkeypatch):
+    """The chosen view itself is shrunk and pasted on the host's, and the mix takes its place (S2VS
+    3.2): most of the picture is the host's view, the inset its own."""
+    levels = {"s/own": 50, "s/host": 200}
+    monkeypatch.setattr(
+        policy,
+        "decode_jpegs",
+        lambda jpegs: np.full((40, 3, 64, 64), levels[jpegs[0].decode()], dtype=np.uint8),
+    )
+    config = ViewsConfig(num_frames=4, strong=("global", "frame", "video_in_video"))
+    drawer = policy.ViewDrawer(lambda video: [video.encode()], config=config, size_px=40)
+    for view_index in range(10):
+        clip = drawer.draw(ViewPlan("s/own", view_index, "strong", 0, host_id="s/host"))
+        shares = {level: float((clip == level).float().mean()) for level in levels.values()}
+        assert 0.29**2 < shares[50] < 0.72**2
+        assert shares[200] == pytest.approx(1 - shares[50])
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [
+        ({}, 0.3),
+        ({"video_in_video_rate": 0.5}, 0.5),
+        ({"video_in_video_rate": 0.0}, 0.0),
+        ({"strong": ("global", "frame", "temporal")}, 0.0),
+    ],
+    ids=["table 11", "text", "never", "table 3"],
+)
+def test_hosts_are_chosen_by_their_probability(settings, rate):
+    """As many views get a host as the settings say, always the same ones."""
+    config, others = ViewsConfig(**settings), ["s/b", "s/c"]
+    drawn = [choose_host("s/a", index, others, config) for index in range(2000)]
+    assert sum(map(bool, drawn)) / 2000 == pytest.approx(rate, abs=0.04)
+    assert {*drawn} <= {"", *others}
+    assert drawn[:20] == [choose_host("s/a", index, others, config) for index in range(20)]
+
+
+def test_strong_views_without_transformations_are_drawn_as_weak_ones():
+    """The first row of S2VS Table 3: successive frames, a mild crop, unchanged colours."""
+    config = ViewsConfig(num_frames=8, strong=())
+    for view_index in range(20):
+        plan = ViewPlan("s/a", view_index, "strong", window=0)
+        clip = draw_view(numbered_frames(30), plan, config=config, size_px=32)
+        assert clip.flatten(1).float().std(dim=1).max() == 0
+        assert (clip[:, 0, 0, 0].int().diff() == 1).all()
+
+
+@pytest.mark.parametrize(("noise", "spread"), [("gaussian", 57), ("uniform", 74)])
+def test_dropped_frames_have_the_noise_of_the_settings(noise, spread, plain, monkeypatch):
+    """Gaussian noise (S2VS 3.2) is narrower than uniform noise (its release)."""
+    monkeypatch.setattr(
+        policy, "draw_temporal", lambda window, **_: np.full(8, views.NOISE, dtype=np.int64)
+    )
+    plan = ViewPlan("s/a", 0, "strong", window=0)
+    config = ViewsConfig(num_frames=8, noise=noise)
+    clip = draw_view(numbered_frames(30), plan, config=config, size_px=64).float()
+    assert float(clip.std()) == pytest.approx(spread, abs=3)
+    assert float(clip.mean()) == pytest.approx(115 if noise == "gaussian" else 127.5, abs=3)
 
 
 @pytest.mark.parametrize("name", ["text", "emoji", "blur"])

@@ -101,6 +101,21 @@ def test_shuffle_dropout_without_shuffling_keeps_the_order():
     assert kinds == {BLANK, NOISE}
 
 
+@pytest.mark.parametrize(("segment_length", "one_length"), [("each", False), ("once", True)])
+def test_segments_have_one_length_or_each_its_own(segment_length, one_length):
+    """S2VS 3.2 draws a length for each segment, its Figure 7 one for the clip; the last segment is
+    what is left."""
+    for seed in range(20):
+        parts = views._cut(
+            np.arange(80), max_frames=14, rng=np.random.default_rng(seed), once=one_length
+        )
+        assert np.concatenate(parts).tolist() == list(range(80))
+        lengths = [len(part) for part in parts[:-1]]
+        assert all(4 <= length <= 14 for length in lengths)
+        assert len(parts[-1]) <= 14
+        assert (len(set(lengths)) == 1) == one_length
+
+
 @given(num_available=st.integers(1, 100), num_frames=st.integers(1, 30), seed=st.integers(0, 500))
 def test_draw_temporal_gives_full_clips_of_the_window(num_available, num_frames, seed):
     """Whatever is drawn, the clip is full, comes from the window, and shows some of it."""

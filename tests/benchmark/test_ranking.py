@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.ranking import read_pairs
+from hapvr.benchmark.ranking import read_pairs, relevant_and_irrelevant
+from hapvr.benchmark.report import similarity_distribution_figure
 from hapvr.errors import DataError
 
 DEFINITION = BenchmarkDefinition(
@@ -68,3 +69,29 @@ def test_read_pairs_refuses(scores, message, tmp_path):
     for source in (scores, tmp_path / "s.parquet"):
         with pytest.raises(DataError, match=message):
             read_pairs(DEFINITION, source)
+
+
+def test_relevant_and_irrelevant_similarities_by_hand():
+    """Both kinds of the pairs that the task ranks, for the distributions of HAP-VR Fig. 5; the
+    query itself and scores that are not finite are neither."""
+    labels = pl.DataFrame({"query_id": ["q"], "reference_id": ["a"], "label": ["yes"]})
+    definition = BenchmarkDefinition(
+        name="small",
+        queries=("q",),
+        database=("a", "b", "c", "q"),
+        labels=labels,
+        tasks=(Task(name="mAP", metric="mAP", positives=frozenset({"yes"})),),
+    )
+    scores = pl.DataFrame(
+        {
+            "query_id": ["q"] * 4,
+            "reference_id": ["a", "b", "c", "q"],
+            "similarity": [0.75, 0.25, float("nan"), 1.0],
+        }
+    )
+    relevant, irrelevant = relevant_and_irrelevant(definition, scores, task="mAP")
+    assert relevant.tolist() == [0.75]
+    assert irrelevant.tolist() == [0.25]
+    figure = similarity_distribution_figure(relevant, irrelevant, title="mAP")
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert legend == ["irrelevant (1 pairs)", "relevant (1 pairs)"]

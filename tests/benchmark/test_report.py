@@ -29,5 +29,33 @@ def test_published_rows_stand_beside_ours_with_their_sources(benchmark: str, row
         benchmark, {"ours": {known["task"][0]: 0.5, "other": 0.25}}
     ).split("\n\n")
     assert "| ours | 50.00 |" in table
-    assert f"\n{row}: {known.filter(row=row)['source'][0]}" in table
+    found = known.filter(row=row)
+    star = " *" if found["measured_on"][0] else ""
+    assert f"\n{row}{star}: {found['source'][0]}" in table
     assert other == "|  | other |\n| --- | --- |\n| ours | 25.00 |\n"
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "row", "measured_on"),
+    [
+        ("svd", "HAP-VR", "the pool with 526,787 unlabelled videos"),
+        ("evve", "VVS_3840", "70.5 % of the set"),
+        ("evve", "S2VS (DnS-100K)", "504 of the 620 queries"),
+        ("fivr-200k", "S2VS (DnS-100K), hard", "4,828 easy videos"),
+    ],
+)
+def test_numbers_of_other_videos_are_marked(benchmark: str, row: str, measured_on: str) -> None:
+    """A star, and what they were measured on."""
+    task = published_metrics(benchmark)["task"][0]
+    table = published_markdown(benchmark, {"ours": {task: 0.5}})
+    assert f"| {row} * |" in table
+    line = next(line for line in table.splitlines() if line.startswith(f"{row} *: "))
+    assert "not comparable as it is" in line
+    assert measured_on in line
+
+
+@pytest.mark.parametrize("benchmark", ["svd-unlabelled", "vcdb", "vcdb-distractors"])
+def test_numbers_of_the_papers_pool_stand_without_a_mark(benchmark: str) -> None:
+    known = published_metrics(benchmark)
+    assert len(known)
+    assert not any(known["measured_on"])

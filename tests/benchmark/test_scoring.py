@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hapvr.benchmark.definition import BenchmarkDefinition, Task
-from hapvr.benchmark.scoring import score_benchmark
+from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
 from hapvr.errors import DataError
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -140,3 +140,30 @@ def test_score_benchmark_leaves_out_videos_without_features(tmp_path):
     assert sorted(table["query_id"].unique()) == ["q0", "q2"]
     assert table.height == 2 * 10
     assert "r4" not in table["reference_id"]
+
+
+def table(rows):
+    return pl.DataFrame(rows, schema=["query_id", "reference_id", "similarity"], orient="row")
+
+
+@pytest.mark.parametrize(("top_k", "level"), [(1, 0.6), (2, 0.5), (3, 0.4)])
+def test_similarity_normalisation_takes_off_the_mean_of_the_nearest(top_k, level):
+    """S2VS 5.1: the k largest similarities to the background are averaged, each query by itself."""
+    of_a = [("a", "x", 0.4), ("a", "y", 0.6), ("a", "z", 0.2)]
+    of_b = [("b", name, 0.0) for name in "xyz"]
+    background = table([*of_a, *of_b])
+    scores = table([("a", "r", 0.9), ("b", "r", 0.3), ("a", "s", 0.1)])
+    found = normalize_similarities(scores, background, top_k=top_k)
+    assert found["query_id"].to_list() == ["a", "b", "a"]
+    assert found["similarity"].to_list() == pytest.approx([0.9 - level, 0.3, 0.1 - level])
+
+
+def test_similarity_normalisation_needs_as_many_neighbours():
+    """A query with fewer comparable videos would be normalised by another rule."""
+    background = table([("a", "x", 0.4), ("a", "y", float("nan"))])
+    with pytest.raises(
+        DataError, match="query 'a' has 1 similarities to the background, and the 2"
+    ):
+        normalize_similarities(table([("a", "r", 0.9)]), background, top_k=2)
+    with pytest.raises(DataError, match="query 'b' has 0"):
+        normalize_similarities(table([("b", "r", 0.9)]), background, top_k=1)

@@ -189,6 +189,19 @@ def test_losses_of_rows_equal_the_loop(
     assert loss(similarity[1:2], labels[1:2], **options).item() == pytest.approx(one)
 
 
+def test_infonce_over_pairs_is_the_mean_of_all_positives() -> None:
+    """S2VS Eq. 2: a query with many positives weighs as many times."""
+    similarity, labels = batch("pairs of infonce")
+    losses: list[float] = []
+    for row in zip(similarity.tolist(), labels.tolist(), strict=True):
+        negatives = sum(math.exp(s / 0.3) for s in scores(row, -1))
+        powers = [math.exp(s / 0.3) for s in scores(row, 1)]
+        losses += [-math.log(power / (power + negatives)) for power in powers]
+    found = infonce(similarity, labels, temperature=0.3, mean="pairs")
+    assert found.item() == pytest.approx(mean(losses))
+    assert found.item() != pytest.approx(infonce(similarity, labels, temperature=0.3).item())
+
+
 def test_losses_of_pairs_equal_the_loop() -> None:
     """MAE, MSE, and the contrastive loss, whose positives and negatives weigh the same however many
     there are."""

@@ -85,6 +85,20 @@ def test_objective_leaves_out_terms_of_weight_zero(
     assert list(terms) == ["infonce", "hard_negative", "self_similarity", "regularization"]
 
 
+@pytest.mark.parametrize(
+    ("setting", "term"),
+    [("self_similarity_weight", "self_similarity"), ("hard_negative_weight", "hard_negative")],
+)
+def test_the_halves_of_sshn_have_weights_of_their_own(
+    views: tuple[Similarities, Tensor, Tensor, Tensor], setting: str, term: str
+) -> None:
+    """S2VS Table 9 trains with either half alone."""
+    whole, terms = Objective(ObjectiveSettings())(*views)
+    without, others = Objective(ObjectiveSettings(**{setting: 0}))(*views)
+    assert term not in others
+    assert_close(whole - without, 3 * terms[term])
+
+
 def test_without_positives_the_ranking_terms_are_zero() -> None:
     """Where no view has another of its video, total and gradient are numbers."""
     similarities, *labels = batch([("a",), ("b",), ("c",)])

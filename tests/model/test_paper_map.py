@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from hapvr.config import Config
+from hapvr.config_file import read_ablations
 from hapvr.losses.objective import FRAME_OPTIONS, RANKING_LOSSES, loss_options
 from tests.conftest import CHECKOUT
 
@@ -37,6 +38,58 @@ def test_configuration_keys_exist(key: str) -> None:
         fields = [model.model_fields[part] for model in models if part in model.model_fields]
         assert fields, f"{part} of {key}"
         models = [model for field in fields for model in settings_in(field.annotation)]
+
+
+def rows_of_the_four_tables() -> list[list[str]]:
+    """what, where, is and test of each row, of the first section."""
+    section = TEXT.partition("## Everything, in four tables")[2].partition("\n## ")[0]
+    papers = section.partition("### HAP-VR, all parts")[2]
+    lines = [line for line in papers.splitlines() if line.startswith("| ")]
+    rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines]
+    return [row for row in rows if row[0] not in ("what", "---")]
+
+
+def test_each_part_of_the_papers_says_where_it_stands() -> None:
+    """Four cells; a status of the legend; a reason with what is left out; a test with what is
+    equal or an option."""
+    rows = rows_of_the_four_tables()
+    assert len(rows) > 80
+    for row in rows:
+        assert len(row) == 4, row
+        what, _, status, test = row
+        if "reports no" in row[1]:
+            continue
+        kind = re.match(r"equal|option|needs data|partly|left out", status)
+        assert kind is not None, what
+        if kind[0] in ("partly", "left out"):
+            assert len(status) > len(kind[0]) + 20, what
+        if kind[0] in ("equal", "option"):
+            assert test.startswith("`test_"), what
+
+
+def test_the_tests_that_it_names_exist() -> None:
+    code = "".join(
+        path.read_text(encoding="utf-8") for path in (CHECKOUT / "tests").rglob("test_*.py")
+    )
+    named = {row[3].strip("`") for row in rows_of_the_four_tables()} - {""}
+    assert len(named) > 40
+    assert [name for name in sorted(named) if f"def {name}(" not in code] == []
+
+
+def test_the_rows_that_it_names_are_in_the_file_of_ablations() -> None:
+    tables = read_ablations(CHECKOUT / "configs" / "ablations.yaml")
+    named = re.findall(r"`((?:s2vs|hapvr|tca|vvs)-(?:table|contr|terms)\w*)`", TEXT)
+    assert set(tables) - {"short-clips", "similarity"} - set(named) <= {
+        f"{paper}-table{number}"
+        for paper, numbers in {
+            "s2vs": range(4, 9),
+            "hapvr": range(3, 12),
+            "tca": ("1b", "1c", "1d", "1e"),
+            "vvs": range(4, 6),
+        }.items()
+        for number in numbers
+    }
+    assert set(named) <= set(tables)
 
 
 def settings_in(annotation: object) -> list[type[BaseModel]]:

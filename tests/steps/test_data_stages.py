@@ -38,7 +38,7 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(
     """Rows of both stages agree, and drawing a video's views again gives the same bytes."""
     key = training_shards(small_project)[0]
     views = ViewFile(small_project.shard(VIEWS_STAGE, key))
-    assert views.donors == ViewFile(small_project.shard(LABELS_STAGE, key)).donors
+    assert views.hosts == ViewFile(small_project.shard(LABELS_STAGE, key)).hosts
     file = FrameFile(small_project.shard("frames", key))
     video_id = views.video_ids[0]
     plans = plan_cached_views(file.video_ids, small_project.config.views)[video_id]
@@ -49,7 +49,7 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(
         for _ in range(2)
     )
     first, second = ([drawer.draw(plan) for plan in plans] for drawer in drawers)
-    assert [plan.donor_id for plan in plans] == views.donors[video_id]
+    assert [plan.host_id for plan in plans] == views.hosts[video_id]
     assert [plan.strength for plan in plans] == ["weak", "strong", "strong"]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert views.read(video_id).shape == (3, 4, 9, 32)

@@ -1,4 +1,4 @@
-"""Batches: a function of seed and number, with donors that are labelled."""
+"""Batches: a function of seed and number, with hosts that are labelled."""
 
 import itertools
 import shutil
@@ -29,6 +29,7 @@ from hapvr.train.batch import (
     BatchSampler,
     CachedViews,
     OnlineViews,
+    drawn_part,
     look_alikes,
     video_pair_labels,
 )
@@ -145,20 +146,20 @@ def unit(batch: Batch) -> Batch:
     return replace(batch, regions=torch.nn.functional.normalize(batch.regions.float(), dim=-1))
 
 
-def test_a_drawn_clip_is_a_positive_of_its_donor(small_project: Project) -> None:
-    """On real views: the label matrix of a batch joins each clip with a donor to the donor's clips,
+def test_a_drawn_clip_is_a_positive_of_its_host(small_project: Project) -> None:
+    """On real views: the label matrix of a batch joins each clip with a host to the host's clips,
     both ways."""
     data = cached_views(small_project)
     found = 0
     for number in range(20):
         batch, plans = batch_and_plans(data, number)
         for row, plan in enumerate(plans):
-            of_donor = torch.tensor([video_id == plan.donor_id for video_id in batch.video_ids])
-            if not of_donor.any():  # no donor, or the batch ends within their group
+            of_host = torch.tensor([video_id == plan.host_id for video_id in batch.video_ids])
+            if not of_host.any():  # no host, or the batch ends within their group
                 continue
-            assert (batch.labels[row, of_donor] == 1).all()
-            assert (batch.labels[of_donor, row] == 1).all()
-            assert batch.source_ids[row, 1] == batch.source_ids[of_donor, 0][0]
+            assert (batch.labels[row, of_host] == 1).all()
+            assert (batch.labels[of_host, row] == 1).all()
+            assert batch.source_ids[row, 1] == batch.source_ids[of_host, 0][0]
             found += 1
     assert found > 0
 
@@ -242,13 +243,13 @@ def test_online_views_are_new_in_every_batch(small_project: Project, online: Onl
     assert online_views(small_project, seed=1)[0][2][0].window != first[0].window
 
 
-def test_online_batches_label_donors_and_count_frames(small_project: Project) -> None:
-    """A clip with a donor is a positive of all clips of its donor. Clips of 16 frames of videos of
+def test_online_batches_label_hosts_and_count_frames(small_project: Project) -> None:
+    """A clip with a host is a positive of all clips of its host. Clips of 16 frames of videos of
     six seconds have six frames."""
     views = small_project.config.views.model_copy(update={"num_frames": 16})
     config = small_project.config.model_copy(update={"views": views})
     online = online_views(replace(small_project, config=config), repeat_short_clips=False)
-    num_donors = 0
+    num_hosts = 0
     for number in range(3):
         item = online[number]
         batch, plans = online.finish(item), item[2]
@@ -257,11 +258,11 @@ def test_online_batches_label_donors_and_count_frames(small_project: Project) ->
             1 if "видео" in video_id else 6 for video_id in batch.video_ids
         ]
         for row, plan in enumerate(plans):
-            if plan.donor_id:
-                of_donor = torch.tensor([other.video_id == plan.donor_id for other in plans])
-                assert (batch.labels[row][of_donor] == 1).all()
-                num_donors += 1
-    assert num_donors > 0
+            if plan.host_id:
+                of_host = torch.tensor([other.video_id == plan.host_id for other in plans])
+                assert (batch.labels[row][of_host] == 1).all()
+                num_hosts += 1
+    assert num_hosts > 0
 
 
 @pytest.fixture
@@ -311,3 +312,12 @@ def test_data_that_does_not_belong_together_is_refused(
     spoil(copied)
     with pytest.raises(DataError, match=message):
         start(copied)
+
+
+def test_a_part_of_the_videos_takes_part() -> None:
+    """HAP-VR Table 2 trains on 10 %: about so many, the same ones whatever else there is."""
+    names = [f"source/{number}.mp4" for number in range(2000)]
+    part = drawn_part(names, rate=0.1)
+    assert 140 < len(part) < 260
+    assert drawn_part(names[:500], rate=0.1) == part & set(names[:500])
+    assert drawn_part(names, rate=1) == set(names)

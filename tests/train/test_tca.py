@@ -68,7 +68,7 @@ def test_what_is_left_out_changes_nothing(settings: ContrastSettings) -> None:
 
 
 def test_bank_tells_what_an_anchor_may_be_compared_with() -> None:
-    """Nothing that shows the anchor's video or donor, as video or as donor; noise is of nobody."""
+    """Nothing that shows the anchor's video or host, as video or as host; noise is of nobody."""
     bank = MemoryBank(4, dims=2, generator=torch_rng("bank"))
     bank.add(torch.eye(2)[[0, 1, 0]], torch.tensor([[7, -1], [8, 9], [5, 7]]))
     anchors = torch.tensor([[7, -1], [9, 3], [1, 2]])

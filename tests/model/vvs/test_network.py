@@ -101,3 +101,19 @@ def test_refused_frames_add_nothing() -> None:
     with torch.no_grad():
         network.distractor.layer3.bias -= 1000
     assert bool(network.frame_vectors(regions, pooled).abs().amax(-1).gt(0).all())
+
+
+def test_a_random_initial_state_gives_a_video_one_vector() -> None:
+    """The row "Rand." of VVS Table 6: numbers that are new in training, and the same afterwards."""
+    network = network_of(
+        3,
+        distractor_discrimination=False,
+        temporal_saliency=False,
+        topic={"initial": "random"},
+    )
+    assert network.topic is not None
+    means = clips(3, 2, 8, 1, 16).squeeze(2)
+    network.eval()
+    assert_close(network.topic(means), network.topic(means))
+    network.train()
+    assert not torch.equal(network.topic(means), network.topic(means))

@@ -1,0 +1,197 @@
+"""Benchmarks whose lists of videos do not ship, read from the files of their authors: VCDB (Jiang
+et al., ECCV 2014) and SVD with its unlabelled videos (Jiang et al., ICCV 2019)."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from hapvr.benchmark.definition import (
+    COPY,
+    LABEL_SCHEMA,
+    POSITIVE,
+    BenchmarkDefinition,
+    write_definition,
+)
+from hapvr.errors import DamagedError, DataError
+from hapvr.files import require_regular
+
+VCDB_CORE, VCDB_DISTRACTORS, SVD_UNLABELLED = 528, 100_000, 526_787
+"""Videos of the data sets as S2VS 4.1 and HAP-VR B.1 count them."""
+_HINT = "is this the file of the data set, whole?"
+_TIME = re.compile(r"\d{1,3}:\d{2}:\d{2}")
+
+
+def import_vcdb(folder: Path, out: Path, *, distractors: Path | None = None) -> BenchmarkDefinition:
+    """VCDB's core as queries and database; videos that share a copied segment are relevant to each
+    other (S2VS 4.1). Writes a definition and returns it.
+
+    folder: with annotation/*.txt, lines "video,video,start,end,start,end", and, if some core videos
+    have no copy, core_dataset/ with the video files. distractors: a list of ids, one a line, or a
+    folder of video files, which join the database. Ids are file names without their extension.
+    Raises DataError for files that are not there, are cut off or hold something else, and for a
+    distractor that is a core video."""
+    pairs = _vcdb_pairs(folder)
+    core = _stems(folder / "core_dataset") or sorted({video for pair in pairs for video in pair})
+    if unknown := sorted({video for pair in pairs for video in pair} - set(core)):
+        raise DataError(
+            f"{folder / 'core_dataset'}: {len(unknown)} videos of the annotation are not there, "
+            f"e.g. {unknown[0]!r}; add them, or remove the folder, so that the annotation names "
+            "the core"
+        )
+    added = _distractors(distractors)
+    _require_apart(added, core, place=distractors, what="core video")
+    notes = [_count_note("core videos", len(core), VCDB_CORE)]
+    if distractors is not None:
+        notes.append(_count_note("distractors", len(added), VCDB_DISTRACTORS))
+    return _write(
+        out,
+        kind="vcdb",
+        name="vcdb-distractors" if distractors is not None else "vcdb",
+        queries=core,
+        database=[*core, *added],
+        labels=[(*pair, COPY) for pair in pairs],
+        notes=notes,
+    )
+
+
+def import_svd(folder: Path, out: Path) -> BenchmarkDefinition:
+    """SVD's test set with its unlabelled videos, which are negatives of every query (HAP-VR B.1).
+    Writes a definition and returns it.
+
+    folder: with test_groundtruth, lines "query candidate 0|1", and unlabeled-data-id, an id a line.
+    Raises DataError for files that are not there, are cut off or hold something else, and for an
+    unlabelled video that is a query."""
+    truth = folder / "test_groundtruth"
+    rows = _rows(truth, num_fields=3)
+    for number, (_, _, label) in enumerate(rows, start=1):
+        if label not in ("0", "1"):
+            raise DataError(f"{truth}: line {number} has the label {label!r:.50}, wanted 0 or 1")
+    queries = list(dict.fromkeys(query for query, _, _ in rows))
+    candidates = list(dict.fromkeys(candidate for _, candidate, _ in rows))
+    place = folder / "unlabeled-data-id"
+    unlabelled = _unique(_lines(place), place=place)
+    _require_apart(unlabelled, queries, place=place, what="query")
+    known = set(candidates)
+    added = [video for video in unlabelled if video not in known]
+    notes = [_count_note("unlabelled videos", len(unlabelled), SVD_UNLABELLED)]
+    if len(added) < len(unlabelled):
+        count = len(unlabelled) - len(added)
+        notes.append(f"{count:,} of them are labelled, and count for their own query alone")
+    return _write(
+        out,
+        kind="svd",
+        name="svd-unlabelled",
+        queries=queries,
+        database=[*candidates, *added],
+        labels=[
+            (query, candidate, POSITIVE if label == "1" else "negative")
+            for query, candidate, label in rows
+        ],
+        notes=notes,
+    )
+
+
+def _vcdb_pairs(folder: Path) -> list[tuple[str, str]]:
+    """Pairs of different videos that share a segment, in both directions, each once."""
+    files = sorted((folder / "annotation").glob("*.txt"))
+    if not files:
+        raise DataError(f"{folder / 'annotation'}: no files *.txt, wanted one or more; {_HINT}")
+    pairs: dict[tuple[str, str], None] = {}
+    for file in files:
+        for number, row in enumerate(_rows(file, num_fields=6, separator=","), start=1):
+            if wrong := [text for text in row[2:] if not _TIME.fullmatch(text)]:
+                raise DataError(
+                    f"{file}: line {number} has the time {wrong[0]!r:.50}, wanted H:MM:SS; {_HINT}"
+                )
+            first, second = (Path(name).stem for name in row[:2])
+            if first != second:
+                pairs[first, second] = None
+                pairs[second, first] = None
+    return list(pairs)
+
+
+def _distractors(place: Path | None) -> list[str]:
+    if place is None:
+        return []
+    names = _stems(place) if place.is_dir() else [Path(line).stem for line in _lines(place)]
+    if not names:
+        raise DataError(f"{place}: no distractors in it; wanted a list of ids, or video files")
+    return _unique(names, place=place)
+
+
+def _write(
+    out: Path,
+    *,
+    kind: str,
+    name: str,
+    queries: Sequence[str],
+    database: Sequence[str],
+    labels: Sequence[tuple[str, str, str]],
+    notes: Iterable[str],
+) -> BenchmarkDefinition:
+    known_queries = set(queries)
+    known_database = set(database)
+    videos = [(video, "both" if video in known_database else "query") for video in queries] + [
+        (video, "database") for video in database if video not in known_queries
+    ]
+    tables = {
+        "videos": pl.DataFrame(videos, schema=["video_id", "role"], orient="row"),
+        "labels": pl.DataFrame(labels, schema=LABEL_SCHEMA, orient="row"),
+    }
+    provenance: dict[str, object] = {"note": "; ".join(filter(None, notes))}
+    return write_definition(out, kind=kind, name=name, tables=tables, provenance=provenance)
+
+
+def _count_note(what: str, found: int, published: int) -> str:
+    """What to print beside numbers where a list is not the paper's; "" where it is."""
+    if found == published:
+        return ""
+    return f"{found:,} {what}, the papers have {published:,}: not their pool"
+
+
+def _require_apart(
+    listed: Sequence[str], taken: Sequence[str], *, place: Path | None, what: str
+) -> None:
+    shared = sorted(set(listed) & set(taken))
+    if shared:
+        raise DataError(
+            f"{place}: {len(shared)} ids are also a {what}, e.g. {shared[0]!r}; no such video may "
+            "be a negative, so remove them from the list"
+        )
+
+
+def _unique(names: Sequence[str], *, place: Path) -> list[str]:
+    unique = list(dict.fromkeys(names))
+    if len(unique) < len(names):
+        raise DataError(f"{place}: {len(names) - len(unique)} ids are repeated; list each once")
+    return unique
+
+
+def _stems(folder: Path) -> list[str]:
+    return sorted({path.stem for path in folder.rglob("*") if path.is_file()})
+
+
+def _lines(path: Path) -> list[str]:
+    """The stripped lines of a text file without empty ones."""
+    try:
+        require_regular(path)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedError(f"{path}: cannot be read as text ({error}); {_HINT}") from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _rows(path: Path, *, num_fields: int, separator: str | None = None) -> list[list[str]]:
+    """The fields of each line, which must have so many."""
+    rows = [[field.strip() for field in line.split(separator)] for line in _lines(path)]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != num_fields:
+            raise DataError(
+                f"{path}: line {number}, {' '.join(row)!r:.120}, has {len(row)} fields, wanted "
+                f"{num_fields}; {_HINT}"
+            )
+    if not rows:
+        raise DataError(f"{path}: it is empty; {_HINT}")
+    return rows

@@ -1,0 +1,233 @@
+"""VCDB and SVD from files of the authors' form: the protocol against slow loops, and what is
+refused or marked."""
+
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hapvr.benchmark.definition import load_definition
+from hapvr.benchmark.protocol import evaluate
+from hapvr.benchmark.published_files import import_svd, import_vcdb
+from hapvr.errors import DataError
+
+
+def average_precision(hits, scores, num_relevant):
+    """Mean precision at the hits of a ranking without ties."""
+    ranked = np.array(hits)[np.argsort(scores)[::-1]]
+    precision = np.cumsum(ranked) / np.arange(1, len(ranked) + 1)
+    return float((precision * ranked).sum() / num_relevant)
+
+
+def scores_of(queries, database, seed=0):
+    """Different similarities of all pairs, as a table and as {(query, reference): similarity}."""
+    rng = np.random.default_rng(seed)
+    values = rng.permutation(len(queries) * len(database)) / (len(queries) * len(database))
+    pairs = [(query, reference) for query in queries for reference in database]
+    columns = {
+        "query_id": [query for query, _ in pairs],
+        "reference_id": [reference for _, reference in pairs],
+        "similarity": values,
+    }
+    return pl.DataFrame(columns), dict(zip(pairs, values, strict=True))
+
+
+def write_vcdb(folder, *, num_videos=56, num_events=28):
+    """Annotation files of VCDB's form: an event each, segments of pairs, some pairs repeated, and
+    some within one video."""
+    rng = np.random.default_rng(1)
+    (folder / "annotation").mkdir(parents=True)
+    per_event = num_videos // num_events
+    pairs = set()
+    for event in range(num_events):
+        videos = [f"video{event * per_event + number}" for number in range(per_event)]
+        videos.append(f"video{int(rng.integers(num_videos))}")
+        lines = []
+        for first, second in zip(videos, [*videos[1:], videos[0]], strict=True):
+            lines.append(f"{first}.flv,{second}.mp4,00:00:01,00:00:10,00:01:05,00:01:14")
+            lines.append(f"{first}.flv,{second}.mp4,00:00:21,00:00:30,00:02:05,00:02:14")
+            if first != second:
+                pairs |= {(first, second), (second, first)}
+        (folder / "annotation" / f"event_{event}.txt").write_text("\n".join(lines) + "\n")
+    return pairs
+
+
+@pytest.mark.parametrize("with_distractors", [False, True], ids=["core", "core and distractors"])
+def test_vcdb_equals_the_loop_over_queries(tmp_path, with_distractors):
+    """Every core video is a query against the others, and against the distractors where they are
+    given; videos that share a segment are relevant."""
+    pairs = write_vcdb(tmp_path / "vcdb")
+    listed = tmp_path / "distractors.txt"
+    listed.write_text("".join(f"other{number}.mp4\n" for number in range(40)))
+    distractors = listed if with_distractors else None
+    made = import_vcdb(tmp_path / "vcdb", tmp_path / "out", distractors=distractors)
+    definition = load_definition(tmp_path / "out")
+    assert definition.name == made.name == ("vcdb-distractors" if with_distractors else "vcdb")
+    core = {f"video{number}" for number in range(56)}
+    assert set(definition.queries) == core
+    assert len(definition.database) == 56 + 40 * with_distractors
+    table, score = scores_of(definition.queries, definition.database)
+    per_query, all_hits, all_scores = [], [], []
+    for query in definition.queries:
+        others = [video for video in definition.database if video != query]
+        hits = [(query, video) in pairs for video in others]
+        scores = [score[query, video] for video in others]
+        if any(hits):
+            per_query.append(average_precision(hits, scores, sum(hits)))
+        all_hits += hits
+        all_scores += scores
+    found = evaluate(definition, table, policy="official").metrics
+    assert found["VCDB_mAP"] == pytest.approx(np.mean(per_query))
+    assert found["VCDB_uAP"] == pytest.approx(
+        average_precision(all_hits, all_scores, sum(all_hits))
+    )
+    assert "56 core videos, the papers have 528" in str(definition.provenance["note"])
+
+
+def write_svd(folder, *, unlabelled):
+    """SVD's test set as it ships here, in the form of its authors, and a list of unlabelled
+    videos."""
+    folder.mkdir()
+    labels = load_definition("svd").labels
+    lines = [
+        f"{query} {candidate} {int(label == 'positive')}"
+        for query, candidate, label in labels.rows()
+    ]
+    (folder / "test_groundtruth").write_text("\n".join(lines) + "\n")
+    (folder / "unlabeled-data-id").write_text("\n".join(unlabelled) + "\n")
+
+
+def test_svd_ranks_the_unlabelled_videos_for_every_query(tmp_path):
+    """206 queries and 6,355 pairs: a query ranks its own candidates and all unlabelled videos, not
+    the candidates of other queries."""
+    unlabelled = [f"{number}.mp4" for number in range(50)]
+    write_svd(tmp_path / "svd", unlabelled=unlabelled)
+    definition = import_svd(tmp_path / "svd", tmp_path / "out")
+    assert definition.name == "svd-unlabelled"
+    assert len(definition.queries) == 206
+    assert len(definition.labels) == 6355
+    table, score = scores_of(definition.queries, definition.database)
+    per_query, all_hits, all_scores = [], [], []
+    labels = definition.labels.rows()
+    for query in definition.queries:
+        own = {candidate: label for name, candidate, label in labels if name == query}
+        pool = [*own, *unlabelled]
+        hits = [own.get(video) == "positive" for video in pool]
+        scores = [score[query, video] for video in pool]
+        if any(hits):
+            per_query.append(average_precision(hits, scores, sum(hits)))
+        all_hits += hits
+        all_scores += scores
+    found = evaluate(definition, table, policy="official").metrics
+    assert found["mAP"] == pytest.approx(np.mean(per_query))
+    assert found["uAP"] == pytest.approx(average_precision(all_hits, all_scores, sum(all_hits)))
+    note = "50 unlabelled videos, the papers have 526,787: not their pool"
+    assert definition.provenance["note"] == note
+
+
+def cut_annotation(folder):
+    file = folder / "annotation" / "event_3.txt"
+    text = file.read_text()
+    file.write_text(text[: len(text) - 20])
+
+
+def empty_annotation(folder):
+    (folder / "annotation" / "event_3.txt").write_text("")
+
+
+def wrong_time(folder):
+    file = folder / "annotation" / "event_3.txt"
+    file.write_text(file.read_text().replace("00:01:14", "74", 1))
+
+
+def no_annotation(folder):
+    for file in (folder / "annotation").iterdir():
+        file.unlink()
+
+
+def fewer_files(folder):
+    (folder / "core_dataset").mkdir()
+    (folder / "core_dataset" / "video0.flv").touch()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cut_annotation, "event_3.txt: line 6"),
+        (empty_annotation, "event_3.txt: it is empty"),
+        (wrong_time, "event_3.txt: line 1 has the time '74', wanted H:MM:SS"),
+        (no_annotation, "no files *.txt"),
+        (fewer_files, "videos of the annotation are not there"),
+    ],
+)
+def test_damaged_annotation_is_refused_with_its_place(tmp_path, damage, said):
+    write_vcdb(tmp_path / "vcdb")
+    damage(tmp_path / "vcdb")
+    with pytest.raises(DataError, match=re.escape(said)):
+        import_vcdb(tmp_path / "vcdb", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["other1.mp4", "video7.mp4"], "1 ids are also a core video, e.g. 'video7'"),
+        (["other1.mp4", "other1.flv"], "1 ids are repeated"),
+        ([], "no distractors in it"),
+    ],
+)
+def test_a_list_of_distractors_holds_distractors(tmp_path, lines, said):
+    write_vcdb(tmp_path / "vcdb")
+    listed = tmp_path / "distractors.txt"
+    listed.write_text("\n".join(lines))
+    with pytest.raises(DataError, match=re.escape(said)):
+        import_vcdb(tmp_path / "vcdb", tmp_path / "out", distractors=listed)
+
+
+def test_unlabelled_videos_of_svd_are_no_queries(tmp_path):
+    query = load_definition("svd").queries[0]
+    write_svd(tmp_path / "svd", unlabelled=["1.mp4", query])
+    with pytest.raises(DataError, match="1 ids are also a query"):
+        import_svd(tmp_path / "svd", tmp_path / "out")
+    (tmp_path / "svd" / "test_groundtruth").write_text("a b 1\na c 2\n")
+    with pytest.raises(DataError, match="line 2 has the label '2'"):
+        import_svd(tmp_path / "svd", tmp_path / "out")
+
+
+def test_labelled_videos_in_the_unlabelled_list_are_noted(tmp_path):
+    candidate = load_definition("svd").database[0]
+    write_svd(tmp_path / "svd", unlabelled=["1.mp4", candidate])
+    definition = import_svd(tmp_path / "svd", tmp_path / "out")
+    assert definition.database.count(candidate) == 1
+    assert "1 of them are labelled" in str(definition.provenance["note"])
+
+
+def test_the_hard_version_leaves_out_the_released_list():
+    """The release lists 4,873 easy videos, the paper counts 4,828; each of the list is a duplicate
+    (ND or DS) of a query, so nothing in it tells which 45 the paper kept."""
+    definition = load_definition("fivr-200k")
+    easy = set(definition.exclusions.filter(exclusion="easy_duplicates")["reference_id"])
+    assert len(easy) == 4873
+    assert easy <= set(definition.database)
+    duplicates = definition.labels.filter(pl.col("label").is_in(["ND", "DS"]))
+    assert easy <= set(duplicates["reference_id"])
+
+
+def test_evve_is_also_reported_event_by_event():
+    """13 events; the result is the mean over queries, not over events (VVS Table F)."""
+    definition = load_definition("evve")
+    assert len(set(definition.events.values())) == 13
+    assert set(definition.events) == set(definition.queries)
+    chosen = definition.queries[::20]
+    table, _ = scores_of(chosen, definition.database[::4])
+    result = evaluate(definition, table, policy="official")
+    of_maps, of_micro = result.tasks
+    assert of_micro.by_event == {}
+    counts = {}
+    for query in chosen:
+        event = definition.events[query]
+        counts[event] = counts.get(event, 0) + 1
+    assert set(of_maps.by_event) == set(counts)
+    total = sum(of_maps.by_event[event] * count for event, count in counts.items())
+    assert of_maps.value == pytest.approx(total / len(chosen))
