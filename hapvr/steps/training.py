@@ -22,8 +22,6 @@ from hapvr.data.manifest import name_digest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import digest_of, read_json_as, write_text
-from hapvr.networks.backbone import load_teacher
-from hapvr.networks.encoder import open_encoder
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import environment, git_revision, require_settings
@@ -34,14 +32,10 @@ from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
 from hapvr.steps.project import Project
 from hapvr.train import run_folder
+from hapvr.train.sources import SOURCES
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
-STAGES_READ = {
-    "cached_views": (features.VIEWS_STAGE, features.LABELS_STAGE),
-    "online": (frames.STAGE,),
-}
-"""What each `train.source` reads."""
 TRAINED_WITH = ("backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
 """Sections of the configuration that determine a trained model."""
 DAY_S = 86_400.0
@@ -67,10 +61,17 @@ def tracker_of(project: Project) -> Tracker:
     return Tracker(project.tracking_uri, project.config.tracking.registered_model)
 
 
+def stages_read(project: Project) -> tuple[str, ...]:
+    """The stages whose shards `train.source` reads."""
+    config = project.config
+    return SOURCES[config.train.source].reads(config)
+
+
 def training_shards(project: Project) -> list[str]:
     """Shards of the training split that have what `train.source` reads, sorted. Raises DataError if
     there are none."""
-    keys, stages = training_shard_keys(project.root), STAGES_READ[project.config.train.source]
+    keys = training_shard_keys(project.root)
+    stages = stages_read(project)
     ready = [key for key in keys if _is_finished(project, key, *stages)]
     if not ready:
         raise DataError(
@@ -114,16 +115,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     write_text(folder / run_folder.CONFIG_NAME, dump_config(config))
     # identity and precision of the networks that made the data, as the data itself says, or as an
     # online training loads them
-    if config.train.source == "online":
-        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px).settings
-        weights = {
-            "backbone": open_encoder(config.backbone, config.device).settings,
-            "teacher": teacher,
-        }
-    else:
-        stages = STAGES_READ[config.train.source]
-        views, labels = (project.shard(stage, shards[0]).require({}).settings for stage in stages)
-        weights = {"backbone": views["features"]["backbone"], "teacher": labels["teacher"]}
+    weights = SOURCES[config.train.source].frozen_networks(project.root, shards, config)
     tracker = tracker_of(project)
     record = {"data_digests": digests, "weights": weights, "environment": environment()}
     copies = run_folder.read_record(folder)["copies"] if begun else copies_of(project)
@@ -317,7 +309,7 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     """Digest of everything that training reads: whitening, and by shard views and embeddings, or
     frames."""
     digests = {"whitening": load_whitening(project.root).sha256}
-    for stage in STAGES_READ[project.config.train.source]:
+    for stage in stages_read(project):
         for key in shards:
             made = project.shard(stage, key)
             digests[f"{stage}/{key}"] = (
@@ -342,7 +334,7 @@ class PendingData:
 def pending_data(project: Project) -> PendingData:
     """The training data of the project that the current model has not seen."""
     config, current = project.config, False
-    stages = (features.STAGE, *STAGES_READ[config.train.source])
+    stages = (features.STAGE, *stages_read(project))
     new = [key for key in training_shard_keys(project.root) if _is_finished(project, key, *stages)]
     if project.root.exists(CURRENT_NAME):
         try:
@@ -357,9 +349,7 @@ def pending_data(project: Project) -> PendingData:
             )
             same &= before.sampling.identity_fields() == config.sampling.identity_fields()
             seen = [
-                key
-                for key in record["shards"]
-                if _is_finished(project, key, *STAGES_READ[config.train.source])
+                key for key in record["shards"] if _is_finished(project, key, *stages_read(project))
             ]
             current = same and data_digests(project, seen).items() <= record["data_digests"].items()
         except (DataError, ConfigError) as error:

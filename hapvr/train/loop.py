@@ -33,8 +33,11 @@ from hapvr.model.vvs import VvsNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import differences
 from hapvr.train import run_folder
-from hapvr.train.batch import STRENGTHS, Batch, CachedViews, OnlineViews, gather
+from hapvr.train.batch import Batch
+from hapvr.train.ranks import Ranks, gather
 from hapvr.train.run_folder import Logger, TrainingResult
+from hapvr.train.sources import SOURCES
+from hapvr.train.sources.source import SourceInputs
 from hapvr.train.tca import ContrastTraining
 from hapvr.train.vvs import SuppressionTraining
 
@@ -66,16 +69,23 @@ class Trainer:
         open_loggers: Callable[[int], Sequence[Logger]],
     ) -> None:
         settings = config.train
-        self._config, self._settings, self._folder, self._fabric = config, settings, folder, fabric
-        self._validate, self._open_loggers = validate, open_loggers
+        self._config = config
+        self._settings = settings
+        self._folder = folder
+        self._fabric = fabric
+        self._validate = validate
+        self._open_loggers = open_loggers
         self._loggers: Sequence[Logger] = ()
         self._started = 0.0
-        online = settings.source == "online"
-        self._source = (
-            OnlineViews(root, shards, config, fabric)
-            if online
-            else CachedViews(root, shards, config, fabric, copies)
+        inputs = SourceInputs(
+            root=root,
+            shard_keys=tuple(shards),
+            config=config,
+            folder=folder,
+            copies=copies,
+            ranks=Ranks(fabric.global_rank, fabric.world_size, fabric.device),
         )
+        self._source = SOURCES[settings.source](inputs)
         self.network = build_network(
             settings.network,
             dims=self._source.dims,
@@ -84,9 +94,11 @@ class Trainer:
         )
         self._optimizer = build_optimizer(self.network, settings.optimizer)
         self._scheduler = build_scheduler(self._optimizer, settings.optimizer, steps=settings.steps)
-        num_videos, batch_videos = self._source.num_videos, self._source.sampler.batch_videos
         self._training = build_training(
-            settings, self.network, num_videos=num_videos, batch_videos=batch_videos
+            settings,
+            self.network,
+            num_videos=self._source.num_keys,
+            batch_videos=self._source.batch_items,
         )
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
         # of validation; -1: none so far
@@ -101,9 +113,10 @@ class Trainer:
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
             fabric.barrier()  # an orphan may write a checkpoint until rank 0 has the lock
             first_step, messages = self._resume()
-            if (found := self._source.sampler.batch_videos) != settings.batch_videos:
+            batch_items = self._source.batch_items
+            if batch_items != settings.batch_videos:
                 messages.append(
-                    f"batches hold all {found} videos; train.batch_videos is "
+                    f"batches hold all {batch_items} videos; train.batch_videos is "
                     f"{settings.batch_videos}"
                 )
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
@@ -128,7 +141,7 @@ class Trainer:
                 values = self._step(step, self._source.finish(item))
                 is_last = done == settings.steps
                 if self._loggers and (done % log_every == 0 or is_last):
-                    clips = (done - first_step) * len(STRENGTHS) * self._source.sampler.batch_videos
+                    clips = (done - first_step) * batch_items * self._source.clips_per_item
                     speed = clips / (time.monotonic() - self._started)
                     numbers = {name: float(value) for name, value in values.items()}
                     for logger in self._loggers:
@@ -298,7 +311,9 @@ class TrainingModule(nn.Module):
 
     def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
         """What the objective says of the similarities. Nothing is drawn."""
-        first_row, frame_labels = batch.first_row, batch.frame_labels
+        first_row = batch.first_row
+        frame_labels = batch.frame_labels
+        assert frame_labels is not None  # every source of views has a teacher
         own = self.network.embed(batch.regions)
         mask = own_mask = None
         if batch.num_frames is not None:

@@ -12,7 +12,7 @@ from hapvr.losses.settings import ContrastSettings
 from hapvr.model.family import video_vectors
 from hapvr.model.tca import ContextNetwork
 from hapvr.seeding import derive_seed, seeded, torch_rng
-from hapvr.train.batch import STRENGTHS, Batch
+from hapvr.train.batch import Batch
 
 
 class ContrastTraining(nn.Module):
@@ -56,7 +56,7 @@ class ContrastTraining(nn.Module):
         contrast, regions, mask = self._settings.contrast, batch.regions, None
         if batch.num_frames is not None:
             mask = torch.arange(regions.shape[1], device=regions.device) < batch.num_frames[:, None]
-        is_anchor = torch.arange(len(regions), device=regions.device) % len(STRENGTHS) == 0
+        is_anchor = torch.arange(len(regions), device=regions.device) % batch.clips_per_item == 0
 
         def vectors(network: ContextNetwork, chosen: Tensor) -> Tensor:
             real = None if mask is None else mask[chosen]

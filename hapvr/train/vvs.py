@@ -14,7 +14,7 @@ from hapvr.model.settings import doubled_length
 from hapvr.model.similarity import chamfer
 from hapvr.model.vvs import VvsNetwork
 from hapvr.seeding import derive_seed, numpy_rng, seeded
-from hapvr.train.batch import STRENGTHS, Batch
+from hapvr.train.batch import Batch
 
 WEIGHTS = {"video": 1.0, "frame": 1.0, "saliency": 1.0, "distractor": 0.5}
 """Of the losses in the total."""
@@ -40,7 +40,7 @@ class SuppressionTraining(nn.Module):
     def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
         """The losses of VVS, weighed and by name; those of triplets where there is a triplet."""
         network, regions, labels = self.network, batch.regions, batch.labels
-        rows = torch.arange(0, len(regions), len(STRENGTHS), device=regions.device)
+        rows = batch.anchor_rows
         pooled = injected = None
         if network.needs_extras:
             regions, pooled, magnitude = split_extras(regions, extras_dims=network.extras_dims)
