@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
 from hapvr.steps.project import Project
 from hapvr.train import run_folder
+from hapvr.train.pair_labels import PairLabels, read_pair_labels, video_length_s
 from hapvr.train.sources import SOURCES
 
 MODELS = "models"
@@ -100,7 +101,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     )
     # one that is repeated goes on with its shards: its record says what the network has seen
     shards = run_folder.read_record(folder)["shards"] if begun else training_shards(project)
-    digests = data_digests(project, shards)
+    labels = pair_labels(project, folder, shards, begun=bool(begun))
+    digests = data_digests(project, shards) | labels_digest(labels)
     if begun:
         before = load_config(folder / run_folder.CONFIG_NAME).training_identity()
         before |= {"data": run_folder.read_record(folder)["data_digests"]}
@@ -113,6 +115,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         )
     (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
     write_text(folder / run_folder.CONFIG_NAME, dump_config(config))
+    if labels is not None:
+        labels.write(folder)
     # identity and precision of the networks that made the data, as the data itself says, or as an
     # online training loads them
     weights = SOURCES[config.train.source].frozen_networks(project.root, shards, config)
@@ -295,6 +299,30 @@ def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: s
     )
 
 
+def pair_labels(
+    project: Project, folder: Path, shards: Sequence[str], *, begun: bool
+) -> PairLabels | None:
+    """The labelled pairs that `train.source` reads: those of the configuration, or those that a
+    training began with. Raises DataError for pairs that do not fit the videos."""
+    if project.config.train.source != "labelled_pairs":
+        return None
+    if begun:
+        return PairLabels.read(folder)
+    files = [features.FeatureFile(project.shard(features.STAGE, key)) for key in shards]
+    file_of = {video_id: file for file in files for video_id in file.video_ids}
+    return read_pair_labels(
+        project.config.train.pairs,
+        resolve=project.path,
+        video_ids=file_of.keys(),
+        length_s=lambda video_id: video_length_s(file_of[video_id].times(video_id)),
+    )
+
+
+def labels_digest(labels: PairLabels | None) -> dict[str, str]:
+    """The part of `data_digests` that labelled pairs are."""
+    return {} if labels is None else {"labelled_pairs": labels.digest}
+
+
 def copies_of(project: Project) -> dict[str, str]:
     """`name_digest` of a video -> its group of copies, by which `train.look_alikes` chooses: a
     training keeps those it began with."""
@@ -351,7 +379,9 @@ def pending_data(project: Project) -> PendingData:
             seen = [
                 key for key in record["shards"] if _is_finished(project, key, *stages_read(project))
             ]
-            current = same and data_digests(project, seen).items() <= record["data_digests"].items()
+            labels = pair_labels(project, folder, seen, begun=False)
+            digests = data_digests(project, seen) | labels_digest(labels)
+            current = same and digests.items() <= record["data_digests"].items()
         except (DataError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model")
     num_videos = sum(

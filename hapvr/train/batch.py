@@ -35,11 +35,28 @@ class Batch:
     num_frames: Tensor | None = None
     """int64 [B], the frames of each clip before it repeats itself or is padded; None: all count"""
     clips_per_item: int = len(STRENGTHS)
+    easy_frames: Tensor | None = None
+    """[A, E, R + k, D], frames without content that may be inserted into each of A anchors; E = 0:
+    none are inserted; None: the training takes those of this batch"""
 
     @property
     def anchor_rows(self) -> Tensor:
         """int64 [A], the anchors among the clips of this process; its positive follows each."""
         return torch.arange(0, len(self.regions), self.clips_per_item, device=self.regions.device)
+
+    @property
+    def negative_rows(self) -> Tensor:
+        """int64 [A * n], the negatives of these anchors among the clips of this process."""
+        rows = torch.arange(len(self.regions), device=self.regions.device)
+        return rows[rows % self.clips_per_item >= len(STRENGTHS)]
+
+    @property
+    def frame_mask(self) -> Tensor | None:
+        """bool [B, T], the frames that count; None: all do."""
+        if self.num_frames is None:
+            return None
+        frames = torch.arange(self.regions.shape[1], device=self.regions.device)
+        return frames < self.num_frames[:, None]
 
 
 def video_pair_labels(sources: Sequence[Collection[str]]) -> Tensor:

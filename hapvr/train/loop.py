@@ -125,7 +125,10 @@ class Trainer:
             loader: DataLoader[Any] = DataLoader(
                 self._source,
                 batch_size=None,
-                sampler=range(first_step, settings.steps),
+                sampler=range(
+                    first_step * settings.accumulated_batches,
+                    settings.steps * settings.accumulated_batches,
+                ),
                 num_workers=settings.data_workers,
                 # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a
                 # forked child.
@@ -136,12 +139,15 @@ class Trainer:
                 1, min(20, settings.steps // 100)
             )  # a short training logs a hundred steps, or all
             self._started = time.monotonic()
-            for step, item in enumerate(items, start=first_step):
-                done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
-                values = self._step(step, self._source.finish(item))
+            for step in range(first_step, settings.steps):
+                done = step + 1
+                rate = self._optimizer.param_groups[0]["lr"]
+                chosen = itertools.islice(items, settings.accumulated_batches)
+                values = self._step(step, [self._source.finish(item) for item in chosen])
                 is_last = done == settings.steps
                 if self._loggers and (done % log_every == 0 or is_last):
-                    clips = (done - first_step) * batch_items * self._source.clips_per_item
+                    batches = (done - first_step) * settings.accumulated_batches
+                    clips = batches * batch_items * self._source.clips_per_item
                     speed = clips / (time.monotonic() - self._started)
                     numbers = {name: float(value) for name, value in values.items()}
                     for logger in self._loggers:
@@ -226,27 +232,39 @@ class Trainer:
             )
         return 0, []
 
-    def _step(self, step: int, batch: Batch) -> dict[str, Tensor]:
-        """Change the weights once; returns the losses and the norm of the gradient, [] each."""
-        batch = self._fabric.to_device(batch)
-        total, terms = self._module(replace(batch, regions=batch.regions.float()), step)
-        if not torch.isfinite(total):
-            raise HapvrError(
-                f"training: step {step}: the loss is {float(total.detach())}; the videos of "
-                "its batch are "
-                f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
-            )
-        self._fabric.backward(total)
+    def _step(self, step: int, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Change the weights once, by the mean gradient of the batches; returns the mean losses and
+        the norm of the gradient, [] each."""
+        on_device = [self._fabric.to_device(batch) for batch in batches]
+        first = step * len(batches)
+        if isinstance(self._training, ContrastTraining):
+            with self._fabric.autocast():
+                self._training.begin_step(on_device, first)
+        sums: dict[str, Tensor] = {}
+        for number, batch in enumerate(on_device, start=first):
+            terms = self._backward(step, number, batch, share=1 / len(batches))
+            for name, value in terms.items():
+                sums[name] = sums.get(name, 0) + value / len(batches)
         norm = self._fabric.clip_gradients(  # only measures it
             self._module, self._fabric_optimizer, max_norm=float("inf"), error_if_nonfinite=False
         )
         self._fabric_optimizer.step()
         self._fabric_optimizer.zero_grad()
         self._scheduler.step()
-        losses = {
-            f"loss/{name}": value.detach() for name, value in {"total": total, **terms}.items()
-        }
-        return losses | {"gradient_norm": total.new_zeros(()) if norm is None else norm}
+        losses = {f"loss/{name}": value for name, value in sums.items()}
+        return losses | {"gradient_norm": torch.zeros(()) if norm is None else norm}
+
+    def _backward(self, step: int, number: int, batch: Batch, *, share: float) -> dict[str, Tensor]:
+        """Add `share` of the gradient of batch `number`; returns its losses, [] each."""
+        total, terms = self._module(replace(batch, regions=batch.regions.float()), number)
+        if not torch.isfinite(total):
+            raise HapvrError(
+                f"training: step {step}: the loss is {float(total.detach())}; the videos of "
+                "its batch are "
+                f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
+            )
+        self._fabric.backward(total * share if share < 1 else total)
+        return {name: value.detach() for name, value in {"total": total, **terms}.items()}
 
     def _finish(self, first_step: int) -> TrainingResult:
         """Write the best network and the result."""
@@ -312,14 +330,13 @@ class TrainingModule(nn.Module):
     def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
         """What the objective says of the similarities. Nothing is drawn."""
         first_row = batch.first_row
-        frame_labels = batch.frame_labels
-        assert frame_labels is not None  # every source of views has a teacher
         own = self.network.embed(batch.regions)
-        mask = own_mask = None
-        if batch.num_frames is not None:
-            mask = own_mask = (
-                torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
-            )
+        frame_labels = batch.frame_labels
+        if frame_labels is None:  # the objective has no term of frames then
+            frame_labels = batch.labels.new_zeros(len(batch.pair_index), 1, 1)
+        mask = batch.frame_mask
+        own_mask = mask
+        if mask is not None:
             if len(own) < len(mask):
                 own_mask = mask[first_row : first_row + len(own)]
             real = mask[batch.pair_index[:, 0], :, None] & mask[batch.pair_index[:, 1], None, :]
