@@ -37,6 +37,8 @@ from hapvr.train.sources import SOURCES
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
+NETWORK_ARTIFACT = "network"
+"""Of an MLflow run: the trained network, as `hapvr.model.checkpoint.load_network` reads it."""
 TRAINED_WITH = ("backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
 """Sections of the configuration that determine a trained model."""
 DAY_S = 86_400.0
@@ -235,6 +237,7 @@ def finish_training(
     complete_metrics(tracker.client, run_id, run_folder.read_history(run.folder))
     for name in (run_folder.RUN_NAME, run_folder.HISTORY_NAME):
         tracker.client.log_artifact(run_id, str(run.folder / name), "training")
+    tracker.client.log_artifacts(run_id, str(run.network_folder), NETWORK_ARTIFACT)
     numbers = {
         f"training/{name}": value
         for name, value in result.items()
