@@ -170,6 +170,7 @@ class LabelledPairs:
     def _window_limits(self, video_id: str, frames: Any, least: int) -> tuple[int, int]:
         """The first and the last start of a clip that shows `least` of these frames, in order."""
         size = self._config.views.num_frames
+        least = min(least, size)
         longest = max(self._num_frames[video_id] - size, 0)
         first = max(int(frames[least - 1]) - size + 1, 0)
         last = int(frames[-least])
