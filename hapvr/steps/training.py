@@ -309,10 +309,10 @@ def pair_labels(
     training began with. Raises DataError for pairs that do not fit the videos."""
     if project.config.train.source != "labelled_pairs":
         return None
-    if begun:
-        return PairLabels.read(folder)
     files = [features.FeatureFile(project.shard(features.STAGE, key)) for key in shards]
     file_of = {video_id: file for file in files for video_id in file.video_ids}
+    if begun:
+        return PairLabels.read(folder, file_of)
     return read_pair_labels(
         project.config.train.pairs,
         resolve=project.path,

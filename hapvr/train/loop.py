@@ -116,7 +116,7 @@ class Trainer:
             batch_items = self._source.batch_items
             if batch_items != settings.batch_videos:
                 messages.append(
-                    f"batches hold all {batch_items} videos; train.batch_videos is "
+                    f"batches hold {batch_items}, all that there are; train.batch_videos is "
                     f"{settings.batch_videos}"
                 )
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()

@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 from pydantic import BaseModel
 
+from hapvr.data.manifest import name_digest
 from hapvr.errors import DataError
 from hapvr.files import digest_of, read_json_as, require_regular, write_text
 from hapvr.tables import MAX_USER_BYTES, TABLE_ERRORS, read_user_table
@@ -64,24 +65,44 @@ class CopiedSegment(BaseModel, frozen=True):
 class PairLabels(BaseModel, frozen=True):
     """What a training on labelled pairs knows of its videos.
 
-    distractors: ids of videos that share no footage with those of the copies."""
+    They are stored by `name_digest`, so that nothing of a training names a video that was
+    forgotten. distractors: videos that share no footage with those of the copies."""
 
     copies: tuple[CopiedSegment, ...]
     distractors: tuple[str, ...]
 
     def write(self, folder: Path) -> None:
         """Store them in the folder of a training."""
-        write_text(folder / LABELS_NAME, self.model_dump_json())
+        write_text(folder / LABELS_NAME, self._renamed(name_digest).model_dump_json())
 
     @staticmethod
-    def read(folder: Path) -> PairLabels:
-        """Those in the folder of a training. Raises DamagedError."""
+    def read(folder: Path, video_ids: Collection[str]) -> PairLabels:
+        """Those in the folder of a training. video_ids: of all training videos. Raises DamagedError
+        for a file that cannot be read, and DataError where one of its videos is gone."""
         hint = "train again, with another run key"
-        return read_json_as(folder / LABELS_NAME, PairLabels, hint=hint)
+        stored = read_json_as(folder / LABELS_NAME, PairLabels, hint=hint)
+        named = {name_digest(video_id): video_id for video_id in video_ids}
+        try:
+            return stored._renamed(named.__getitem__)
+        except KeyError:
+            raise DataError(
+                f"labelled pairs: a video of {folder / LABELS_NAME} has no features any more; "
+                f"restore them, or {hint}"
+            ) from None
 
     @property
     def digest(self) -> str:
-        return digest_of(self.model_dump(mode="json"))
+        return digest_of(self._renamed(name_digest).model_dump(mode="json"))
+
+    def _renamed(self, rename: Callable[[str], str]) -> PairLabels:
+        copies = [
+            copy.model_copy(
+                update={"query": rename(copy.query), "reference": rename(copy.reference)}
+            )
+            for copy in self.copies
+        ]
+        distractors = tuple(rename(video_id) for video_id in self.distractors)
+        return PairLabels(copies=tuple(copies), distractors=distractors)
 
 
 class _Placed(BaseModel, frozen=True):

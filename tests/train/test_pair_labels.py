@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hapvr.errors import DataError
-from hapvr.train.pair_labels import CopiedSegment, PairLabels, read_pair_labels
+from hapvr.train.pair_labels import LABELS_NAME, CopiedSegment, PairLabels, read_pair_labels
 from hapvr.train.settings import PairsConfig
 
 VIDEOS = ("core/a.flv", "core/b.mp4", "core/c.mp4", "far/x.mp4", "far/y.mp4", "far/sub/c.mp4")
@@ -63,8 +63,11 @@ def test_labels_are_stored_as_they_were_checked(tmp_path: Path) -> None:
     """A training keeps those that it began with."""
     labels = read(tmp_path, {"pairs.csv": HEAD + PAIR})
     labels.write(tmp_path)
-    assert PairLabels.read(tmp_path) == labels
-    assert PairLabels.read(tmp_path).digest == labels.digest
+    assert PairLabels.read(tmp_path, VIDEOS) == labels
+    assert PairLabels.read(tmp_path, VIDEOS).digest == labels.digest
+    assert "core" not in (tmp_path / LABELS_NAME).read_text()  # a video may be forgotten
+    with pytest.raises(DataError, match="has no features any more; restore them, or train again"):
+        PairLabels.read(tmp_path, VIDEOS[1:])
 
 
 VCDB = {"path": "annotation", "format": "vcdb"}

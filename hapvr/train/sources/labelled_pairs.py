@@ -67,7 +67,7 @@ class LabelledPairs:
         self._shard_of: dict[str, int] = {}
         self._read_shards()
 
-        labels = PairLabels.read(inputs.folder)
+        labels = PairLabels.read(inputs.folder, self._shard_of)
         self._distractors = labels.distractors
         self._segments = self._pairs_of(labels)
         self._pairs = sorted(self._segments)
@@ -144,33 +144,28 @@ class LabelledPairs:
 
     def _clips_of_pair(self, segment: CopiedSegment, rng: np.random.Generator) -> list[Clip]:
         """Anchor and positive: anywhere in their videos, or where both show the shared footage."""
-        shown_s = self._pairs_config.min_overlap_s
-        if not shown_s:
+        if not self._pairs_config.min_overlap_s:
             return [self._anywhere(video, rng) for video in (segment.query, segment.reference)]
 
         times = self._times(segment.query)
-        inside = np.flatnonzero((times >= segment.query_start_s) & (times < segment.query_end_s))
-        if not len(inside):  # shorter than the distance of two frames
-            inside = np.array([np.abs(times - segment.query_start_s).argmin()])
-        least = min(len(inside), max(1, round(shown_s * len(times) / video_length_s(times))))
-        first, last = self._window_limits(segment.query, inside, least)
+        shared = _frames_between(times, segment.query_start_s, segment.query_end_s)
+        frames_per_s = len(times) / video_length_s(times)
+        least = max(1, round(self._pairs_config.min_overlap_s * frames_per_s))
+        first, last = self._window_limits(segment.query, shared, least)
         start = int(rng.integers(first, last + 1))
 
-        shown = inside[(inside >= start) & (inside < start + self._config.views.num_frames)]
-        rate = (segment.reference_end_s - segment.reference_start_s) / (
-            segment.query_end_s - segment.query_start_s
-        )
-        copied_s = segment.reference_start_s + rate * (times[shown] - segment.query_start_s)
-        reference_times = self._times(segment.reference)
-        copies = np.unique(np.abs(reference_times[:, None] - copied_s[None]).argmin(0))
-        first, last = self._window_limits(segment.reference, copies, min(least, len(copies)))
+        end = start + self._config.views.num_frames
+        shown = shared[(shared >= start) & (shared < end)]
+        copies = _copied_frames(segment, times[shown], self._times(segment.reference))
+        first, last = self._window_limits(segment.reference, copies, least)
         positive = int(rng.integers(first, last + 1))
         return [Clip(segment.query, start), Clip(segment.reference, positive)]
 
     def _window_limits(self, video_id: str, frames: Any, least: int) -> tuple[int, int]:
-        """The first and the last start of a clip that shows `least` of these frames, in order."""
+        """The first and the last start of a clip that shows `least` of these frames, in order, or
+        all of them where they are fewer."""
         size = self._config.views.num_frames
-        least = min(least, size)
+        least = min(least, size, len(frames))
         longest = max(self._num_frames[video_id] - size, 0)
         first = max(int(frames[least - 1]) - size + 1, 0)
         last = int(frames[-least])
@@ -390,3 +385,18 @@ class LabelledPairs:
         # Open files do not travel to data workers; each opens its own.
         open_files = ("_files", "_views")
         return {name: value for name, value in self.__dict__.items() if name not in open_files}
+
+
+def _frames_between(times: Any, start_s: float, end_s: float) -> Any:
+    """int64: the frames at these times [T] that are between two moments, at least the nearest."""
+    inside = np.flatnonzero((times >= start_s) & (times < end_s))
+    return inside if len(inside) else np.array([np.abs(times - start_s).argmin()])
+
+
+def _copied_frames(segment: CopiedSegment, query_times: Any, reference_times: Any) -> Any:
+    """int64: the frames of the reference [T] that show what the query shows at some times."""
+    rate = (segment.reference_end_s - segment.reference_start_s) / (
+        segment.query_end_s - segment.query_start_s
+    )
+    copied_s = segment.reference_start_s + rate * (query_times - segment.query_start_s)
+    return np.unique(np.abs(reference_times[:, None] - copied_s[None]).argmin(0))
