@@ -145,8 +145,9 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
 
 def imac_released(maps: Sequence[Tensor]) -> Tensor:
     """iMAC as TCA's release has it: of maps that have unit norm over channels at each position.
-    maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map
-       one after the other."""
+
+    maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map one after the other.
+    """
     return torch.cat(
         [F.normalize(F.normalize(one.float(), dim=1).amax((2, 3)), dim=1) for one in maps], dim=1
     )
