@@ -26,6 +26,7 @@ from hapvr.networks.settings import (
     WhiteningConfig,
 )
 from hapvr.settings import GateConfig, Rate, SearchSettings, ServingConfig, Settings
+from hapvr.train.settings import PairsConfig
 from hapvr.video.settings import PARTS, DownloadConfig, SamplingConfig, Source, SourceName
 
 MAX_STEPS = 100_000_000
@@ -50,7 +51,10 @@ class TrainConfig(Settings):
     contrast that of TCA."""
 
     steps: int = Field(default=30_000, ge=1, le=MAX_STEPS)
-    batch_videos: int = Field(default=64, ge=2)
+    batch_videos: int = Field(default=64, ge=1)
+    """videos of a batch, of each of which it has two views; labelled pairs of a batch"""
+    accumulated_batches: int = Field(default=1, ge=1)
+    """batches of a step, whose gradients are averaged"""
     seed: int = 0
     num_processes: int = Field(default=1, ge=1)
     """processes that share a batch, whose clips are all compared with each other"""
@@ -58,9 +62,10 @@ class TrainConfig(Settings):
         default=2, ge=0, description="processes that read views ahead of training"
     )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    source: Literal["cached_views", "online"] = "cached_views"
-    """`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper
-    """
+    source: Literal["cached_views", "online", "labelled_pairs"] = "cached_views"
+    """`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper;
+    `labelled_pairs`: see `train.pairs`"""
+    pairs: PairsConfig = PairsConfig()
     videos_rate: float = Field(default=1.0, gt=0, le=1)
     """part of the training videos that take part, drawn by their ids (HAP-VR Table 2: 0.1)"""
     repeat_short_clips: bool = True
@@ -81,7 +86,12 @@ class TrainConfig(Settings):
         """What determines the weights; the other keys may change when a run continues."""
         only_of = {"objective": "similarity", "contrast": "tca"}
         unused = {section for section, family in only_of.items() if family != self.network.family}
-        return self.model_dump(mode="json", exclude={"data_workers", *unused})
+        fields = self.model_dump(mode="json", exclude={"data_workers", *unused})
+        if self.source == "labelled_pairs":  # what the files hold is part of the data
+            fields["pairs"] = self.pairs.model_dump(mode="json", exclude={"path", "distractors"})
+        else:
+            del fields["pairs"]
+        return fields
 
 
 class TrackingConfig(Settings):
@@ -276,6 +286,7 @@ class Config(Settings):
             )
         if network.family != "similarity" and self.train.num_processes > 1:
             yield f"train.num_processes: family {network.family} trains in one process; set it to 1"
+        yield from self._source_problems()
         if self.train.batch_videos % self.train.num_processes:
             yield (
                 f"train.batch_videos {self.train.batch_videos} must be a multiple of "
@@ -293,6 +304,26 @@ class Config(Settings):
             yield (
                 f"automation.timezone: not a time zone of this machine, as Europe/Berlin "
                 f"is (got {zone!r:.120})"
+            )
+
+    def _source_problems(self) -> Iterator[str]:
+        """What does not go together with `train.source`."""
+        train = self.train
+        if train.source != "labelled_pairs":
+            if train.batch_videos < 2:
+                yield (
+                    "train.batch_videos: 1 video has no negatives; set 2 or more, or source to "
+                    "labelled_pairs"
+                )
+            return
+        if train.pairs.path is None:
+            yield "train.pairs.path: name the file or folder that has the labelled pairs"
+        if train.num_processes > 1:
+            yield "train.num_processes: source labelled_pairs trains in one process; set it to 1"
+        if train.network.family == "similarity" and train.objective.frame_ap_weight > 0:
+            yield (
+                "train.objective.frame_ap_weight: labelled pairs have no labels of frames; set it "
+                "to 0"
             )
 
 

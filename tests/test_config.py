@@ -19,7 +19,7 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
     [
         (
             {"train": {"stpes": 10}},
-            "train: unknown key 'stpes'; allowed here: batch_videos, contrast, data_workers",
+            "train: unknown key 'stpes'; allowed here: accumulated_batches, batch_videos, contrast",
         ),
         ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda' (got 'tpu')"),
         (
@@ -48,6 +48,19 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         (
             {"train": {"network": {"family": "tca"}, "num_processes": 2}},
             "family tca trains in one process",
+        ),
+        ({"train": {"batch_videos": 1}}, "train.batch_videos: 1 video has no negatives"),
+        (
+            {"train": {"source": "labelled_pairs"}},
+            "train.pairs.path: name the file or folder that has the labelled pairs",
+        ),
+        (
+            {"train": {"source": "labelled_pairs", "pairs": {"path": "p"}}},
+            "train.objective.frame_ap_weight: labelled pairs have no labels of frames",
+        ),
+        (
+            {"train": {"source": "labelled_pairs", "pairs": {"path": "p"}, "num_processes": 2}},
+            "source labelled_pairs trains in one process",
         ),
         (
             {"teacher": {"options": {"depth": 10**6}}},

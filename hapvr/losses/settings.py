@@ -55,9 +55,9 @@ class ObjectiveSettings(Settings):
 
 
 class ContrastSettings(Settings):
-    """How a video vector learns (TCA 3.4): an anchor's own positive against the videos of a
-    memory bank. The anchor is a weak view, the positive a strong view of the same video, and strong
-    views of all videos enter the bank."""
+    """How a video vector learns (TCA 3.4): an anchor's own positive against the videos of a memory
+    bank. Of views, the anchor is a weak one, the positive a strong one of the same video, and
+    strong views of all videos enter the bank; of labelled pairs, distractors do."""
 
     loss: Literal["circle", "infonce"] = "circle"
     circle_form: Literal["paper", "released"] = "paper"
@@ -75,3 +75,9 @@ class ContrastSettings(Settings):
     """of the key encoder, a running mean of the weights; 0: the current weights"""
     batch_negatives: bool = True
     """the positives of other videos of the batch are negatives too; the paper has the bank alone"""
+    bank_order: Literal["before", "after"] = "after"
+    """when the vectors of a step enter the bank: `before` anchors are compared with it (the paper:
+    the bank is the negatives of all batches of the step), or `after` that (the release)"""
+    positive_gradients: bool = False
+    """positives learn as anchors do, since one encoder is shared (the paper); false: only anchors
+    do (the release)"""

@@ -29,6 +29,9 @@ class SaliencySettings(Settings):
     width: int = Field(default=128, ge=2, multiple_of=2)
     """channels of the bottleneck; the encoder has four times as many, in 8 heads"""
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    attention: Literal["frame", "video"] = "frame"
+    """what the encoder attends to: each frame to itself alone (`frame`, the release), or to all
+    frames of its video (`video`, the paper)"""
     temperature: Positive = 1.0
     label_rule: Literal["clipped", "plain"] = "clipped"
     """a frame is salient above the mean of the clipped similarities, or as the best one (`clipped`,
@@ -62,9 +65,13 @@ class VvsSettings(Settings):
     topic: TopicSettings = TopicSettings()
     injected_rates: tuple[Rate, Rate] = (0.2, 0.5)
     """fewest and most distractor frames that training inserts, as a part of the clip"""
+    injection: Literal["block", "scattered"] = "block"
+    """`block`: one frame, repeated in one place (the release); `scattered`: several frames, between
+    those of the clip (the paper)"""
     max_magnitude: Positive | None = None
     """frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: the 9 %
-    of a batch's frames with the smallest magnitude"""
+    of the smallest magnitude, of a batch's frames, or of those of all distractors in training on
+    labelled pairs"""
     frame_loss: bool = Field(
         default=True, description="train the triplet of refined frame similarities"
     )

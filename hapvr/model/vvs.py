@@ -34,14 +34,14 @@ class TemporalSaliency(nn.Module):
         super().__init__()
         width, dims = settings.width, 4 * settings.width
         self.temperature = settings.temperature
+        self.attention = settings.attention
         self.conv1 = nn.Conv2d(1, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, dims, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(dims)
-        # Every frame attends to itself alone, as in the release, so queries and keys have no effect
-        # and no gradient.
+        # With attention `frame` queries and keys have no effect and no gradient.
         self.encoder = nn.TransformerEncoderLayer(
             dims, 8, 2 * dims, settings.dropout, batch_first=True
         )
@@ -68,8 +68,9 @@ class TemporalSaliency(nn.Module):
 
     def weights_of_states(self, states: Tensor) -> Tensor:
         """states: [..., 4 width], of all frames of a video in order. Returns weights [...]."""
-        alone: Tensor = self.encoder(states.reshape(-1, 1, states.shape[-1]))
-        return torch.sigmoid(alone.mean(-1).view(states.shape[:-1]) / self.temperature)
+        num_frames = states.shape[-2] if self.attention == "video" else 1
+        encoded: Tensor = self.encoder(states.reshape(-1, num_frames, states.shape[-1]))
+        return torch.sigmoid(encoded.mean(-1).view(states.shape[:-1]) / self.temperature)
 
 
 def diagonal_cells(frames: Tensor, order: Tensor, first: int, last: int) -> Tensor:

@@ -129,19 +129,37 @@ def region_vectors(maps: Sequence[Tensor]) -> Tensor:
 
 
 def imac(maps: Sequence[Tensor]) -> Tensor:
-    """iMAC: the largest value of each channel of maps that have unit norm over channels at each
-    position (TCA 3.2). maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map
-    one after the other."""
+    """iMAC: the largest value of each channel of each map (TCA Eq. 1).
+
+    maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], the maps one after the other."""
+    return torch.cat([one.float().amax((2, 3)) for one in maps], dim=1)
+
+
+def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
+    """L3-iRMAC: the sum over the regions of L3-iMAC, made a unit vector for each map (TCA 3.2).
+
+    maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], the maps one after the other."""
+    vectors = [F.normalize(regions.sum((2, 3)), dim=1) for regions in pooled_maps(maps)]
+    return torch.cat(vectors, dim=1)
+
+
+def imac_released(maps: Sequence[Tensor]) -> Tensor:
+    """iMAC as TCA's release has it: of maps that have unit norm over channels at each position.
+
+    maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map one after the other.
+    """
     return torch.cat(
         [F.normalize(F.normalize(one.float(), dim=1).amax((2, 3)), dim=1) for one in maps], dim=1
     )
 
 
-def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
-    """The sum over 3 x 3 max-pooled regions, each a unit vector, of maps with unit norm over
-    channels at each position. maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side /
-    7) the windows are floor(1.5 p) wide and p apart. Returns [B, sum C_l], a unit vector for each
-    map one after the other."""
+def l3_irmac_released(maps: Sequence[Tensor]) -> Tensor:
+    """L3-iRMAC as TCA's release has it: the sum over 3 x 3 max-pooled regions, each a unit vector,
+    of maps with unit norm over channels at each position.
+
+    maps: [B, C_l, H_l, W_l], sides of 7 or more. With p = floor(2 side / 7) the windows are
+    floor(1.5 p) wide and p apart. Returns [B, sum C_l], a unit vector for each map one after the
+    other."""
     vectors = []
     for one in maps:
         stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
@@ -153,7 +171,13 @@ def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
     return torch.cat(vectors, dim=1)
 
 
-DESCRIPTORS = {"regions": region_vectors, "imac": imac, "l3_irmac": l3_irmac}
+DESCRIPTORS = {
+    "regions": region_vectors,
+    "imac": imac,
+    "l3_irmac": l3_irmac,
+    "imac_released": imac_released,
+    "l3_irmac_released": l3_irmac_released,
+}
 """Maps [B, C_l, H_l, W_l] to [B, 9, C] or [B, C], by the name that `backbone.descriptor` gives it.
 """
 

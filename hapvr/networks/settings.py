@@ -87,8 +87,11 @@ class BackboneConfig(FrozenNetworkConfig):
     """name of a timm network that gives 3 x 3 regions; or sscd_distilled or sscd, which were made
     for copies and give one vector per frame"""
     crop_px: int = Field(default=224, ge=64, le=1024)
-    descriptor: Literal["regions", "imac", "l3_irmac"] = "regions"
-    """what is kept of a frame: the nine regions of L3-iMAC, or one vector, as TCA reads it"""
+    descriptor: Literal["regions", "imac", "l3_irmac", "imac_released", "l3_irmac_released"] = (
+        "regions"
+    )
+    """what is kept of a frame: the nine regions of L3-iMAC, or one vector, as TCA reads it: `imac`
+    and `l3_irmac` as its paper has them, or as its release does"""
 
     @property
     def num_vectors(self) -> int:

@@ -135,11 +135,14 @@ def register_bundle(
     run_name: str,
     params: Mapping[str, Any],
     tags: Mapping[str, str],
+    metrics: Mapping[str, float] | None = None,
     target: float | None = None,
 ) -> int:
     """Make a version of a bundle, in the MLflow run of this key, which is made if necessary;
-    returns its number. target: as of `register`."""
+    returns its number. metrics: of the run. target: as of `register`."""
     run_id = tracker.start(key, name=run_name, params=params, tags=tags)
+    if metrics:
+        tracker.metrics(run_id, metrics)
     if (bundle / CARD_FILE).exists():
         tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
     uri = log_model(tracker, run_id, bundle)

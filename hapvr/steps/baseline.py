@@ -25,7 +25,13 @@ from hapvr.networks.encoder import FrameEncoder, open_encoder
 from hapvr.networks.packaged import OPSET, PackagedBackbone, WeightsIdentity, packaged_origin
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.bundle import CARD_FILE, complete_bundle, write_bundle
+from hapvr.scorer.bundle import (
+    CARD_FILE,
+    complete_bundle,
+    read_calibration,
+    read_evidence,
+    write_bundle,
+)
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER
@@ -121,7 +127,8 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
             bundle,
             key=wanted.key,
             run_name=f"{project.config.name}-{KEY}",
-            params={},
+            params=_run_parameters(project),
+            metrics=_run_metrics(bundle),
             tags={
                 WEIGHTS_TAG: encoder.identity.source,
                 WHITENING_TAG: wanted.features,
@@ -133,6 +140,25 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
             if champion_of(tracker.client, name) == champion:  # a training may have ended meanwhile
                 reason = "untrained; nothing better is there yet"
                 promote(tracker.client, name, version, how="baseline", reason=reason)
+
+
+def _run_parameters(project: Project) -> dict[str, Any]:
+    """The settings that decide what the baseline is, for its MLflow run."""
+    stored = project.config.stored()
+    return {section: stored[section] for section in ("backbone", "whitening", "sampling")}
+
+
+def _run_metrics(bundle: Path) -> dict[str, float]:
+    """What the answers of a bundle rest on and are worth, for its MLflow run: numbers of its
+    evidence and of its calibration, where it has them."""
+    parts = {"evidence": read_evidence(bundle), "calibration": read_calibration(bundle)}
+    names = ("brier", "prior", "num_matches", "num_others")
+    return {
+        f"{part}/{name}": float(getattr(values, name))
+        for part, values in parts.items()
+        if values is not None
+        for name in names
+    }
 
 
 def local_baseline(project: Project, *, progress: Progress = no_progress) -> Path:

@@ -180,8 +180,7 @@ def model_card(
         f"# Model card: {name}, training run {run.key}",
         "Similarity of two videos in [-1, 1] from their pictures alone: copies, edits and, "
         "where the labels below cover it, "
-        "other footage of the same scene or incident. Trained without labels (HAP-VR, Liu et "
-        "al., ACM MM 2024).",
+        f"other footage of the same scene or incident. {_taught(project)}",
         f"## Data\n\n{markdown_table(counts.columns, counts.rows())}",
         f"Trained on {len(record['shards'])} shards of the training split, whose digests are "
         f"in {LINEAGE_FILE} of the MLflow "
@@ -222,6 +221,13 @@ def model_card(
         f"{made_by}. " + "; ".join(f"{tag}: {value}" for tag, value in sorted(tags.items())),
     ]
     return "\n\n".join(filter(None, parts)).rstrip() + "\n"
+
+
+def _taught(project: Project) -> str:
+    """A sentence: what the network learned from."""
+    if project.config.train.source == "labelled_pairs":
+        return "Trained on labelled pairs of videos that share footage."
+    return "Trained without labels (HAP-VR, Liu et al., ACM MM 2024)."
 
 
 def _percent(result: Mapping[str, Any], task: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,8 +22,6 @@ from hapvr.data.manifest import name_digest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import digest_of, read_json_as, read_text, write_text
-from hapvr.networks.backbone import load_teacher
-from hapvr.networks.encoder import open_encoder
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import environment, git_revision, require_settings
@@ -34,14 +32,13 @@ from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
 from hapvr.steps.project import Project
 from hapvr.train import run_folder
+from hapvr.train.pair_labels import PairLabels, read_pair_labels, video_length_s
+from hapvr.train.sources import SOURCES
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
-STAGES_READ = {
-    "cached_views": (features.VIEWS_STAGE, features.LABELS_STAGE),
-    "online": (frames.STAGE,),
-}
-"""What each `train.source` reads."""
+NETWORK_ARTIFACT = "network"
+"""Of an MLflow run: the trained network, as `hapvr.model.checkpoint.load_network` reads it."""
 TRAINED_WITH = ("backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
 """Sections of the configuration that determine a trained model."""
 DAY_S = 86_400.0
@@ -67,10 +64,17 @@ def tracker_of(project: Project) -> Tracker:
     return Tracker(project.tracking_uri, project.config.tracking.registered_model)
 
 
+def stages_read(project: Project) -> tuple[str, ...]:
+    """The stages whose shards `train.source` reads."""
+    config = project.config
+    return SOURCES[config.train.source].reads(config)
+
+
 def training_shards(project: Project) -> list[str]:
     """Shards of the training split that have what `train.source` reads, sorted. Raises DataError if
     there are none."""
-    keys, stages = training_shard_keys(project.root), STAGES_READ[project.config.train.source]
+    keys = training_shard_keys(project.root)
+    stages = stages_read(project)
     ready = [key for key in keys if _is_finished(project, key, *stages)]
     if not ready:
         raise DataError(
@@ -99,7 +103,8 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     )
     # one that is repeated goes on with its shards: its record says what the network has seen
     shards = run_folder.read_record(folder)["shards"] if begun else training_shards(project)
-    digests = data_digests(project, shards)
+    labels = pair_labels(project, folder, shards, begun=bool(begun))
+    digests = data_digests(project, shards) | labels_digest(labels)
     if begun:
         before = load_config(folder / run_folder.CONFIG_NAME).training_identity()
         before |= {"data": run_folder.read_record(folder)["data_digests"]}
@@ -112,18 +117,11 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         )
     (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
     write_text(folder / run_folder.CONFIG_NAME, dump_config(config))
+    if labels is not None:
+        labels.write(folder)
     # identity and precision of the networks that made the data, as the data itself says, or as an
     # online training loads them
-    if config.train.source == "online":
-        teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px).settings
-        weights = {
-            "backbone": open_encoder(config.backbone, config.device).settings,
-            "teacher": teacher,
-        }
-    else:
-        stages = STAGES_READ[config.train.source]
-        views, labels = (project.shard(stage, shards[0]).require({}).settings for stage in stages)
-        weights = {"backbone": views["features"]["backbone"], "teacher": labels["teacher"]}
+    weights = SOURCES[config.train.source].frozen_networks(project.root, shards, config)
     tracker = tracker_of(project)
     record = {"data_digests": digests, "weights": weights, "environment": environment()}
     copies = run_folder.read_record(folder)["copies"] if begun else copies_of(project)
@@ -239,6 +237,7 @@ def finish_training(
     complete_metrics(tracker.client, run_id, run_folder.read_history(run.folder))
     for name in (run_folder.RUN_NAME, run_folder.HISTORY_NAME):
         tracker.client.log_artifact(run_id, str(run.folder / name), "training")
+    tracker.client.log_artifacts(run_id, str(run.network_folder), NETWORK_ARTIFACT)
     numbers = {
         f"training/{name}": value
         for name, value in result.items()
@@ -303,6 +302,30 @@ def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: s
     )
 
 
+def pair_labels(
+    project: Project, folder: Path, shards: Sequence[str], *, begun: bool
+) -> PairLabels | None:
+    """The labelled pairs that `train.source` reads: those of the configuration, or those that a
+    training began with. Raises DataError for pairs that do not fit the videos."""
+    if project.config.train.source != "labelled_pairs":
+        return None
+    files = [features.FeatureFile(project.shard(features.STAGE, key)) for key in shards]
+    file_of = {video_id: file for file in files for video_id in file.video_ids}
+    if begun:
+        return PairLabels.read(folder, file_of)
+    return read_pair_labels(
+        project.config.train.pairs,
+        resolve=project.path,
+        video_ids=file_of.keys(),
+        length_s=lambda video_id: video_length_s(file_of[video_id].times(video_id)),
+    )
+
+
+def labels_digest(labels: PairLabels | None) -> dict[str, str]:
+    """The part of `data_digests` that labelled pairs are."""
+    return {} if labels is None else {"labelled_pairs": labels.digest}
+
+
 def copies_of(project: Project) -> dict[str, str]:
     """`name_digest` of a video -> its group of copies, by which `train.look_alikes` chooses: a
     training keeps those it began with."""
@@ -317,7 +340,7 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
     """Digest of everything that training reads: whitening, and by shard views and embeddings, or
     frames."""
     digests = {"whitening": load_whitening(project.root).sha256}
-    for stage in STAGES_READ[project.config.train.source]:
+    for stage in stages_read(project):
         for key in shards:
             made = project.shard(stage, key)
             digests[f"{stage}/{key}"] = (
@@ -342,7 +365,7 @@ class PendingData:
 def pending_data(project: Project) -> PendingData:
     """The training data of the project that the current model has not seen."""
     config, current = project.config, False
-    stages = (features.STAGE, *STAGES_READ[config.train.source])
+    stages = (features.STAGE, *stages_read(project))
     new = [key for key in training_shard_keys(project.root) if _is_finished(project, key, *stages)]
     if project.root.exists(CURRENT_NAME):
         try:
@@ -357,11 +380,11 @@ def pending_data(project: Project) -> PendingData:
             )
             same &= before.sampling.identity_fields() == config.sampling.identity_fields()
             seen = [
-                key
-                for key in record["shards"]
-                if _is_finished(project, key, *STAGES_READ[config.train.source])
+                key for key in record["shards"] if _is_finished(project, key, *stages_read(project))
             ]
-            current = same and data_digests(project, seen).items() <= record["data_digests"].items()
+            labels = pair_labels(project, folder, seen, begun=False)
+            digests = data_digests(project, seen) | labels_digest(labels)
+            current = same and digests.items() <= record["data_digests"].items()
         except (DataError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model")
     num_videos = sum(

@@ -33,8 +33,11 @@ from hapvr.model.vvs import VvsNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import differences
 from hapvr.train import run_folder
-from hapvr.train.batch import STRENGTHS, Batch, CachedViews, OnlineViews, gather
+from hapvr.train.batch import Batch
+from hapvr.train.ranks import Ranks, gather
 from hapvr.train.run_folder import Logger, TrainingResult
+from hapvr.train.sources import SOURCES
+from hapvr.train.sources.source import SourceInputs
 from hapvr.train.tca import ContrastTraining
 from hapvr.train.vvs import SuppressionTraining
 
@@ -66,16 +69,23 @@ class Trainer:
         open_loggers: Callable[[int], Sequence[Logger]],
     ) -> None:
         settings = config.train
-        self._config, self._settings, self._folder, self._fabric = config, settings, folder, fabric
-        self._validate, self._open_loggers = validate, open_loggers
+        self._config = config
+        self._settings = settings
+        self._folder = folder
+        self._fabric = fabric
+        self._validate = validate
+        self._open_loggers = open_loggers
         self._loggers: Sequence[Logger] = ()
         self._started = 0.0
-        online = settings.source == "online"
-        self._source = (
-            OnlineViews(root, shards, config, fabric)
-            if online
-            else CachedViews(root, shards, config, fabric, copies)
+        inputs = SourceInputs(
+            root=root,
+            shard_keys=tuple(shards),
+            config=config,
+            folder=folder,
+            copies=copies,
+            ranks=Ranks(fabric.global_rank, fabric.world_size, fabric.device),
         )
+        self._source = SOURCES[settings.source](inputs)
         self.network = build_network(
             settings.network,
             dims=self._source.dims,
@@ -84,9 +94,11 @@ class Trainer:
         )
         self._optimizer = build_optimizer(self.network, settings.optimizer)
         self._scheduler = build_scheduler(self._optimizer, settings.optimizer, steps=settings.steps)
-        num_videos, batch_videos = self._source.num_videos, self._source.sampler.batch_videos
         self._training = build_training(
-            settings, self.network, num_videos=num_videos, batch_videos=batch_videos
+            settings,
+            self.network,
+            num_videos=self._source.num_keys,
+            batch_videos=self._source.batch_items,
         )
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
         # of validation; -1: none so far
@@ -101,9 +113,10 @@ class Trainer:
         with only_writer(self._folder, fabric), stop_flag() as stop_asked:
             fabric.barrier()  # an orphan may write a checkpoint until rank 0 has the lock
             first_step, messages = self._resume()
-            if (found := self._source.sampler.batch_videos) != settings.batch_videos:
+            batch_items = self._source.batch_items
+            if batch_items != settings.batch_videos:
                 messages.append(
-                    f"batches hold all {found} videos; train.batch_videos is "
+                    f"batches hold {batch_items}, all that there are; train.batch_videos is "
                     f"{settings.batch_videos}"
                 )
             self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
@@ -112,7 +125,10 @@ class Trainer:
             loader: DataLoader[Any] = DataLoader(
                 self._source,
                 batch_size=None,
-                sampler=range(first_step, settings.steps),
+                sampler=range(
+                    first_step * settings.accumulated_batches,
+                    settings.steps * settings.accumulated_batches,
+                ),
                 num_workers=settings.data_workers,
                 # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a
                 # forked child.
@@ -123,12 +139,15 @@ class Trainer:
                 1, min(20, settings.steps // 100)
             )  # a short training logs a hundred steps, or all
             self._started = time.monotonic()
-            for step, item in enumerate(items, start=first_step):
-                done, rate = step + 1, self._optimizer.param_groups[0]["lr"]
-                values = self._step(step, self._source.finish(item))
+            for step in range(first_step, settings.steps):
+                done = step + 1
+                rate = self._optimizer.param_groups[0]["lr"]
+                chosen = itertools.islice(items, settings.accumulated_batches)
+                values = self._step(step, [self._source.finish(item) for item in chosen])
                 is_last = done == settings.steps
                 if self._loggers and (done % log_every == 0 or is_last):
-                    clips = (done - first_step) * len(STRENGTHS) * self._source.sampler.batch_videos
+                    batches = (done - first_step) * settings.accumulated_batches
+                    clips = batches * batch_items * self._source.clips_per_item
                     speed = clips / (time.monotonic() - self._started)
                     numbers = {name: float(value) for name, value in values.items()}
                     for logger in self._loggers:
@@ -213,27 +232,39 @@ class Trainer:
             )
         return 0, []
 
-    def _step(self, step: int, batch: Batch) -> dict[str, Tensor]:
-        """Change the weights once; returns the losses and the norm of the gradient, [] each."""
-        batch = self._fabric.to_device(batch)
-        total, terms = self._module(replace(batch, regions=batch.regions.float()), step)
-        if not torch.isfinite(total):
-            raise HapvrError(
-                f"training: step {step}: the loss is {float(total.detach())}; the videos of "
-                "its batch are "
-                f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
-            )
-        self._fabric.backward(total)
+    def _step(self, step: int, batches: Sequence[Batch]) -> dict[str, Tensor]:
+        """Change the weights once, by the mean gradient of the batches; returns the mean losses and
+        the norm of the gradient, [] each."""
+        on_device = [self._fabric.to_device(batch) for batch in batches]
+        first = step * len(batches)
+        if isinstance(self._training, ContrastTraining):
+            with self._fabric.autocast():
+                self._training.begin_step(on_device, first)
+        sums: dict[str, Tensor] = {}
+        for number, batch in enumerate(on_device, start=first):
+            terms = self._backward(step, number, batch, share=1 / len(batches))
+            for name, value in terms.items():
+                sums[name] = sums.get(name, 0) + value / len(batches)
         norm = self._fabric.clip_gradients(  # only measures it
             self._module, self._fabric_optimizer, max_norm=float("inf"), error_if_nonfinite=False
         )
         self._fabric_optimizer.step()
         self._fabric_optimizer.zero_grad()
         self._scheduler.step()
-        losses = {
-            f"loss/{name}": value.detach() for name, value in {"total": total, **terms}.items()
-        }
-        return losses | {"gradient_norm": total.new_zeros(()) if norm is None else norm}
+        losses = {f"loss/{name}": value for name, value in sums.items()}
+        return losses | {"gradient_norm": torch.zeros(()) if norm is None else norm}
+
+    def _backward(self, step: int, number: int, batch: Batch, *, share: float) -> dict[str, Tensor]:
+        """Add `share` of the gradient of batch `number`; returns its losses, [] each."""
+        total, terms = self._module(replace(batch, regions=batch.regions.float()), number)
+        if not torch.isfinite(total):
+            raise HapvrError(
+                f"training: step {step}: the loss is {float(total.detach())}; the videos of "
+                "its batch are "
+                f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
+            )
+        self._fabric.backward(total * share if share < 1 else total)
+        return {name: value.detach() for name, value in {"total": total, **terms}.items()}
 
     def _finish(self, first_step: int) -> TrainingResult:
         """Write the best network and the result."""
@@ -298,13 +329,14 @@ class TrainingModule(nn.Module):
 
     def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
         """What the objective says of the similarities. Nothing is drawn."""
-        first_row, frame_labels = batch.first_row, batch.frame_labels
+        first_row = batch.first_row
         own = self.network.embed(batch.regions)
-        mask = own_mask = None
-        if batch.num_frames is not None:
-            mask = own_mask = (
-                torch.arange(own.shape[1], device=own.device) < batch.num_frames[:, None]
-            )
+        frame_labels = batch.frame_labels
+        if frame_labels is None:  # the objective has no term of frames then
+            frame_labels = batch.labels.new_zeros(len(batch.pair_index), 1, 1)
+        mask = batch.frame_mask
+        own_mask = mask
+        if mask is not None:
             if len(own) < len(mask):
                 own_mask = mask[first_row : first_row + len(own)]
             real = mask[batch.pair_index[:, 0], :, None] & mask[batch.pair_index[:, 1], None, :]

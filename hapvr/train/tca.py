@@ -1,6 +1,8 @@
 """How TCA trains: an anchor finds its positive among the videos of a memory bank (TCA 3.4)."""
 
 import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -18,68 +20,106 @@ from hapvr.train.batch import STRENGTHS, Batch
 class ContrastTraining(nn.Module):
     """Clips to the loss of their video vectors, in one process.
 
-    The anchor is the weak view of a video and the positive its strong view. Positives are the keys:
-    with `batch_negatives` they are also negatives of the other anchors, and after the comparison
-    they enter the bank. Only anchors get gradients. What shows an anchor's own video or host is
-    never its negative.
+    Each anchor is compared with its own positive and with the videos of the bank. Negatives of the
+    anchors enter the bank, or where a batch has none its positives. With `batch_negatives` these
+    are also negatives of the other anchors. What shows an anchor's own video or host is never its
+    negative.
 
-    num_videos: of the training. Raises ConfigError for a bank that is larger than the collection,
-    or smaller than what a step adds, and where there are no negatives at all."""
+    num_videos: whose vectors may be in the bank. batch_videos: anchors of a batch. Raises
+    ConfigError for a bank that is larger than the collection, or smaller than what a step adds, and
+    where there are no negatives at all."""
 
     def __init__(
         self, network: ContextNetwork, settings: TrainConfig, *, num_videos: int, batch_videos: int
     ) -> None:
         super().__init__()
-        self.network, self._settings = network, settings
-        contrast, size = settings.contrast, settings.contrast.bank_size
+        self.network = network
+        self._settings = settings
+        contrast = settings.contrast
+        added = batch_videos * settings.accumulated_batches
+        if settings.source == "labelled_pairs":
+            added *= settings.pairs.negatives_per_pair
+        size = contrast.bank_size
         if size is None:
-            size = min(num_videos // 2, 4096) // batch_videos * batch_videos
-        if size > num_videos or 0 < size < batch_videos or not (size or contrast.batch_negatives):
+            size = min(num_videos // 2, 4096) // added * added
+        if size > num_videos or 0 < size < added or not (size or contrast.batch_negatives):
             raise ConfigError(
-                f"train.contrast.bank_size: {size} does not fit: a step adds {batch_videos} "
-                "vectors, and there are "
-                f"{num_videos} training videos, of which none should be in the bank twice; "
-                "set a number between these, or 0 "
-                "or null and batch_negatives: true, or add videos"
+                f"train.contrast.bank_size: {size} does not fit: a step adds {added} "
+                f"vectors, and there are {num_videos} training videos that may be in the bank, "
+                "none of them twice; set a number between these, or 0 or null and "
+                "batch_negatives: true, or add videos"
             )
-        self.bank = (
-            MemoryBank(size, dims=network.dims, generator=torch_rng(settings.seed, "bank"))
-            if size
-            else None
-        )
-        self.key_network = (
-            copy.deepcopy(network).requires_grad_(False) if contrast.momentum else None
-        )
+        self.bank: MemoryBank | None = None
+        if size:
+            rng = torch_rng(settings.seed, "bank")
+            self.bank = MemoryBank(size, dims=network.dims, generator=rng)
+        self.key_network: ContextNetwork | None = None
+        if contrast.momentum:
+            self.key_network = copy.deepcopy(network).requires_grad_(False)
+
+    @torch.no_grad()
+    def begin_step(self, batches: Sequence[Batch], first_number: int) -> None:
+        """Move the key encoder on, and with `bank_order: before` put the negatives of all batches
+        of the step into the bank. first_number: of the first of these batches."""
+        if self.key_network is not None:
+            follow(self.key_network, self.network, momentum=self._settings.contrast.momentum)
+        if self.bank is None or self._settings.contrast.bank_order == "after":
+            return
+        for number, batch in enumerate(batches, start=first_number):
+            rows = bank_rows(batch)
+            with self._seeded("bank dropout", number, batch.regions.device):
+                self.bank.add(self._vectors(self._keys, batch, rows), batch.source_ids[rows])
 
     def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
         """The one term is the loss. Frame labels are not read."""
-        contrast, regions, mask = self._settings.contrast, batch.regions, None
-        if batch.num_frames is not None:
-            mask = torch.arange(regions.shape[1], device=regions.device) < batch.num_frames[:, None]
-        is_anchor = torch.arange(len(regions), device=regions.device) % len(STRENGTHS) == 0
+        contrast = self._settings.contrast
+        rows = batch.anchor_rows
+        entering = bank_rows(batch)
+        own_keys = batch.clips_per_item == len(STRENGTHS)
+        with self._seeded("dropout", batch_number, batch.regions.device):
+            anchors = self._vectors(self.network, batch, rows)
+            with torch.set_grad_enabled(contrast.positive_gradients and torch.is_grad_enabled()):
+                positives = self._vectors(self._keys, batch, rows + 1)
+            keys = positives.detach()
+            if not own_keys and contrast.bank_order == "after":
+                with torch.no_grad():
+                    keys = self._vectors(self._keys, batch, entering)
 
-        def vectors(network: ContextNetwork, chosen: Tensor) -> Tensor:
-            real = None if mask is None else mask[chosen]
-            return video_vectors(network.embed(regions[chosen], mask=real)[:, :, 0], real)
-
-        if self.key_network is not None:
-            follow(self.key_network, self.network, momentum=contrast.momentum)
-        with seeded(derive_seed(self._settings.seed, "dropout", batch_number, 0), regions.device):
-            anchors = vectors(self.network, is_anchor)
-            with torch.no_grad():
-                keys = vectors(self.key_network or self.network, ~is_anchor)
-        negatives, usable = [], []
+        negatives = []
+        usable = []
         if contrast.batch_negatives:
-            negatives, usable = [keys], [batch.labels[is_anchor][:, ~is_anchor] < 0]
+            negatives.append(positives)
+            usable.append(batch.labels[rows][:, rows + 1] < 0)
         if self.bank is not None:
-            negatives.append(self.bank.vectors.clone())  # as they are before this step's enter
-            usable.append(self.bank.usable(batch.source_ids[is_anchor]))
-        positive = (anchors * keys).sum(1, keepdim=True)
+            negatives.append(self.bank.vectors.clone())  # what enters later does not change them
+            usable.append(self.bank.usable(batch.source_ids[rows]))
+        positive = (anchors * positives).sum(1, keepdim=True)
         similarity = torch.cat([positive, anchors @ torch.cat(negatives).T], dim=1)
         loss = contrast_loss(contrast, similarity, torch.cat(usable, dim=1))
-        if self.bank is not None:
-            self.bank.add(keys, batch.source_ids[~is_anchor])
+        if self.bank is not None and contrast.bank_order == "after":
+            self.bank.add(keys, batch.source_ids[entering])
         return loss, {"contrast": loss.detach()}
+
+    @property
+    def _keys(self) -> ContextNetwork:
+        return self.network if self.key_network is None else self.key_network
+
+    def _seeded(self, name: str, number: int, device: torch.device) -> AbstractContextManager[None]:
+        """What dropout draws inside follows from the seed and the number of the batch."""
+        return seeded(derive_seed(self._settings.seed, name, number, 0), device)
+
+    def _vectors(self, network: ContextNetwork, batch: Batch, rows: Tensor) -> Tensor:
+        """Unit vectors [n, D] of these clips."""
+        mask = None if batch.frame_mask is None else batch.frame_mask[rows]
+        embedded = network.embed(batch.regions[rows].float(), mask=mask)
+        return video_vectors(embedded[:, :, 0], mask)
+
+
+def bank_rows(batch: Batch) -> Tensor:
+    """int64: the clips that enter the bank: negatives, or positives where a batch has none."""
+    if batch.clips_per_item == len(STRENGTHS):
+        return batch.anchor_rows + 1
+    return batch.negative_rows
 
 
 @torch.no_grad()

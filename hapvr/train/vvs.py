@@ -1,6 +1,8 @@
 """How VVS trains: an anchor with distractor frames inserted, each labelled, finds its positive; the
 four losses."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,85 +25,154 @@ MARGIN = 0.5
 """Of both triplet losses."""
 
 
+@dataclass(frozen=True)
+class Triplets:
+    """Which clips of a batch the losses compare.
+
+    anchors: bool [A], the anchors that have a negative; positives, negatives: int64 [n], the clips
+    of these n anchors."""
+
+    anchors: Tensor
+    positives: Tensor
+    negatives: Tensor
+
+
 class SuppressionTraining(nn.Module):
     """Clips to the four losses of VVS, in one process: normalisation, negatives and distractors are
     of a whole batch.
 
-    The anchor is the weak view of a video and the positive its strong view. The negative of an
-    anchor is the clip of the batch with the most similar vector that shares no video and no host
-    with it. The distractor frames are those of a small magnitude of other videos in the batch, so
-    no list of them is kept; number and places of insertions are drawn once per batch, and batch
-    normalisation sees the maps of all anchors at once."""
+    Of labelled pairs, negatives and inserted frames are those of the batch's source. Of views, the
+    anchor is the weak view of a video and the positive its strong view; the negative of an anchor
+    is the clip of the batch with the most similar vector that shares no video and no host with it,
+    and the distractor frames are those of a small magnitude of other videos in the batch. Number
+    and places of insertions are drawn once per batch, and batch normalisation sees the maps of all
+    anchors at once."""
 
     def __init__(self, network: VvsNetwork, settings: TrainConfig) -> None:
         super().__init__()
-        self.network, self._seed = network, settings.seed
+        self.network = network
+        self._seed = settings.seed
 
     def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
         """The losses of VVS, weighed and by name; those of triplets where there is a triplet."""
-        network, regions, labels = self.network, batch.regions, batch.labels
-        rows = torch.arange(0, len(regions), len(STRENGTHS), device=regions.device)
-        pooled = injected = None
+        network = self.network
+        regions, pooled, injected = self._anchor_clips(batch, batch_number)
+        clips = batch.regions
         if network.needs_extras:
-            regions, pooled, magnitude = split_extras(regions, extras_dims=network.extras_dims)
-            clips, pooled, injected = self._with_distractors(
-                rows, regions, pooled, magnitude, labels, batch_number
-            )
-        else:
-            clips = regions[rows]
-        with seeded(derive_seed(self._seed, "dropout", batch_number, 0), regions.device):
-            clips, anchors, confidence_logits, saliency = network.anchors(clips, pooled)
-            vectors = network.vectors(regions)
-        negative, has_negative = hardest_negatives(anchors, vectors, labels[rows])
-        usable = has_negative.nonzero().flatten()
-        positive, negative = rows[usable] + 1, negative[usable]
+            clips, _, _ = split_extras(clips, extras_dims=network.extras_dims)
+        with seeded(derive_seed(self._seed, "dropout", batch_number, 0), clips.device):
+            regions, anchors, confidence_logits, saliency = network.anchors(regions, pooled)
+            vectors = network.vectors(clips)
+        triplets = triplets_of(batch, anchors, vectors)
+
         terms: dict[str, Tensor] = {}
-        if len(usable) and network.topic is not None:
-            similar = [(anchors[usable] * vectors[other]).sum(-1) for other in (positive, negative)]
-            terms["video"] = video_triplet(similar[0], similar[1])
-        if len(usable) and saliency is not None:
-            clips = clips[usable]
-            maps = network.refined_maps(clips, regions[positive])
-            if network.settings.frame_loss:
-                terms["frame"] = frame_loss(maps, network.refined_maps(clips, regions[negative]))
-            salient = saliency_labels(
-                maps, num_frames=clips.shape[1], rule=network.settings.saliency.label_rule
-            )
-            terms["saliency"] = saliency_loss(saliency[usable], salient)
+        chosen = triplets.anchors
+        if len(triplets.positives):
+            positives, negatives = triplets.positives, triplets.negatives
+            if network.topic is not None:
+                terms["video"] = video_triplet(
+                    (anchors[chosen] * vectors[positives]).sum(-1),
+                    (anchors[chosen] * vectors[negatives]).sum(-1),
+                )
+            if saliency is not None:
+                pair = clips[positives], clips[negatives]
+                terms |= self._saliency_terms(regions[chosen], *pair, saliency[chosen])
         if injected is not None and confidence_logits is not None:
             terms["distractor"] = distractor_loss(confidence_logits, injected)
+
         # a batch without any term has a loss, too, and every weight has a gradient
         nothing = 0 * sum((weight.sum() for weight in network.parameters()), start=anchors.sum())
         total = sum((WEIGHTS[name] * term for name, term in terms.items()), start=nothing)
         return total, {name: term.detach() for name, term in terms.items()}
 
-    def _with_distractors(
-        self,
-        rows: Tensor,
-        regions: Tensor,
-        pooled: Tensor,
-        magnitude: Tensor,
-        labels: Tensor,
-        batch_number: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The clips at `rows` with distractor frames inserted, their pooled vectors, and the label
-        of each frame. The number n of frames is uniform between `injected_rates` of T, rounded
-        down, both included; their block stands before frame p, uniform in 0 to T - n."""
-        settings, num_frames = self.network.settings, regions.shape[1]
-        parts = (self._seed, "injection", batch_number, 0)
-        rng, (fewest, most) = (
-            numpy_rng(*parts),
-            (int(rate * num_frames) for rate in sorted(settings.injected_rates)),
+    def _saliency_terms(
+        self, anchors: Tensor, positives: Tensor, negatives: Tensor, saliency: Tensor
+    ) -> dict[str, Tensor]:
+        """The losses of temporal saliency. anchors, positives, negatives: regions [n, T, R, D];
+        saliency: weights [n, T] of the frames of the anchors."""
+        settings = self.network.settings
+        terms: dict[str, Tensor] = {}
+        maps = self.network.refined_maps(anchors, positives)
+        if settings.frame_loss:
+            terms["frame"] = frame_loss(maps, self.network.refined_maps(anchors, negatives))
+        salient = saliency_labels(
+            maps, num_frames=anchors.shape[1], rule=settings.saliency.label_rule
         )
+        terms["saliency"] = saliency_loss(saliency, salient)
+        return terms
+
+    def _anchor_clips(
+        self, batch: Batch, batch_number: int
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Regions of the anchors, and where distractors are told from content their pooled vectors
+        and the label of each frame, with distractor frames inserted."""
+        rows = batch.anchor_rows
+        network = self.network
+        if not network.needs_extras:
+            return batch.regions[rows], None, None
+
+        regions, pooled, magnitude = split_extras(batch.regions, extras_dims=network.extras_dims)
+        easy_frames_given = batch.easy_frames
+        if easy_frames_given is not None and not easy_frames_given.shape[1]:
+            return regions[rows], None, None
+
+        num_frames = regions.shape[1]
+        source = self._insertion(num_frames, batch_number)
+        count = len(source) - num_frames
+        several = network.settings.injection == "scattered"
+        if easy_frames_given is not None:
+            easy_regions, easy_pooled, _ = split_extras(
+                easy_frames_given.to(regions.dtype), extras_dims=network.extras_dims
+            )
+            picked = torch.arange(count) if several else torch.zeros(count, dtype=torch.int64)
+            easy_regions, easy_pooled = easy_regions[:, picked], easy_pooled[:, picked]
+            own = torch.ones_like(magnitude[rows], dtype=torch.int8)
+        else:
+            easy = easy_frames(magnitude, max_magnitude=network.settings.max_magnitude)
+            drawn = draw_distractors(
+                easy,
+                batch.labels[rows],
+                parts=(self._seed, "injection", batch_number, 0),
+                count=count if several else 1,
+            )
+            drawn = drawn if several else drawn.expand(-1, count)
+            easy_regions = regions.flatten(0, 1)[drawn]
+            easy_pooled = pooled.flatten(0, 1)[drawn]
+            # An own frame that may be a distractor too has no label.
+            own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
+        return (
+            inserted(regions[rows], easy_regions, source),
+            inserted(pooled[rows], easy_pooled, source),
+            inserted(own, own.new_zeros(()), source),
+        )
+
+    def _insertion(self, num_frames: int, batch_number: int) -> Tensor:
+        """Where the frames of anchors come from, see `block_source`.
+
+        The number n of inserted frames is uniform between `injected_rates` of T, rounded down, both
+        included. A block stands before frame p, uniform in 0 to T - n; scattered frames take any n
+        places of the T + n."""
+        settings = self.network.settings
+        rng = numpy_rng(self._seed, "injection", batch_number, 0)
+        fewest, most = (int(rate * num_frames) for rate in sorted(settings.injected_rates))
         count = int(rng.integers(fewest, most + 1))
-        source = block_source(num_frames, count, int(rng.integers(num_frames - count + 1)))
-        easy = easy_frames(magnitude, max_magnitude=settings.max_magnitude)
-        chosen = draw_distractors(easy, labels[rows], parts=parts).expand(-1, count)
-        clips = inserted(regions[rows], regions.flatten(0, 1)[chosen], source)
-        vectors = inserted(pooled[rows], pooled.flatten(0, 1)[chosen], source)
-        # An own frame that may be a distractor too has no label.
-        own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
-        return clips, vectors, inserted(own, own.new_zeros(()), source)
+        if settings.injection == "block":
+            return block_source(num_frames, count, int(rng.integers(num_frames - count + 1)))
+        places = rng.choice(num_frames + count, count, replace=False)
+        return scattered_source(num_frames, [int(place) for place in places])
+
+
+def triplets_of(batch: Batch, anchors: Tensor, vectors: Tensor) -> Triplets:
+    """The positive and the negative of each anchor: the negative of the batch's source, the first
+    of several, or the clip that `hardest_negatives` finds. anchors: unit vectors [A, D]; vectors:
+    of all clips."""
+    rows = batch.anchor_rows
+    if batch.clips_per_item > len(STRENGTHS):
+        negative = rows + len(STRENGTHS)
+        has_negative = torch.ones_like(rows, dtype=torch.bool)
+    else:
+        negative, has_negative = hardest_negatives(anchors, vectors, batch.labels[rows])
+    return Triplets(has_negative, rows[has_negative] + 1, negative[has_negative])
 
 
 @torch.no_grad()
@@ -121,10 +192,12 @@ def easy_frames(magnitude: Tensor, *, max_magnitude: float | None) -> Tensor:
     return easy if bool(easy.any()) else magnitude == magnitude.min()
 
 
-def draw_distractors(easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ...]) -> Tensor:
-    """The frame that is inserted into each anchor, as indices int64 [A, 1] into the frames of all
-    clips in order. easy: bool [b, T]; labels: int8 [A, b]. Frames are of negatives of the anchor,
-    or of any clip where those have none. parts: seed the draw."""
+def draw_distractors(
+    easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ...], count: int = 1
+) -> Tensor:
+    """The frames that are inserted into each anchor, as indices int64 [A, count] into the frames of
+    all clips in order. easy: bool [b, T]; labels: int8 [A, b]. Frames are of negatives of the
+    anchor, or of any clip where those have none. parts: seed the draw."""
     rng = numpy_rng(*parts, "frames")
     rows = []
     for label in labels:
@@ -132,8 +205,9 @@ def draw_distractors(easy: Tensor, labels: Tensor, *, parts: tuple[int | str, ..
         candidates = (
             (of_negatives if bool(of_negatives.any()) else easy).flatten().nonzero().flatten()
         )
-        rows.append(candidates[int(rng.integers(len(candidates)))])
-    return torch.stack(rows)[:, None]
+        drawn = [int(rng.integers(len(candidates))) for _ in range(count)]
+        rows.append(candidates[drawn])
+    return torch.stack(rows)
 
 
 def block_source(num_frames: int, count: int, position: int) -> Tensor:
@@ -142,6 +216,16 @@ def block_source(num_frames: int, count: int, position: int) -> Tensor:
     frame of the clip, or -1 for an inserted one."""
     frames = torch.arange(num_frames)
     return torch.cat([frames[:position], torch.full((count,), -1), frames[position:]])
+
+
+def scattered_source(num_frames: int, places: Sequence[int]) -> Tensor:
+    """Where the frames of a clip come from after frames were inserted at these places of the longer
+    clip, as of `block_source`."""
+    source = torch.full((num_frames + len(places),), -1)
+    is_own = torch.ones(len(source), dtype=torch.bool)
+    is_own[list(places)] = False
+    source[is_own] = torch.arange(num_frames)
+    return source
 
 
 def inserted(clips: Tensor, values: Tensor, source: Tensor) -> Tensor:

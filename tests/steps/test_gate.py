@@ -169,7 +169,11 @@ def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: P
     tracker, name = tracker_of(project), project.config.tracking.registered_model
     found = tracker.client.get_model_version(name, "2")
     assert found.tags["hapvr.warning"].startswith("this model is untrained")
-    assert tracker.client.get_run(found.run_id).info.run_name == "small-untrained"
+    tracked = tracker.client.get_run(found.run_id)
+    assert tracked.info.run_name == "small-untrained"
+    assert tracked.data.params["backbone.architecture"] == "resnet18.tv_in1k"
+    assert tracked.data.metrics["calibration/num_matches"] > 0
+    assert 0 <= tracked.data.metrics["calibration/brier"] < 0.25
     assert (
         read_calibration(registered_bundle(f"models:/{name}/2", project.tracking_uri)) is not None
     )

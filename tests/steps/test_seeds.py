@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from hapvr.config_file import dump_config
+from hapvr.model.checkpoint import load_network
 from hapvr.steps.evaluation import SEEDS_TAG, seeds_text
 from hapvr.steps.project import Project
-from hapvr.steps.training import CURRENT_NAME, tracker_of
+from hapvr.steps.training import CURRENT_NAME, NETWORK_ARTIFACT, tracker_of
 from tests.commands.conftest import Call, call
 from tests.registry.empty_store import new_store
 from tests.train.runs import with_train
@@ -38,10 +39,15 @@ def test_seeds_are_trained_one_by_one(small_project: Project, tmp_path: Path, ca
     assert f"own-test/DSVR: {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}" in text
     project = Project.open(path, folder=small_project.folder)
     tracker = tracker_of(project)
-    assert (
-        len(tracker.client.search_runs([tracker.experiment_id], f"tags.`{SEEDS_TAG}` = 'pair'"))
-        == 2
-    )
+    found = tracker.client.search_runs([tracker.experiment_id], f"tags.`{SEEDS_TAG}` = 'pair'")
+    assert len(found) == 2
+    for tracked in found:
+        run_id = tracked.info.run_id
+        folder = Path(tracker.client.download_artifacts(run_id, NETWORK_ARTIFACT))
+        network, metadata = load_network(folder)
+        assert (network.dims, metadata["steps"]) == (32, 2)
+        assert {"train.seed", "train.steps"} <= tracked.data.params.keys()
+        assert "validation/mean" in tracked.data.metrics
     current = project.root.read_json(CURRENT_NAME) if project.root.exists(CURRENT_NAME) else {}
     assert current.get("key") not in {run["key"] for run in runs}
     outcome = call(*arguments, "--run", "broken", "--set", "evaluation.benchmarks=[absent]")

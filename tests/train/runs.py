@@ -11,15 +11,27 @@ from hapvr.config import Config
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
 from hapvr.steps.training import data_digests, training_shards
-from hapvr.train.batch import CachedViews
 from hapvr.train.loop import Trainer, Validate
+from hapvr.train.ranks import Ranks
 from hapvr.train.run_folder import History, TrainingResult
+from hapvr.train.sources.cached_views import CachedViews
+from hapvr.train.sources.source import SourceInputs
 
 
 def cached_views(project: Project, **changes: Any) -> CachedViews:
     """All training views of a project, with changes of its training settings."""
-    return CachedViews(
-        project.root, training_shards(project), with_train(project, **changes), cpu(), copies={}
+    return CachedViews(inputs_of(project, with_train(project, **changes)))
+
+
+def inputs_of(project: Project, config: Config, folder: Path = Path()) -> SourceInputs:
+    """What a source of batches of this configuration is made of, on the CPU."""
+    return SourceInputs(
+        root=project.root,
+        shard_keys=tuple(training_shards(replace(project, config=config))),
+        config=config,
+        folder=folder,
+        copies={},
+        ranks=Ranks(),
     )
 
 

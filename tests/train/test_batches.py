@@ -24,27 +24,17 @@ from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import build_network
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, training_shards
-from hapvr.train.batch import (
-    Batch,
-    BatchSampler,
-    CachedViews,
-    OnlineViews,
-    drawn_part,
-    look_alikes,
-    video_pair_labels,
-)
+from hapvr.train.batch import Batch, video_pair_labels
 from hapvr.train.loop import TrainingModule
-from tests.train.runs import cached_views, cpu, with_train
+from hapvr.train.sampler import BatchSampler, drawn_part, look_alikes
+from hapvr.train.sources.cached_views import CachedViews
+from hapvr.train.sources.online_views import OnlineViews
+from tests.train.runs import cached_views, inputs_of, with_train
 
 
 def online_views(project: Project, **changes: Any) -> OnlineViews:
     """All stored frames of a project, with changes of its training settings."""
-    return OnlineViews(
-        project.root,
-        training_shards(project),
-        with_train(project, source="online", **changes),
-        cpu(),
-    )
+    return OnlineViews(inputs_of(project, with_train(project, source="online", **changes)))
 
 
 def batch_and_plans(views: CachedViews, number: int) -> tuple[Batch, list[ViewPlan]]:
@@ -292,7 +282,7 @@ def start(project: Project) -> None:
     unmeasured = EvaluationConfig(benchmarks=(), validation=None)
     project = replace(project, config=project.config.model_copy(update={"evaluation": unmeasured}))
     prepare_training(project, "spoilt", tags={})
-    CachedViews(project.root, training_shards(project), project.config, cpu(), {})
+    CachedViews(inputs_of(project, project.config))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from hapvr.model.family import video_vectors
-from hapvr.networks.backbone import imac, l3_irmac
+from hapvr.networks.backbone import imac, imac_released, l3_irmac, l3_irmac_released
 from hapvr.networks.whitening import fit_whitening
+from hapvr.seeding import torch_rng
 from tests.model.tca import release
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -66,11 +67,30 @@ def test_similarities_of_batches_and_of_videos_videos(golden: release.Arrays, ki
         )
 
 
-def test_descriptors_of_feature_maps(golden: release.Arrays) -> None:
+def test_descriptors_of_feature_maps_are_those_of_the_release(golden: release.Arrays) -> None:
     """iMAC and L3-iRMAC of four maps."""
     maps = [golden[f"feature/map{number}"] for number in range(1, 5)]
-    torch.testing.assert_close(imac(maps), golden["feature/imac"], **CLOSE)
-    torch.testing.assert_close(l3_irmac(maps), golden["feature/rmac"], **CLOSE)
+    torch.testing.assert_close(imac_released(maps), golden["feature/imac"], **CLOSE)
+    torch.testing.assert_close(l3_irmac_released(maps), golden["feature/rmac"], **CLOSE)
+
+
+def test_descriptors_of_feature_maps_are_those_of_the_paper() -> None:
+    """iMAC is the largest value of each channel (Eq. 1); L3-iRMAC the sum of nine max-pooled
+    regions, a unit vector for each map."""
+    sides = (56, 28, 14, 7)
+    maps = [torch.rand(2, 3 + side % 5, side, side, generator=torch_rng(side)) for side in sides]
+    largest = [[float(channel.max()) for one in maps for channel in one[n]] for n in range(2)]
+    torch.testing.assert_close(imac(maps), torch.tensor(largest))
+    wanted = []
+    for one, kernel, stride in zip(maps, (28, 14, 6, 3), (14, 7, 3, 2), strict=True):
+        total = torch.zeros(one.shape[:2])
+        for top in range(3):
+            for left in range(3):
+                rows = slice(stride * top, stride * top + kernel)
+                columns = slice(stride * left, stride * left + kernel)
+                total += one[:, :, rows, columns].amax((2, 3))
+        wanted.append(total / total.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(l3_irmac(maps), torch.cat(wanted, dim=1), rtol=1e-5, atol=1e-6)
 
 
 def test_whitening(golden: release.Arrays) -> None:

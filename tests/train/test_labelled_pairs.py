@@ -1,0 +1,231 @@
+"""Batches of labelled pairs: what a clip shows, what is compared with what, and that a training
+goes on where it stopped."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hapvr.config import Config
+from hapvr.losses.settings import ContrastSettings
+from hapvr.model.checkpoint import build_network
+from hapvr.model.family import split_extras, video_vectors
+from hapvr.model.settings import TcaSettings, VvsSettings
+from hapvr.steps.project import Project
+from hapvr.train.batch import Batch
+from hapvr.train.loop import build_training
+from hapvr.train.pair_labels import CopiedSegment, PairLabels
+from hapvr.train.run_folder import list_checkpoints, read_history
+from hapvr.train.settings import PairsConfig
+from hapvr.train.sources.labelled_pairs import LabelledPairs
+from hapvr.train.sources.mining import nearest_distractors
+from hapvr.train.tca import ContrastTraining
+from hapvr.train.vvs import SuppressionTraining
+from tests.train.runs import inputs_of, run, same_weights, with_train, without_times
+from tests.train.written_features import DIMS, VIDEOS, written_project
+
+SMALL_VVS = VvsSettings.model_validate(
+    {
+        "distractor": {"hidden": (16, 8)},
+        "saliency": {"width": 8, "attention": "video", "label_rule": "plain"},
+        "injection": "scattered",
+    }
+)
+PAIRS = PairsConfig(path=Path("pairs.csv"), negatives_per_pair=1)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return written_project(tmp_path_factory.mktemp("written"))
+
+
+def write_labels(folder: Path) -> None:
+    """Two pairs of the first three videos; the others are distractors."""
+    first, second, third, *others = VIDEOS
+    segments = [(first, second, 1.0, 3.0, 2.0, 6.0), (second, third, 0.0, 6.0, 0.0, 6.0)]
+    names = list(CopiedSegment.model_fields)
+    copies = tuple(CopiedSegment(**dict(zip(names, one, strict=True))) for one in segments)
+    PairLabels(copies=copies, distractors=tuple(others)).write(folder)
+
+
+def labelled(project: Project, pairs: PairsConfig = PAIRS, **changes: Any) -> Config:
+    """The settings of a training on labelled pairs."""
+    return with_train(project, source="labelled_pairs", pairs=pairs, batch_videos=2, **changes)
+
+
+def source_of(project: Project, config: Config, folder: Path) -> LabelledPairs:
+    write_labels(folder)
+    return LabelledPairs(inputs_of(project, config, folder))
+
+
+def floats(batch: Batch) -> Batch:
+    return replace(batch, regions=batch.regions.float())
+
+
+def test_a_batch_is_pairs_each_with_its_negatives(project: Project, tmp_path: Path) -> None:
+    """Every pair once in an epoch; negatives are distractors; videos of a pair are positives."""
+    pairs = PAIRS.model_copy(update={"negatives_per_pair": 2})
+    config = labelled(project, pairs, network=TcaSettings())
+    source = source_of(project, config, tmp_path)
+    first, second, third, *others = VIDEOS
+    assert (source.num_videos, source.num_keys) == (3 + len(others), len(others))
+    for number in range(4):
+        batch = source[number]
+        items = [batch.video_ids[start : start + 4] for start in (0, 4)]
+        assert {item[:2] for item in items} == {(first, second), (second, third)}
+        assert {video for item in items for video in item[2:]} <= set(others)
+        assert all(len(set(item)) == 4 for item in items)
+        assert batch.anchor_rows.tolist() == [0, 4]
+        assert batch.negative_rows.tolist() == [2, 3, 6, 7]
+        assert batch.labels[0, 1] == 1
+        assert batch.labels[0, 2] == -1
+        assert batch.frame_labels is None
+        assert torch.equal(batch.labels, batch.labels.T)
+        again = source[number]
+        assert torch.equal(batch.regions, again.regions)
+    assert not torch.equal(source[0].regions, source[1].regions)
+
+
+def test_either_video_of_a_pair_may_be_the_anchor(project: Project, tmp_path: Path) -> None:
+    """With `swap`, drawn anew each time (ViSiL)."""
+    config = labelled(project, PAIRS.model_copy(update={"swap": True}))
+    source = source_of(project, config, tmp_path)
+    anchors = {source[number].video_ids[0] for number in range(20)}
+    assert anchors == set(VIDEOS[:3])
+
+
+def test_clips_show_the_shared_footage(project: Project, tmp_path: Path) -> None:
+    """At least `min_overlap_s` of it in both; a segment that is shorter is left out."""
+    pairs = PAIRS.model_copy(update={"min_overlap_s": 2.0})
+    source = source_of(project, labelled(project, pairs), tmp_path)
+    segment = CopiedSegment(
+        query=VIDEOS[0],
+        reference=VIDEOS[1],
+        query_start_s=0.0,
+        query_end_s=2.0,
+        reference_start_s=4.0,
+        reference_end_s=6.0,
+    )
+    for number in range(30):
+        anchor, positive = source._clips_of_pair(segment, np.random.default_rng(number))
+        assert (anchor.start, positive.start) == (0, 2)  # of 6 frames, clips have 4
+    only_long = PAIRS.model_copy(update={"min_overlap_s": 3.0})
+    source = source_of(project, labelled(project, only_long), tmp_path)
+    assert source.batch_items == 1
+
+
+def test_short_clips_are_padded_or_shown_again(project: Project, tmp_path: Path) -> None:
+    """TCA pads them with zeros, which do not count; VVS repeats them."""
+    views = project.config.views.model_copy(update={"num_frames": 10})
+    for repeated in (False, True):
+        config = labelled(project, repeat_short_clips=repeated)
+        config = config.model_copy(update={"views": views})
+        batch = source_of(project, config, tmp_path)[0]
+        if repeated:
+            assert batch.num_frames is None
+            assert torch.equal(batch.regions[:, 6:], batch.regions[:, :4])
+        else:
+            assert batch.num_frames.tolist() == [6] * 6
+            assert not batch.regions[:, 6:].any()
+            assert batch.frame_mask[:, :6].all()
+
+
+def test_hard_negatives_are_the_distractors_most_like_an_anchor() -> None:
+    """Never the anchor itself."""
+    distractors = F.normalize(torch.tensor([[1.0, 0], [1, 1], [0, 1], [-1, 0]]), dim=-1)
+    anchors = F.normalize(torch.tensor([[1.0, 0.1], [0.1, 1.0]]), dim=-1)
+    found = nearest_distractors(anchors, distractors, count=2, own=torch.tensor([-1, 2]))
+    assert found.tolist() == [[0, 1], [1, 0]]
+
+
+def test_the_bank_is_the_negatives_of_all_batches_of_the_step(
+    project: Project, tmp_path: Path
+) -> None:
+    """`bank_order: before` (TCA 3.4): anchors of each batch meet the negatives of both, of the
+    current weights; `after` meets those of the steps before."""
+    contrast = ContrastSettings(
+        bank_size=4, batch_negatives=False, bank_order="before", positive_gradients=True
+    )
+    network_settings = TcaSettings(dropout=0.0)
+    changes = {"network": network_settings, "contrast": contrast, "accumulated_batches": 2}
+    config = labelled(project, **changes)
+    source = source_of(project, config, tmp_path)
+    network = build_network(network_settings, dims=source.dims, seed=1)
+    training = build_training(config.train, network, num_videos=8, batch_videos=2)
+    assert isinstance(training, ContrastTraining)
+    batches = [floats(source[number]) for number in range(2)]
+    training.begin_step(batches, 0)
+    wanted = []
+    for batch in batches:
+        rows = batch.negative_rows
+        wanted.append(video_vectors(network.embed(batch.regions[rows])[:, :, 0]).detach())
+    torch.testing.assert_close(training.bank.vectors, torch.cat(wanted))
+    before = training.bank.vectors.clone()
+    total, _ = training(batches[0], 0)
+    total.backward()
+    assert torch.equal(training.bank.vectors, before)
+    assert any(weight.grad.any() for weight in network.parameters())
+
+
+@pytest.mark.parametrize("family", ["tca", "vvs", "similarity"])
+def test_resumed_training_ends_as_the_uninterrupted_one(
+    project: Project, tmp_path: Path, family: str
+) -> None:
+    """Weights and history are equal bit for bit, also where a step is of two batches."""
+    changes: dict[str, Any] = {"accumulated_batches": 2}
+    pairs = PAIRS
+    if family == "tca":
+        contrast = ContrastSettings(bank_size=4, batch_negatives=False, bank_order="before")
+        changes |= {"network": TcaSettings(), "contrast": contrast}
+    elif family == "vvs":
+        changes |= {"network": SMALL_VVS}
+        pairs = PAIRS.model_copy(update={"negatives": "hard", "single_rate": 0.5})
+    else:
+        objective = project.config.train.objective.model_copy(update={"frame_ap_weight": 0.0})
+        changes |= {"objective": objective, "repeat_short_clips": False}
+    config = labelled(project, pairs, **changes)
+    for name in ("whole", "cut"):
+        (tmp_path / name).mkdir()
+        write_labels(tmp_path / name)
+        run(project, tmp_path / name, config)
+    list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
+    assert run(project, tmp_path / "cut", config).first_step == 4
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
+    whole, cut = (read_history(tmp_path / name) for name in ("whole", "cut"))
+    assert without_times(whole) == without_times(cut)
+
+
+def test_inserted_frames_are_easy_ones_of_distractors(project: Project, tmp_path: Path) -> None:
+    """Several, anywhere, labelled where they stand; anchors that are distractors themselves get
+    none (VVS, A.2)."""
+    pairs = PAIRS.model_copy(update={"negatives": "hard", "single_rate": 0.5})
+    config = labelled(project, pairs, network=SMALL_VVS)
+    source = source_of(project, config, tmp_path)
+    network = build_network(SMALL_VVS, dims=DIMS, seed=1, extras_dims=source.extras_dims)
+    training = SuppressionTraining(network, config.train)
+    distractors = set(VIDEOS[3:])
+    counts = set()
+    for number in range(6):
+        batch = floats(source[number])
+        regions, pooled, labels = training._anchor_clips(batch, number)
+        assert (batch.video_ids[0] in distractors) == (number % 2 == 1)
+        if number % 2:
+            assert (pooled, labels) == (None, None)
+            assert batch.video_ids[0] == batch.video_ids[1]
+            assert batch.video_ids[2] != batch.video_ids[0]
+            continue
+        given = split_extras(batch.easy_frames.float(), extras_dims=source.extras_dims)[0]
+        own = split_extras(batch.regions, extras_dims=source.extras_dims)[0][batch.anchor_rows]
+        count = int((labels[0] == 0).sum())
+        assert regions.shape[1] - 4 == count <= 2
+        counts.add(count)
+        assert torch.equal(regions[labels == 0].view(2, count, 9, DIMS), given[:, :count])
+        assert torch.equal(regions[labels == 1].view(own.shape), own)
+        total, terms = training.train()(batch, number)
+        assert torch.isfinite(total)
+        assert set(terms) == {"video", "frame", "saliency", "distractor"}
+    assert max(counts) > 0

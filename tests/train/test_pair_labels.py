@@ -1,0 +1,168 @@
+"""Labelled pairs at the border: what is read, and what is refused with its place and the next
+step."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hapvr.errors import DataError
+from hapvr.train.pair_labels import LABELS_NAME, CopiedSegment, PairLabels, read_pair_labels
+from hapvr.train.settings import PairsConfig
+
+VIDEOS = ("core/a.flv", "core/b.mp4", "core/c.mp4", "far/x.mp4", "far/y.mp4", "far/sub/c.mp4")
+HEAD = "query,reference,query_start_s,query_end_s,reference_start_s,reference_end_s\n"
+PAIR = "core/a.flv,b.mp4,0,5.5,2,8\n"
+VCDB_PAIR = "a.flv,b.mp4,00:00:00,00:00:05,00:00:02,00:00:08\n"
+SEGMENT = CopiedSegment(
+    query="core/a.flv",
+    reference="core/b.mp4",
+    query_start_s=0,
+    query_end_s=5.5,
+    reference_start_s=2,
+    reference_end_s=8,
+)
+
+
+def read(folder: Path, files: Mapping[str, str], **settings: Any) -> PairLabels:
+    """What is read of these files; each of VIDEOS has 10 s."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    config = PairsConfig.model_validate({"path": "pairs.csv", "negatives_per_pair": 1, **settings})
+    return read_pair_labels(
+        config, resolve=lambda path: folder / path, video_ids=VIDEOS, length_s=lambda video_id: 10.0
+    )
+
+
+def test_a_table_names_videos_by_id_or_by_file(tmp_path: Path) -> None:
+    """Without a list, distractors are all videos that no pair names."""
+    labels = read(tmp_path, {"pairs.csv": HEAD + PAIR})
+    assert labels.copies == (SEGMENT,)
+    assert labels.distractors == ("core/c.mp4", "far/sub/c.mp4", "far/x.mp4", "far/y.mp4")
+    listed = read(tmp_path, {"far.txt": "y.mp4\n\nfar/x.mp4\ny.mp4\n"}, distractors="far.txt")
+    assert listed.distractors == ("far/x.mp4", "far/y.mp4")
+
+
+def test_annotations_of_vcdb_are_read_from_all_files(tmp_path: Path) -> None:
+    """Times of the query stand first; a video that is paired with itself labels nothing."""
+    files = {
+        "annotation/one.txt": VCDB_PAIR + "b.mp4,b.mp4,00:00:00,00:00:05,00:00:00,00:00:05\n",
+        "annotation/two.txt": "b.mp4,a.flv,00:00:01,00:00:09,00:00:00,00:00:04",
+    }
+    settings = {"path": "annotation", "format": "vcdb", "expected_copies": 2}
+    copies = read(tmp_path, files, **settings).copies
+    assert copies[0] == SEGMENT.model_copy(update={"query_end_s": 5.0})
+    assert (copies[1].query, copies[1].query_end_s, copies[1].shorter_s) == ("core/b.mp4", 9.0, 4.0)
+
+
+def test_labels_are_stored_as_they_were_checked(tmp_path: Path) -> None:
+    """A training keeps those that it began with."""
+    labels = read(tmp_path, {"pairs.csv": HEAD + PAIR})
+    labels.write(tmp_path)
+    assert PairLabels.read(tmp_path, VIDEOS) == labels
+    assert PairLabels.read(tmp_path, VIDEOS).digest == labels.digest
+    assert "core" not in (tmp_path / LABELS_NAME).read_text()  # a video may be forgotten
+    with pytest.raises(DataError, match="has no features any more; restore them, or train again"):
+        PairLabels.read(tmp_path, VIDEOS[1:])
+
+
+VCDB = {"path": "annotation", "format": "vcdb"}
+BAD: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
+    "no file": ({}, {}, r"pairs\.csv cannot be read"),
+    "no column": (
+        {"pairs.csv": "query,reference\na.flv,b.mp4\n"},
+        {},
+        r"pairs\.csv has no column query_start_s; wanted a \.csv or \.parquet file",
+    ),
+    "no row": ({"pairs.csv": HEAD}, {}, r"pairs\.csv has no pair; add a row"),
+    "unknown video": (
+        {"pairs.csv": HEAD + PAIR + "core/a.flv,d.mp4,0,5,0,5\n"},
+        {},
+        r"pairs\.csv, line 3: 'd\.mp4' is no training video with features; add it to a source",
+    ),
+    "a file name of two videos": (
+        {"pairs.csv": HEAD + "a.flv,c.mp4,0,5,0,5\n"},
+        {},
+        r"line 2: 2 training videos are called 'c\.mp4', such as core/c\.mp4; write the id",
+    ),
+    "time after the end": (
+        {"pairs.csv": HEAD + "a.flv,b.mp4,0,5,8,11.5\n"},
+        {},
+        r"line 2: reference goes from 8 s to 11\.5 s; wanted a part of core/b\.mp4, which has 10 s",
+    ),
+    "time before the beginning": (
+        {"pairs.csv": HEAD + "a.flv,b.mp4,-1,5,0,5\n"},
+        {},
+        r"line 2: query goes from -1 s to 5 s",
+    ),
+    "end before the beginning": (
+        {"pairs.csv": HEAD + "a.flv,b.mp4,5,5,0,5\n"},
+        {},
+        r"line 2: query goes from 5 s to 5 s",
+    ),
+    "no number": (
+        {"pairs.csv": HEAD + "a.flv,b.mp4,0,nan,0,5\n"},
+        {},
+        r"line 2: query_end_s is 'nan'; wanted seconds",
+    ),
+    "row cut": (
+        {"pairs.csv": HEAD + PAIR + "a.flv,b.mp4,0,5\n"},
+        {},
+        r"line 3 has no reference_start_s; complete the row, or fetch the file again",
+    ),
+    "a video with itself": (
+        {"pairs.csv": HEAD + "a.flv,core/a.flv,0,5,0,5\n"},
+        {},
+        r"line 2 pairs core/a\.flv with itself; remove the line",
+    ),
+    "distractor in a pair": (
+        {"pairs.csv": HEAD + PAIR, "far.txt": "far/x.mp4\nb.mp4\n"},
+        {"distractors": "far.txt"},
+        r"far\.txt, line 2: the distractor core/b\.mp4 is in a labelled pair; remove it",
+    ),
+    "unknown distractor": (
+        {"pairs.csv": HEAD + PAIR, "far.txt": "far/z.mp4\n"},
+        {"distractors": "far.txt"},
+        r"far\.txt, line 1: 'far/z\.mp4' is no training video",
+    ),
+    "no list of distractors": (
+        {"pairs.csv": HEAD + PAIR},
+        {"distractors": "none.txt"},
+        r"none\.txt cannot be read",
+    ),
+    "few distractors": (
+        {"pairs.csv": HEAD + PAIR},
+        {"negatives_per_pair": 5},
+        r"there are 4 distractors, and a pair takes 5; add videos",
+    ),
+    "no annotation file": ({"annotation/readme.md": ""}, VCDB, r"annotation has no \.txt file"),
+    "annotation cut within a line": (
+        {"annotation/a.txt": VCDB_PAIR + "a.flv,b.mp4,00:00:00,00:0"},
+        VCDB,
+        r"a\.txt, line 2 is 'a\.flv,b\.mp4,00:00:00,00:0'; wanted two file names and four times",
+    ),
+    "annotation cut within the last time": (
+        {"annotation/a.txt": VCDB_PAIR[:-2]},
+        VCDB,
+        r"a\.txt, line 1 is .*Fetch the file again",
+    ),
+    "annotation cut between lines": (
+        {"annotation/a.txt": VCDB_PAIR},
+        {**VCDB, "expected_copies": 2},
+        r"has 1 copied segments, and train\.pairs\.expected_copies is 2; a file may be cut",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_pairs_that_do_not_fit_are_refused(tmp_path: Path, case: str) -> None:
+    """The message names the file, the line, what was found and what to do."""
+    files, settings, message = BAD[case]
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, files, **settings)
+    assert re.search(message, str(caught.value)), caught.value
+    assert str(caught.value).startswith("labelled pairs: ")
