@@ -58,8 +58,10 @@ def add(
     named = "" if data == terminal.default_collection() else f" --data {data}"
     lines = [f"{counted(usable, 'video')} can be searched; the collection is {project.root.url}"]
     lines += [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
-    partly = [row for row in videos if row["status"] == "ok" and row["message"]]
-    lines += [f"only a part can be read: {row['video_id']}: {row['message']}" for row in partly]
+    for row in videos:
+        if row["status"] == "ok" and row["message"]:
+            said = "only a part can be read" if row["is_partial"] else "note"
+            lines.append(f"{said}: {row['video_id']}: {row['message']}")
     text = f"{counted(groups, 'group')} of copies"
     if copies is None:
         text = "too few videos to say how sure an answer is, and to look for copies: add more"

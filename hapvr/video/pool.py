@@ -17,10 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import av.subtitles.stream  # noqa: F401  PyAV loads it late: again in each process that decodes one file
+import av
+import av.subtitles.stream  # PyAV loads it late: again in each process that decodes one file
 from pebble import ProcessExpired, ProcessFuture
 from pydantic import ConfigDict, TypeAdapter
 
+from hapvr import __version__
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
 from hapvr.video.decode import VideoProbe, check_file, probe_video, read_picture, sample_frames
@@ -46,6 +48,12 @@ killed_workers = Counter[str]()
 
 RETRYABLE = frozenset({"timeout", "crashed"})
 """Reasons of the machine rather than of the file."""
+
+
+def reader_state(config: SamplingConfig) -> str:
+    """What another try of a file that failed may differ in: versions and limits."""
+    library = ".".join(map(str, av.library_versions["libavcodec"]))
+    return f"{__version__} {library} {config.timeout_s:g} {config.max_memory_bytes}"
 
 
 @dataclass(frozen=True)
