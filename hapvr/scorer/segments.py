@@ -94,12 +94,19 @@ Part = TypeVar("Part", Alignment, Segment)
 @dataclass(frozen=True)
 class FrameTimes:
     """When the sampled frames of a video are shown, and when its picture ends, if known, in seconds
-    from the file's start as players count. missing: what seems to be missing from the file, or
-    wrong with its clock, or ""."""
+    from the file's start as players count. missing: what seems to be missing from the file, or "";
+    clock_note: what was wrong with the clock of a whole file, so that these seconds are not those
+    of a player, or ""."""
 
     times_s: tuple[float, ...]
     duration_s: float | None = None
     missing: str = ""
+    clock_note: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What speaks against believing answers about the video."""
+        return tuple(filter(None, (self.missing, self.clock_note)))
 
     def span_s(self, first: int, last: int, fps: float) -> tuple[float, float]:
         """When frames are shown from `first` on to the end of `last`: 1 / fps after its own time,
