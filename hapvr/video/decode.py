@@ -24,6 +24,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hapvr.errors import VideoError
 from hapvr.video.frames import display_frame, display_size
+from hapvr.video.moving_pictures import USUAL_S, is_moving_webp, webp_frames
 from hapvr.video.packets import (
     DECODERS,
     PacketTimes,
@@ -127,7 +128,7 @@ class Pictures:
     def __init__(self, path: Path, container: InputContainer, stream: VideoStream) -> None:
         self._path = path
         self._container = container
-        self.stream = stream
+        self._stream = stream
         rate = _positive(stream.average_rate) or _positive(stream.guessed_rate) or 25.0
         self.interval_s = 1 / max(rate, 0.01)
         start = container.start_time
@@ -135,6 +136,8 @@ class Pictures:
         self.clock = PictureClock(
             start_s=self.start_s, interval_s=self.interval_s, is_broken=self._is_broken
         )
+        self.num_declared = stream.frames
+        """pictures that the file has as it says; 0 where it does not"""
         self.is_damaged = False
         """whether a packet did not decode, or a picture came out damaged, so far"""
         self._pictures: Iterator[Picture] = self._decode()
@@ -152,7 +155,7 @@ class Pictures:
     @cached_property
     def packets(self) -> PacketTimes:
         """Read from the file when they are first asked for."""
-        return scan_packets(self._path, stream_index=self.stream.index)
+        return scan_packets(self._path, stream_index=self._stream.index)
 
     def sampled_s(self, picture: Picture, until_s: float) -> float:
         """For how long a picture that is shown until then is sampled: a pause is not worth as many
@@ -169,7 +172,7 @@ class Pictures:
     def _decode(self) -> Iterator[Picture]:
         problem = ""
         decoded = False
-        packets = self._container.demux(self.stream)
+        packets = self._container.demux(self._stream)
         while True:
             frames: list[VideoFrame] = []
             try:
@@ -178,7 +181,7 @@ class Pictures:
                     break
                 frames = [frame for frame in packet.decode() if isinstance(frame, VideoFrame)]
             except IndexError:  # PyAV does not know streams that begin later: skip their packet
-                packets = self._container.demux(self.stream)
+                packets = self._container.demux(self._stream)
             except av.error.FFmpegError as error:
                 problem = text_of(error)
                 self.is_damaged = True
@@ -205,6 +208,60 @@ class Pictures:
         return Picture(self.clock.time_of(shown_s, decoded_s), lasts_s, frame)
 
 
+class WebPPictures(Pictures):
+    """The frames of a WebP film, which FFmpeg does not read."""
+
+    def __init__(self, path: Path, image: Image.Image) -> None:
+        self._path = path
+        self._image = image
+        self.interval_s = USUAL_S
+        self.start_s = 0.0
+        self.clock = PictureClock(
+            start_s=0.0, interval_s=USUAL_S, is_broken=lambda before_s, after_s: False
+        )
+        self.num_declared = getattr(image, "n_frames", 1)
+        self.is_damaged = False
+        self._pictures = self._decode()
+
+    @cached_property
+    def packets(self) -> PacketTimes:
+        return PacketTimes()
+
+    def _decode(self) -> Iterator[Picture]:
+        time_s = 0.0
+        for lasts_s, pixels in webp_frames(self._path, self._image):
+            frame = VideoFrame.from_ndarray(pixels, format="rgb24")
+            yield Picture(self.clock.time_of(time_s, None), lasts_s, frame)
+            time_s += lasts_s
+
+
+@contextlib.contextmanager
+def _open_webp(path: Path) -> Iterator[tuple[VideoProbe, Pictures]]:
+    """As `open_video`."""
+    try:
+        image = Image.open(path, formats=["WEBP"])
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        said = f"video: {path.name} cannot be decoded ({error}); fetch it again"
+        raise VideoError("decode_error", said) from error
+    with image:
+        check_size(path, image.width, image.height)
+        probe = VideoProbe(
+            duration_s=None,
+            of_picture=True,
+            fps=None,
+            width_px=image.width,
+            height_px=image.height,
+            codec="webp",
+            pixel_aspect=1.0,
+            rotation_deg=0,
+            mirrored=False,
+            container="webp",
+        )
+        pictures = WebPPictures(path, image)
+        pictures.put_back(next(pictures))
+        yield probe, pictures
+
+
 @contextlib.contextmanager
 def open_video(path: Path, *, threads: int = 1) -> Iterator[tuple[VideoProbe, Pictures]]:
     """What the file says of its video, and the pictures of it. The video is the largest stream that
@@ -220,6 +277,12 @@ def open_video(path: Path, *, threads: int = 1) -> Iterator[tuple[VideoProbe, Pi
     no_frames if the stream is empty, decode_error if there were packets and all failed; too_large,
     at any frame, for one above MAX_PIXELS."""
     check_file(path)
+    with path.open("rb") as file:
+        head = file.read(32)
+    if is_moving_webp(head):
+        with _open_webp(path) as opened:
+            yield opened
+        return
     try:
         container = open_container(path)
     except (av.error.FFmpegError, ValueError) as error:
@@ -407,7 +470,7 @@ def _end_of(
     if last_packet_s <= last.time_s + slack_s and is_whole(
         path,
         format_name=probe.container,
-        num_pictures=pictures.stream.frames,
+        num_pictures=pictures.num_declared,
         packets=packets,
     ):
         return max(packets_end_s, declared_s - rounding_s)

@@ -21,7 +21,7 @@ from hapvr.errors import VideoError
 # which name other files or servers to read, and still pictures. Sound formats are in so that they
 # are not taken for damaged files.
 _FORMATS = (
-    "3gp,aac,ac3,asf,avi,dv,f4v,flac,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mp3,mpeg,mpegts,"
+    "3gp,aac,ac3,apng,asf,avi,dv,f4v,flac,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mp3,mpeg,mpegts,"
     "mpegvideo,mxf,nut,obu,ogg,rm,vc1,wav,webm,wtv,yuv4mpegpipe"
 )
 # Decoders of what cameras, phones, editors and sites make. FFmpeg has 500 more, each a way in for a

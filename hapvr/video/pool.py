@@ -28,6 +28,7 @@ from hapvr.files import file_sha256
 from hapvr.video.decode import VideoProbe, check_file, probe_video, read_picture, sample_frames
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.heartbeat import SILENT_EXIT, BeatReader, beat, connect, ended_when_silent
+from hapvr.video.moving_pictures import is_moving_picture
 from hapvr.video.sandbox import call_confined, missing_protection, report
 from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import is_picture
@@ -142,7 +143,8 @@ def _decode(
     """sampling: None decodes the first frame alone."""
     video_id, path = item
     before = check_file(path)
-    answer = functools.partial(_answer, path, sampling, pictures and is_picture(path), threads)
+    is_still = pictures and is_picture(path) and not is_moving_picture(path)
+    answer = functools.partial(_answer, path, sampling, is_still, threads)
 
     def reading(num_bytes: int) -> None:
         beat(f"{path.name}: reading, {num_bytes / before.num_bytes:.0%}")
