@@ -26,6 +26,7 @@ from hapvr.errors import VideoError
 from hapvr.video.frames import display_frame, display_size
 from hapvr.video.moving_pictures import USUAL_S, is_moving_webp, webp_frames
 from hapvr.video.packets import (
+    ARCHIVE_DECODERS,
     DECODERS,
     PacketTimes,
     films,
@@ -263,7 +264,9 @@ def _open_webp(path: Path) -> Iterator[tuple[VideoProbe, Pictures]]:
 
 
 @contextlib.contextmanager
-def open_video(path: Path, *, threads: int = 1) -> Iterator[tuple[VideoProbe, Pictures]]:
+def open_video(
+    path: Path, *, threads: int = 1, archive_codecs: bool = False
+) -> Iterator[tuple[VideoProbe, Pictures]]:
     """What the file says of its video, and the pictures of it. The video is the largest stream that
     is no still picture, the first of equals.
 
@@ -283,8 +286,9 @@ def open_video(path: Path, *, threads: int = 1) -> Iterator[tuple[VideoProbe, Pi
         with _open_webp(path) as opened:
             yield opened
         return
+    decoders = DECODERS | ARCHIVE_DECODERS if archive_codecs else DECODERS
     try:
-        container = open_container(path)
+        container = open_container(path, decoders)
     except (av.error.FFmpegError, ValueError) as error:
         # a drive or network may come back
         reason = "decode_error" if isinstance(error, OSError) else "not_video"
@@ -294,11 +298,11 @@ def open_video(path: Path, *, threads: int = 1) -> Iterator[tuple[VideoProbe, Pi
         stream = container.streams[films(path, container)[0]]
         assert isinstance(stream, VideoStream)
         name = stream.codec_context.name
-        if name not in DECODERS:
-            problem = (
-                f"its codec {name} is none of those that are decoded; convert it, for "
-                "example to H.264"
-            )
+        if name not in decoders:
+            problem = f"its codec {name} is none of those that are decoded; "
+            if name in ARCHIVE_DECODERS:
+                problem += "set sampling.archive_codecs, or "
+            problem += "convert it, for example to H.264"
             raise VideoError("unsupported_codec", f"video: {path.name}: {problem}")
         width_px, height_px = stream.codec_context.width, stream.codec_context.height
         check_size(path, width_px, height_px)
@@ -319,10 +323,10 @@ def _set_threads(stream: VideoStream, threads: int) -> None:
     stream.codec_context.thread_count = threads
 
 
-def probe_video(path: Path) -> VideoProbe:
+def probe_video(path: Path, *, archive_codecs: bool = False) -> VideoProbe:
     """What `open_video` gives of the file, and raises. The first frame is decoded, so a file that
     passes has at least one."""
-    with open_video(path) as (probe, _):
+    with open_video(path, archive_codecs=archive_codecs) as (probe, _):
         return probe
 
 
@@ -346,6 +350,7 @@ def sample_frames(
     keep: Callable[[NDArray[np.uint8]], Any] = lambda frame: frame,
     max_frames: int | None = None,
     threads: int = 1,
+    archive_codecs: bool = False,
     progress: Callable[[float], None] = lambda seconds: None,
 ) -> Samples:
     """The frames on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1), all of
@@ -357,10 +362,12 @@ def sample_frames(
     LONG_STEP_S is sampled so long, or for PAUSE_S where there is no sound beside it. A video
     shorter than 1/fps gives one frame; a damaged video gives the frames that can be decoded. With
     max_frames, the file is read only up to the frame after these. threads: of the decoder; damage
-    is decoded by one, so that it looks the same on every machine. progress: is told the time of
-    each picture. Raises VideoError as `open_video` does."""
+    is decoded by one, so that it looks the same on every machine. archive_codecs: also
+    those of ARCHIVE_DECODERS. progress: is told the time of each picture. Raises VideoError as
+    `open_video` does."""
     for number in sorted({threads, 1}, reverse=True):
-        with open_video(path, threads=number) as (probe, pictures):
+        with open_video(path, threads=number, archive_codecs=archive_codecs) as opened:
+            probe, pictures = opened
             sampler = _Sampler(
                 probe, fps=fps, short_side_px=short_side_px, keep=keep, max_frames=max_frames
             )

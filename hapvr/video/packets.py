@@ -56,13 +56,14 @@ DECODERS = frozenset(
         "wmv3",
     }
 )
+ARCHIVE_DECODERS = frozenset({"cfhd", "ffv1", "jpeg2000", "rv10", "rv20", "rv30", "rv40", "v210"})
+"""Decoders of archives and of old downloads, which `sampling.archive_codecs` adds."""
 _PARTS = Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
 """Streams of this kind are the cover picture of a song, or a tile of a phone's photo."""
 # the decoders here are those with which FFmpeg looks into streams when it opens a file
 _OPEN_OPTIONS = {
     "format_whitelist": _FORMATS,
     "protocol_whitelist": "file",
-    "codec_whitelist": ",".join(sorted(DECODERS)),
 }
 
 LONGEST_GAP_S = 86_400.0
@@ -78,9 +79,11 @@ END_BYTES = 1 << 16
 """An index behind the last packet of a whole file may have so many bytes, or a hundredth of it."""
 
 
-def open_container(path: Path) -> InputContainer:
-    """The file, opened by its content. Raises FFmpegError, ValueError."""
-    return av.open(f"file:{path}", metadata_errors="replace", options=_OPEN_OPTIONS)
+def open_container(path: Path, decoders: frozenset[str] = DECODERS) -> InputContainer:
+    """The file, opened by its content. decoders: with which FFmpeg may look into it. Raises
+    FFmpegError, ValueError."""
+    options = _OPEN_OPTIONS | {"codec_whitelist": ",".join(sorted(decoders))}
+    return av.open(f"file:{path}", metadata_errors="replace", options=options)
 
 
 def text_of(error: Exception) -> str:

@@ -54,7 +54,8 @@ RETRYABLE = frozenset({"timeout", "crashed"})
 def reader_state(config: SamplingConfig) -> str:
     """What another try of a file that failed may differ in: versions and limits."""
     library = ".".join(map(str, av.library_versions["libavcodec"]))
-    return f"{__version__} {library} {config.timeout_s:g} {config.max_memory_bytes}"
+    limits = f"{config.timeout_s:g} {config.max_memory_bytes} {config.archive_codecs}"
+    return f"{__version__} {library} {limits}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,8 @@ def sample_videos(
     first = list(itertools.islice(iterator, config.workers))
     decode = functools.partial(
         _decode,
-        sampling=config if frames else None,
+        sampling=config,
+        frames=frames,
         digest=digest,
         pictures=pictures,
         threads=_threads_each(len(first)),
@@ -135,16 +137,17 @@ def _threads_each(num_files: int) -> int:
 def _decode(
     item: tuple[str, Path],
     *,
-    sampling: SamplingConfig | None,
+    sampling: SamplingConfig,
+    frames: bool,
     digest: bool,
     pictures: bool,
     threads: int,
 ) -> SampledVideo:
-    """sampling: None decodes the first frame alone."""
+    """frames: False decodes the first one alone."""
     video_id, path = item
     before = check_file(path)
     is_still = pictures and is_picture(path) and not is_moving_picture(path)
-    answer = functools.partial(_answer, path, sampling, is_still, threads)
+    answer = functools.partial(_answer, path, sampling, frames, is_still, threads)
 
     def reading(num_bytes: int) -> None:
         beat(f"{path.name}: reading, {num_bytes / before.num_bytes:.0%}")
@@ -172,11 +175,14 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}"
 
 
-def _answer(path: Path, sampling: SamplingConfig | None, picture: bool, threads: int) -> bytes:
+def _answer(
+    path: Path, sampling: SamplingConfig, frames: bool, picture: bool, threads: int
+) -> bytes:
     """Runs in the confined process."""
     try:
-        if sampling is None:
-            found = SampledVideo(probe=probe_video(path))
+        if not frames:
+            probe = probe_video(path, archive_codecs=sampling.archive_codecs)
+            found = SampledVideo(probe=probe)
         elif picture:
             jpeg = encode_jpeg(read_picture(path, short_side_px=sampling.short_side_px))
             found = SampledVideo(jpegs=(jpeg,), timestamps_s=(0.0,))
@@ -198,6 +204,7 @@ def _sampled(path: Path, sampling: SamplingConfig, threads: int) -> SampledVideo
         max_frames=sampling.max_frames,
         keep=encode_jpeg,
         threads=threads,
+        archive_codecs=sampling.archive_codecs,
         progress=report,
     )
     return SampledVideo(

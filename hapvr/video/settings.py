@@ -69,10 +69,13 @@ class SamplingConfig(Settings):
     workers: int = Field(default=2, ge=1, description="files decoded at once")
     max_memory_bytes: int = Field(default=6 * 2**30, ge=2**30)
     """address space of a decoding process; one that wants more is killed"""
+    archive_codecs: bool = False
+    """also decode FFV1, JPEG 2000, v210, CineForm and RealVideo; see SECURITY.md for the risk"""
 
     def identity_fields(self) -> dict[str, Any]:
         """What determines the frames; the rest only says how the work is done."""
-        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes"})
+        limits = {"workers", "timeout_s", "max_memory_bytes", "archive_codecs"}
+        return self.model_dump(mode="json", exclude=limits)
 
 
 class DownloadConfig(Settings):

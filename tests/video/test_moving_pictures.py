@@ -74,6 +74,31 @@ def test_a_damaged_moving_picture_has_a_reason_or_its_first_frames(tmp_path, kin
         assert outcome(path) in ("frames", "decode_error", "no_frames", "not_video")
 
 
+@pytest.mark.parametrize(
+    ("name", "codec", "pixel_format"),
+    [
+        ("film.mkv", "ffv1", "yuv420p"),
+        ("film.mxf", "jpeg2000", "yuv420p"),
+        ("film.mov", "v210", "yuv422p10le"),
+        ("film.mov", "cfhd", "yuv422p10le"),
+        ("film.rm", "rv10", "yuv420p"),
+        ("film.rm", "rv20", "yuv420p"),
+    ],
+)
+def test_archive_codecs_are_a_setting(videos, name, codec, pixel_format):
+    """Without it the reason names it; with it the film is read, in the same process."""
+    path = videos.numbered(name, codec=codec, pixel_format=pixel_format, fps=25, num_frames=60)
+    with pytest.raises(VideoError, match=r"sampling\.archive_codecs") as refused:
+        sample_frames(path, fps=1, short_side_px=None)
+    assert refused.value.reason == "unsupported_codec"
+    found = sample_frames(path, fps=1, short_side_px=None, archive_codecs=True)
+    assert read_numbers(np.stack(found.frames)) == [0, 25, 50]
+    if codec == "ffv1":
+        config = SamplingConfig(short_side_px=96, workers=1, archive_codecs=True)
+        (video,) = sample_videos([("a/film", path)], config=config)
+        assert (video.reason, len(video.jpegs)) == ("", 3)
+
+
 @pytest.mark.parametrize("container", ["mp4", "mkv", "mov"])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_large_cover_that_is_not_marked_is_not_the_video(tmp_path, container, is_first):
