@@ -195,7 +195,7 @@ def update_collection(
 
     run("video_manifest")
     run("videos", retry_failed=True, retry_gone=False)
-    run("frames")
+    run("frames", retry_changeable=True)
     keys = collection_keys(project.root, shard_keys(project.root))
     videos = [row for key in keys for row in project.shard("frames", key).rows()]
     if not any(row["status"] == STATUS_OK for row in videos):

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -22,6 +22,8 @@ from hapvr.settings import explain
 Value = TypeVar("Value")
 
 PART_SUFFIX = ".hapvr-part"
+READ_BYTES = 1 << 20
+"""Read at once where a file is digested."""
 FULL_DISK = (
     *map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)),
     "disk is full",
@@ -183,11 +185,18 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def file_sha256(path: Path) -> str:
-    """Hex SHA-256 of a local file. Raises OSError where it cannot be read, and for a device or
-    pipe, which may never end."""
+def file_sha256(path: Path, progress: Callable[[int], None] = lambda num_bytes: None) -> str:
+    """Hex SHA-256 of a local file. progress: is told how many bytes were read, again and again.
+    Raises OSError where it cannot be read, and for a device or pipe, which may never end."""
+    digest = hashlib.sha256()
+    buffer = bytearray(READ_BYTES)
+    num_bytes = 0
     with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while count := file.readinto(buffer):
+            digest.update(memoryview(buffer)[:count])
+            num_bytes += count
+            progress(num_bytes)
+    return digest.hexdigest()
 
 
 def digest_of(value: object) -> str:

@@ -54,7 +54,10 @@ class Health:
             if self.files
             else (0, 0)
         )
-        failed = max((step.failed_videos for step in self.steps), default=0)
+        failed = {step.step: step.failed_videos for step in self.steps}
+        # a video that was lost in an early step is a failed row of all later ones
+        unusable = max(failed.get("videos", 0), failed.get("frames", 0))
+        usable -= unusable - failed.get("videos", 0)
         missing = ", ".join(f"{step.step} {step.missing}" for step in self.steps if step.missing)
         minutes = "has not run here"
         if self.tick_s is not None:
@@ -66,7 +69,7 @@ class Health:
         if self.index:
             search = f"{self.index.model} answers since {self.index.since}"
         lines = [
-            f"videos      {usable} usable, {lost} of them offline; {failed} cannot be used",
+            f"videos      {usable} usable, {lost} of them offline; {unusable} cannot be used",
             f"missing     {missing or 'nothing'}",
             f"training    {self.failure or 'the last one did not fail'}",
             f"champion    {champion}",

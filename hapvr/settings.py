@@ -83,7 +83,9 @@ class ServingConfig(Settings):
     """pairs of a query's and a reference's frame, of all pairs of one request"""
     max_bytes: int = Field(default=2_000_000_000, ge=1, description="size of a video file")
     max_frames: int = Field(default=3600, ge=1, description="sampled frames of a video")
-    video_timeout_s: float = Field(default=120.0, gt=0, description="for decoding one video")
+    video_timeout_s: float = Field(default=120.0, gt=0)
+    """a video of which nothing new was read or decoded for so long is given up, and a download that
+    takes longer"""
     request_timeout_s: float | None = Field(default=None, gt=0)
     """for a whole request; none: as long as it takes, or as the model server allows"""
 

@@ -71,14 +71,15 @@ def add(
 
 
 def _problem_lines(videos: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Videos that cannot be used, then those that can be in part."""
+    """Videos that cannot be used, then those that can be in part, and what is to be noted."""
     lines = []
     for row in videos:
         if row["status"] != "ok":
             lines.append(f"cannot be used: {row['video_id']}: {row['message']}")
     for row in videos:
         if row["status"] == "ok" and row["message"]:
-            lines.append(f"only a part can be read: {row['video_id']}: {row['message']}")
+            said = "only a part can be read" if row["is_partial"] else "note"
+            lines.append(f"{said}: {row['video_id']}: {row['message']}")
     return lines
 
 

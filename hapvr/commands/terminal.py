@@ -29,6 +29,8 @@ from hapvr.files import FULL_DISK
 from hapvr.progress import Progress, no_progress
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
     from hapvr.steps.project import Project
 
 FAILED = 1
@@ -64,6 +66,8 @@ IndexModelOption = Annotated[
     str | None, typer.Option("--model", help="The index's model, if it is not at its place.")
 ]
 
+MAX_DOING = 60
+"""Characters of what a bar says is being worked on."""
 UNSAFE = re.compile(
     "[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -226,11 +230,27 @@ def progress_bar(what: str) -> Iterator[Progress]:
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
     with RichProgress(*columns, console=Console(file=sys.stderr), transient=True) as bars:
-        task = bars.add_task(what, total=None)
-        yield lambda done, total: bars.update(task, completed=done, total=total or None)
+        yield _Bar(bars, what)
+
+
+class _Bar:
+    """A `Progress` on a terminal that also shows what is being worked on."""
+
+    def __init__(self, bars: RichProgress, what: str) -> None:
+        self._bars = bars
+        self._what = what
+        self._task = bars.add_task(what, total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        self._bars.update(self._task, completed=done, total=total or None)
+
+    def doing(self, text: str) -> None:
+        """E.g. which file is read, and how far it is."""
+        readable = UNSAFE.sub("?", text)[:MAX_DOING]
+        self._bars.update(self._task, description=f"{self._what}  {readable}")

@@ -16,7 +16,13 @@ FIELDS = frame_fields(pa.field("jpeg", pa.binary(), nullable=False))
 INDEX_COLUMNS = (
     pa.field("file_sha256", pa.string(), nullable=False),
     pa.field("frames_sha256", pa.string(), nullable=False),
+    pa.field("is_partial", pa.bool_()),
+    pa.field("tried_with", pa.string()),
 )
+"""is_partial: whether something is missing of a video that has frames; tried_with: see
+`hapvr.video.pool.reader_state`, of a video that failed here."""
+READER_VERSION = 2
+"""It changes with the frames or times of the same file: 2 counts from the file's start."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ VIDEO_COLUMNS = (
     pa.field("height_px", pa.int32()),
     pa.field("codec", pa.string()),
     pa.field("former_sha256", pa.string()),
+    pa.field("tried_with", pa.string()),
 )
 
 

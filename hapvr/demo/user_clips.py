@@ -99,7 +99,7 @@ def _saved_frames(path: Path) -> bytes:
     seconds = min(probe.duration_s or MAX_SECONDS, MAX_SECONDS)
     fps = min(MAX_FPS, MAX_FRAMES / seconds) if seconds > 0 else MAX_FPS
     short_side_px = int(np.clip(min(probe.width_px, probe.height_px), *SHORT_SIDES_PX))
-    _, frames, _ = sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES)
+    samples = sample_frames(path, fps=fps, short_side_px=short_side_px, max_frames=MAX_FRAMES)
     saved = io.BytesIO()
-    np.savez(saved, frames=np.stack(frames), fps=fps)
+    np.savez(saved, frames=np.stack(samples.frames), fps=fps)
     return saved.getvalue()

@@ -164,7 +164,7 @@ class VideoScorer:
                     found = (
                         self.matching_segments(query[1], embedded, deadline) if segments else None
                     )
-                    said = (self.warning, *(one.clock.missing for one in (query[1], embedded)))
+                    said = (self.warning, *query[1].clock.notes, *embedded.clock.notes)
                     row = replace(
                         row, similarity=similarity, probability=probability, segments=found
                     )

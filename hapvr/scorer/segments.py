@@ -63,7 +63,7 @@ class Alignment:
 @dataclass(frozen=True)
 class Segment:
     """A part of the query and the part of the reference that shows the same, in seconds of each
-    video's clock."""
+    video's clock, from the file's start."""
 
     query_start_s: float
     query_end_s: float
@@ -93,12 +93,20 @@ Part = TypeVar("Part", Alignment, Segment)
 
 @dataclass(frozen=True)
 class FrameTimes:
-    """When the sampled frames of a video are shown, in seconds from its first frame, and how long
-    it lasts, if known. missing: what seems to be missing from the file, or ""."""
+    """When the sampled frames of a video are shown, and when its picture ends, if known, in seconds
+    from the file's start as players count. missing: what seems to be missing from the file, or "";
+    clock_note: what was wrong with the clock of a whole file, so that these seconds are not those
+    of a player, or ""."""
 
     times_s: tuple[float, ...]
     duration_s: float | None = None
     missing: str = ""
+    clock_note: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What speaks against believing answers about the video."""
+        return tuple(filter(None, (self.missing, self.clock_note)))
 
     def span_s(self, first: int, last: int, fps: float) -> tuple[float, float]:
         """When frames are shown from `first` on to the end of `last`: 1 / fps after its own time,
@@ -111,11 +119,12 @@ class FrameTimes:
         return self.times_s[first], end_s
 
     def length_s(self, fps: float, max_frames: int) -> float:
-        """The end of the last frame, or of the video where `sampling.max_frames` left out the
-        rest."""
-        return max(
-            self.span_s(0, -1, fps)[1], (self.duration_s or 0.0) * (len(self.times_s) >= max_frames)
-        )
+        """How long the picture lasts, from the first frame to the end of the last one, or of the
+        video where `sampling.max_frames` left out the rest."""
+        first_s, end_s = self.span_s(0, -1, fps)
+        if len(self.times_s) >= max_frames:
+            end_s = max(end_s, self.duration_s or 0.0)
+        return end_s - first_s
 
 
 def relative_similarity(

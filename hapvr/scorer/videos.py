@@ -203,7 +203,12 @@ class VideoReader:
                 outcomes[path] = _too_long(path, limits)
             else:
                 duration_s = None if video.probe is None else video.probe.duration_s
-                clock = FrameTimes(video.timestamps_s, duration_s, video.message)
+                clock = FrameTimes(
+                    video.timestamps_s,
+                    duration_s,
+                    missing=video.message if video.is_partial else "",
+                    clock_note="" if video.is_partial else video.message,
+                )
                 try:
                     found = self.features(video.jpegs, clock, deadline, crops=missing[path][1])
                 except VideoError as error:

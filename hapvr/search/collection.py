@@ -170,7 +170,7 @@ class VideoMetadata:
     """path: of the file, None where only features are known. sha256: of the bytes that were
     sampled; of the id where there is no file. num_bytes, duration_s, width_px, height_px, codec: as
     the file says; None or 0 where it does not. content: shares of width and height that black bars
-    leave. noise: grey levels, see `noise_level`. missing: see `FrameTimes`.
+    leave. noise: grey levels, see `noise_level`. missing, clock_note: see `FrameTimes`.
     """
 
     path: Path | None
@@ -183,6 +183,7 @@ class VideoMetadata:
     content: tuple[float, float] = (1.0, 1.0)
     noise: float = 0.0
     missing: str = ""
+    clock_note: str = ""
 
     @property
     def path_text(self) -> str | None:
@@ -233,7 +234,8 @@ class CollectionMetadata:
                     rows[name]["sha256"],
                     described.get(name, {}).get("frames_sha256", pictures),
                 )
-                read = {"sha256": file, "missing": sampled[name]["message"]}
+                kind = "missing" if sampled[name].get("is_partial") else "clock_note"
+                read = {"sha256": file, kind: sampled[name]["message"]}
                 rows[name] |= read | {"changed": found != (file, pictures)}
         self._known[key] = (now_s, written, rows)
         return rows
@@ -258,7 +260,8 @@ class CollectionMetadata:
             return VideoMetadata(
                 path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest()
             )
-        names = ("num_bytes", "duration_s", "width_px", "height_px", "codec", "missing")
+        measures = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
+        names = (*measures, "missing", "clock_note")
         known = {name: row[name] for name in names if row.get(name) is not None}
         return VideoMetadata(path=path_of_text(row["path"]), sha256=row["sha256"], **known)
 
@@ -331,7 +334,9 @@ class SearchableCollection:
     def clock(self, video_id: str, times_s: Sequence[float]) -> FrameTimes:
         """Seconds of the sampled frames, and when the video ends."""
         known = self.metadata.of(video_id)
-        return FrameTimes(tuple(times_s), known.duration_s, known.missing)
+        return FrameTimes(
+            tuple(times_s), known.duration_s, missing=known.missing, clock_note=known.clock_note
+        )
 
     def whole(self, video_id: str) -> SampledFeatures:
         """All frames of a video. Raises DataError as `times` does."""

@@ -92,8 +92,13 @@ class Query:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What speaks against believing answers to it."""
-        missing = self.features.clock.missing
-        return (f"only a part of {self.name} can be read: {missing}",) if missing else ()
+        clock = self.features.clock
+        warnings: list[str] = []
+        if clock.missing:
+            warnings.append(f"only a part of {self.name} can be read: {clock.missing}")
+        if clock.clock_note:
+            warnings.append(f"{self.name}: {clock.clock_note}")
+        return tuple(warnings)
 
 
 def thin(video: SampledFeatures, count: int) -> SampledFeatures:

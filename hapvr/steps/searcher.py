@@ -265,7 +265,7 @@ class Searcher(SearchEngine):
             prior=asked.prior if self.gives_probabilities(options) else None,
             compared=len(candidates),
             videos=self.num_videos,
-            warnings=self._warnings(query, options, lost),
+            warnings=self._warnings(query, options, matches, lost),
             model=self.model,
             untrained=self.untrained,
             precision=DEFAULT_PRECISION if self.gives_probabilities(options) else None,
@@ -363,9 +363,15 @@ class Searcher(SearchEngine):
             offline=file.path is not None and not os.path.exists(file.path),
         )
 
-    def _warnings(self, query: Query, options: SearchOptions, lost: Lost) -> tuple[str, ...]:
+    def _warnings(
+        self, query: Query, options: SearchOptions, matches: Sequence[Match], lost: Lost
+    ) -> tuple[str, ...]:
         """What speaks against believing an answer."""
         warnings = [*self.warnings, *query.warnings]
+        for match in matches:
+            note = self.collection.metadata.of(match.reference).clock_note
+            if note:
+                warnings.append(f"{match.reference}: {note}")
         if options.incidents and self.untrained:
             warnings.append(UNTRAINED_INCIDENTS)
         if lost:

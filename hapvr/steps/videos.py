@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ from hapvr.data.shard_build import (
 from hapvr.data.shards import STATUS_FAILED, STATUS_OK, Shard, frame_columns, index_row
 from hapvr.errors import DataError
 from hapvr.files import file_sha256
-from hapvr.progress import Progress, no_progress
+from hapvr.progress import Progress, no_progress, shows_work
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER, file_state, is_away
-from hapvr.video.pool import RETRYABLE, sample_videos
+from hapvr.video.pool import RETRYABLE, SampledVideo, reader_state, sample_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 DOWNLOAD_FOLDER = "downloads"
 CHANGED, MISSING = "changed_file", "missing_file"
+CHANGEABLE = RETRYABLE | {CHANGED, MISSING, "decode_error", "no_frames"}
+"""Reasons of the machine, of a drive or of a file that was replaced: another try may end
+otherwise."""
+
+TRY_AGAIN = "`hapvr download --retry-failed` tries it again"
 
 # What looking into a file says for good; every other reason may pass, e.g. with a better copy.
 PERMANENT = dict.fromkeys(("not_video", "no_video_stream", "unsupported_codec"), "not_video")
@@ -59,10 +64,13 @@ def make_videos(
     progress: Progress = no_progress,
 ) -> StageResult:
     """Fetch what is remote, probe every file, and write a row per video, failures with their
-    reason. status: ok, unavailable, too_large, not_video, or failed. A finished shard is left
-    alone, but with retry_failed its failed videos are tried again, and, unless `retry_gone` is
-    false, unavailable ones and what is no video. Rows that are not tried stay as they are, and so
-    do those of usable videos whose drive is away, or which their site has no more."""
+    reason. status: ok, unavailable, too_large, not_video, or failed.
+
+    A finished shard is left alone, but with retry_failed its failed videos are tried again, as are
+    files that are no video where this program or its limits are others than then; unless
+    `retry_gone` is false, unavailable ones and what is no video are tried, too. Rows that are not
+    tried stay as they are, and so do those of usable videos whose drive is away, or which their
+    site has no more."""
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
     shard = project.shard(VIDEOS_STAGE, key)
     found = shard.find()
@@ -70,17 +78,20 @@ def make_videos(
     if found is None and shard.root.exists(shard.index_name) and is_away(project, source_of(key)):
         said = f"videos: {shard.index_name} is damaged, and its files are away"
         raise DataError(f"{said}; connect their drive, or remove that record to give them up")
-    states, away = {video_id: file_state(row) for video_id, row in rows.items()}, {}
+    states = {video_id: file_state(row) for video_id, row in rows.items()}
+    away: dict[str, str] = {}
     usable = {row["video_id"] for row in before if row["status"] == STATUS_OK}
     gone = [one for one in usable & rows.keys() if states[one].endswith(" missing")]
     if found is not None and gone and is_away(project, source_of(shard.key)):
-        states |= (away := {one: found.provenance.inputs[one] for one in gone})
+        away = {one: found.provenance.inputs[one] for one in gone}
+        states |= away
+    reader = reader_state(project.config.sampling)
+    # what was fetched and could not be read is fetched again
     unread = frozenset(
         row["video_id"]
         for row in before
         if row["status"] == STATUS_FAILED and row["path"] and row["reason"] not in RETRYABLE
     )
-
     # so that what was made of other contents can be forgotten, too
     former = {
         row["video_id"]: {row["sha256"], *(row.get("former_sha256") or "").split()}
@@ -89,29 +100,29 @@ def make_videos(
     fetched = {row["video_id"]: row for row in before if row["status"] == STATUS_OK}
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        # what was fetched and could not be read is fetched again
-        for row, data in _look(project, [rows[video_id] for video_id in video_ids], again=unread):
-            if row["status"] != STATUS_OK and is_remote(
-                rows[row["video_id"]].uri
-            ):  # no site has it any more
-                row = fetched.get(row["video_id"], row)
-            if (
-                row["reason"] == MISSING
-            ):  # its state was taken before it went; once back, it has changed
-                states[row["video_id"]] = f"{rows[row['video_id']].uri} missing"
-            others = sorted(former.get(row["video_id"], set()) - {"", row["sha256"]})
+        wanted = [rows[video_id] for video_id in video_ids]
+        for row, data in _look(project, wanted, again=unread, doing=shows_work(progress)):
+            video_id = row["video_id"]
+            if row["status"] != STATUS_OK and is_remote(rows[video_id].uri):
+                row = fetched.get(video_id, row)  # no site has it any more
+            if row["reason"] == MISSING:
+                # its state was taken before it went; once back, it has changed
+                states[video_id] = f"{rows[video_id].uri} missing"
+            others = sorted(former.get(video_id, set()) - {"", row["sha256"]})
             yield row | {"former_sha256": " ".join(others) or None}, data
 
     def reuse(row: IndexRow, earlier: Provenance) -> bool:
         video_id = row["video_id"]
-        unchanged = video_id in states and earlier.inputs.get(video_id) == states[video_id]
-        is_there = (
-            row["status"] != STATUS_OK
-            or video_id in away
-            or os.path.exists(path_of_text(row["path"]))
-        )
+        if video_id not in states or earlier.inputs.get(video_id) != states[video_id]:
+            return False
+        if row["status"] == STATUS_OK:
+            return video_id in away or os.path.exists(path_of_text(row["path"]))
+        if row["status"] == STATUS_FAILED:
+            return False
+        if retry_failed and row["path"] and row["tried_with"] != reader:
+            return False
         tried = row["status"] in ("unavailable", "not_video") and retry_failed and retry_gone
-        return unchanged and is_there and not tried and row["status"] != STATUS_FAILED
+        return not tried
 
     recipe = ShardRecipe(
         shard=shard,
@@ -175,65 +186,88 @@ def _is_ours(root: DataRoot, key: str, video_id: str, path: Path) -> bool:
 
 
 def _look(
-    project: Project, rows: list[ManifestRow], *, again: frozenset[str]
+    project: Project,
+    rows: list[ManifestRow],
+    *,
+    again: frozenset[str],
+    doing: Callable[[str], None] | None,
 ) -> Generator[VideoEntry, None, None]:
     """The entry of each video, in order; downloads run ahead in threads, each with a process.
-    again: fetched once more."""
-    remote, fetched = (
-        [row for row in rows if is_remote(row.uri)],
-        dict[str, "Future[DownloadResult]"](),
-    )
+    again: fetched once more. doing: is told which file is read."""
     with ExitStack() as stack:
-        if remote:
-            from hapvr.video.download import Downloader  # with yt-dlp, which local files need none
-
-            # All processes start with the first download, and each takes a second of the processor
-            # for that.
-            workers, folder = (
-                min(project.config.download.workers, len(remote)),
-                download_folder(project),
-            )
-            threads = stack.enter_context(ThreadPoolExecutor(workers, "download"))
-            # the downloader is closed first: threads that still wait for their process then end
-            config = project.config.download.model_copy(update={"workers": workers})
-            download = stack.enter_context(Downloader(config)).download
-            for one in remote:
-                entry, anew = ManifestEntry(one.video_id, one.uri), one.video_id in again
-                fetched[one.video_id] = threads.submit(
-                    download, entry, folder=folder / one.shard, again=anew
-                )
+        fetched = _begin_downloads(project, rows, again=again, stack=stack)
 
         def files() -> Iterator[tuple[str, Path]]:
             for row in rows:
-                path = (
-                    fetched[row.video_id].result().path
-                    if row.video_id in fetched
-                    else path_of_text(row.uri)
-                )
+                if row.video_id in fetched:
+                    path = fetched[row.video_id].result().path
+                else:
+                    path = path_of_text(row.uri)
                 if path is not None:
                     yield row.video_id, path
 
-        inspected = sample_videos(files(), config=project.config.sampling, frames=False)
+        sampling = project.config.sampling
+        inspected = sample_videos(files(), config=sampling, frames=False, doing=doing)
         for video_id in (one.video_id for one in rows):
             result = fetched[video_id].result() if video_id in fetched else None
             if result is not None and result.path is None:
                 row = index_row(
-                    video_id, 1, status=result.status, reason=result.reason, message=result.message
+                    video_id,
+                    1,
+                    status=result.status,
+                    reason=result.reason,
+                    message=f"{result.message}; {TRY_AGAIN}",
                 )
                 yield row | {"path": "", "num_bytes": 0, "sha256": ""}, None
-                continue
-            video = next(inspected)
-            status = PERMANENT.get(video.reason, "")
-            row = index_row(video_id, 1, status=status, reason=video.reason, message=video.message)
-            row |= {
-                "path": text_of_path(video.path),
-                "num_bytes": video.num_bytes,
-                "sha256": video.file_sha256,
-            }
-            if video.probe is not None:
-                names = ("duration_s", "fps", "width_px", "height_px", "codec")
-                row |= {name: getattr(video.probe, name) for name in names}
-            yield row, None
+            else:
+                yield _inspected_row(next(inspected), reader_state(sampling)), None
+
+
+def _begin_downloads(
+    project: Project, rows: list[ManifestRow], *, again: frozenset[str], stack: ExitStack
+) -> dict[str, Future[DownloadResult]]:
+    """Downloads of all videos that are remote, by id. They end with the stack."""
+    remote = [row for row in rows if is_remote(row.uri)]
+    if not remote:
+        return {}
+    from hapvr.video.download import Downloader  # with yt-dlp, which local files need none
+
+    # All processes start with the first download, and each takes a second of the processor for
+    # that.
+    workers = min(project.config.download.workers, len(remote))
+    folder = download_folder(project)
+    threads = stack.enter_context(ThreadPoolExecutor(workers, "download"))
+    # the downloader is closed first: threads that still wait for their process then end
+    config = project.config.download.model_copy(update={"workers": workers})
+    download = stack.enter_context(Downloader(config)).download
+    return {
+        one.video_id: threads.submit(
+            download,
+            ManifestEntry(one.video_id, one.uri),
+            folder=folder / one.shard,
+            again=one.video_id in again,
+        )
+        for one in remote
+    }
+
+
+def _inspected_row(video: SampledVideo, reader: str) -> IndexRow:
+    """The row of a file that was looked into."""
+    status = PERMANENT.get(video.reason, "")
+    message = video.message
+    if video.reason:
+        message = f"{message}; {TRY_AGAIN}"
+    row = index_row(video.video_id, 1, status=status, reason=video.reason, message=message)
+    row |= {
+        "path": text_of_path(video.path),
+        "num_bytes": video.num_bytes,
+        "sha256": video.file_sha256,
+        "tried_with": reader if video.reason else None,
+    }
+    if video.probe is not None:
+        names = ("duration_s", "fps", "width_px", "height_px", "codec")
+        row |= {name: getattr(video.probe, name) for name in names}
+    return row
 
 
 def download_folder(project: Project) -> Path:
@@ -242,79 +276,103 @@ def download_folder(project: Project) -> Path:
 
 
 def make_frames(
-    project: Project, key: str, *, retry_failed: bool = False, progress: Progress = no_progress
+    project: Project,
+    key: str,
+    *,
+    retry_failed: bool = False,
+    retry_changeable: bool = False,
+    progress: Progress = no_progress,
 ) -> StageResult:
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with
     its reason. Videos whose bytes and sampling are those of an earlier run are not decoded again,
-    but for those whose file was not there and is now; with retry_failed, those that failed are
-    tried again."""
+    but for those whose file was not there and is now. retry_failed: those that failed are tried
+    again; retry_changeable: those of them for which another try may end otherwise, as the reason
+    is one of CHANGEABLE, or this program or its limits are others than then."""
     sampling = project.config.sampling
     shard = project.shard(frames.STAGE, key)
     videos = project.shard(VIDEOS_STAGE, key).rows()
-    good = [row for row in videos if row["status"] == STATUS_OK]
-    digests = {row["video_id"]: row["sha256"] for row in good}
-    paths = {row["video_id"]: row["path"] for row in good}
+    good = {row["video_id"]: row for row in videos if row["status"] == STATUS_OK}
+    reader = reader_state(sampling)
     found = shard.find()
-    missing = {
+    tried_again = {
         row["video_id"]
         for row in (found.rows() if found is not None else ())
-        if row["reason"] == MISSING
+        if row["video_id"] in good
+        and row["reason"]
+        and (
+            retry_failed
+            or (retry_changeable and (row["reason"] in CHANGEABLE or row["tried_with"] != reader))
+            or _is_back(row, good[row["video_id"]])
+        )
     }
-    back = {
-        one for one in missing & paths.keys() if os.path.exists(path_of_text(paths[one]))
-    }  # e.g. moved meanwhile
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        pending = [(video_id, path_of_text(paths[video_id])) for video_id in video_ids]
-        for video in sample_videos(pending, config=sampling):
+        pending = [(video_id, path_of_text(good[video_id]["path"])) for video_id in video_ids]
+        for video in sample_videos(pending, config=sampling, doing=shows_work(progress)):
             if video.reason == MISSING and is_away(project, source_of(key)):
                 raise DataError(
                     f"frames: the files of {source_of(key)} are away; connect their drive "
                     "and repeat this"
                 )
-            recorded, num_frames = digests[video.video_id], len(video.jpegs)
-            reason, message = video.reason, video.message
-            if video.file_sha256 not in ("", recorded):
-                reason = CHANGED
-                said = (
-                    "the file is not the one that the step videos read; restore it "
-                    "(`hapvr verify --repair` fetches it) or `touch` it"
-                )
-                message = f"{said}, then run `hapvr download` and `hapvr sample --retry-failed`"
-            known = {
-                "reason": reason,
-                "message": message,
-                "file_sha256": recorded,
-                "frames_sha256": "",
-            }
-            row = index_row(video.video_id, 0, **known)
-            if reason:
-                yield row, None
-                continue
-            sha256 = frames.VideoFrames(video.jpegs, video.timestamps_s).sha256
-            row |= {"num_rows": num_frames, "frames_sha256": sha256}
-            yield row, frame_columns(video.video_id, video.timestamps_s, video.jpegs)
+            yield _frames_entry(video, good[video.video_id]["sha256"], reader)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
-        kept = row["video_id"] not in back and not (retry_failed and row["reason"])
-        return kept and digests.get(row["video_id"]) == row["file_sha256"]
+        video_id = row["video_id"]
+        is_same = video_id in good and good[video_id]["sha256"] == row["file_sha256"]
+        return is_same and video_id not in tried_again
 
     recipe = ShardRecipe(
         shard=shard,
-        settings={"sampling": sampling.identity_fields()},
+        settings={"sampling": sampling.identity_fields(), "reader": frames.READER_VERSION},
         inputs={"videos": content_digest(videos)},
         columns=frames.FIELDS,
         index_columns=frames.INDEX_COLUMNS,
     )
     return build_shard(
         recipe,
-        video_ids=list(digests),
+        video_ids=list(good),
         make=make,
         lost=failed_rows(videos, file_sha256="", frames_sha256=""),
         reuse=reuse,
-        retry=retry_failed or bool(back),
+        retry=bool(tried_again),
         progress=progress,
     )
+
+
+def _is_back(row: IndexRow, video: IndexRow) -> bool:
+    """Whether a file that was not there is now, e.g. as it was moved meanwhile."""
+    return row["reason"] == MISSING and os.path.exists(path_of_text(video["path"]))
+
+
+def _frames_entry(video: SampledVideo, recorded_sha256: str, reader: str) -> VideoEntry:
+    """What is stored of a video that was sampled, or of why it was not. recorded_sha256: of the
+    file that the step `videos` read."""
+    reason = video.reason
+    message = video.message
+    if reason:
+        message = f"{message}; `hapvr sample --retry-failed` tries it again"
+    if video.file_sha256 not in ("", recorded_sha256):
+        reason = CHANGED
+        said = (
+            "the file is not the one that the step videos read; restore it "
+            "(`hapvr verify --repair` fetches it) or `touch` it"
+        )
+        message = f"{said}, then run `hapvr download` and `hapvr sample --retry-failed`"
+    row = index_row(
+        video.video_id,
+        0,
+        reason=reason,
+        message=message,
+        file_sha256=recorded_sha256,
+        frames_sha256="",
+        is_partial=video.is_partial,
+        tried_with=reader if reason else None,
+    )
+    if reason:
+        return row, None
+    sha256 = frames.VideoFrames(video.jpegs, video.timestamps_s).sha256
+    row |= {"num_rows": len(video.jpegs), "frames_sha256": sha256}
+    return row, frame_columns(video.video_id, video.timestamps_s, video.jpegs)
 
 
 def open_frames(project: Project, key: str) -> frames.FrameFile:

@@ -1,29 +1,35 @@
 """Sampling and inspecting videos in worker processes.
 
-A worker that hangs, crashes or takes too much memory is killed. A bad file therefore costs one row
-and no more.
+A worker that stands still, crashes or takes too much memory is killed. A bad file therefore costs
+one row and no more. A good file takes as long as it takes.
 """
 
 import functools
 import itertools
+import os
 import resource
+import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import av.subtitles.stream  # noqa: F401  PyAV loads it late: again in each process that decodes one file
+import av
+import av.subtitles.stream  # PyAV loads it late: again in each process that decodes one file
 from pebble import ProcessExpired, ProcessFuture
 from pydantic import ConfigDict, TypeAdapter
 
+from hapvr import __version__
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
 from hapvr.video.decode import VideoProbe, check_file, probe_video, read_picture, sample_frames
 from hapvr.video.frames import encode_jpeg
-from hapvr.video.sandbox import call_confined, missing_protection
+from hapvr.video.heartbeat import SILENT_EXIT, BeatReader, beat, connect, ended_when_silent
+from hapvr.video.moving_pictures import is_moving_picture
+from hapvr.video.sandbox import call_confined, missing_protection, report
 from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import is_picture
 from hapvr.workers import open_pool
@@ -31,6 +37,10 @@ from hapvr.workers import open_pool
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+MAX_THREADS = 8
+"""Of one decoder. Each holds a picture of its own."""
+LOOK_EVERY_S = 0.5
+"""How often the words of workers are passed on while a result is awaited."""
 LOOKAHEAD = 3
 """Results held per worker while an earlier one is awaited. This bounds memory."""
 
@@ -41,13 +51,21 @@ RETRYABLE = frozenset({"timeout", "crashed"})
 """Reasons of the machine rather than of the file."""
 
 
+def reader_state(config: SamplingConfig) -> str:
+    """What another try of a file that failed may differ in: versions and limits."""
+    library = ".".join(map(str, av.library_versions["libavcodec"]))
+    limits = f"{config.timeout_s:g} {config.max_memory_bytes} {config.archive_codecs}"
+    return f"{__version__} {library} {limits}"
+
+
 @dataclass(frozen=True)
 class SampledVideo:
     """One video's sampled frames, or the reason why there are none.
 
-    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s. reason: "" if
-    frames were decoded, else a code of VideoError. message: what happened; also set if only a part
-    of the video could be decoded (reason ""). num_bytes: of the file, 0 if it cannot be read.
+    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s, in seconds
+    from the file's start. reason: "" if frames were decoded, else a code of VideoError. message:
+    what happened; with reason "" what is missing of the video, or wrong with its clock. is_partial:
+    frames were decoded, and something is missing. num_bytes: of the file, 0 if it cannot be read.
     file_sha256: digest of the file that was decoded, "" if it was not asked for or cannot be read.
     """
 
@@ -60,6 +78,7 @@ class SampledVideo:
     timestamps_s: tuple[float, ...] = ()
     reason: str = ""
     message: str = ""
+    is_partial: bool = False
     num_bytes: int = 0
     file_sha256: str = ""
 
@@ -76,39 +95,69 @@ def sample_videos(
     digest: bool = True,
     pictures: bool = False,
     left_s: Callable[[], float] | None = None,
+    doing: Callable[[str], None] | None = None,
 ) -> Iterator[SampledVideo]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
     Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. frames:
     False decodes the first one alone and keeps none. digest: read each file once more for its
     file_sha256; a file that changes while it is decoded then fails with reason changed_file.
-    pictures: a file that is named as a still picture is a video of one frame. left_s: see
+    pictures: a file that is named as a still picture is a video of one frame. left_s, doing: see
     `in_workers`.
     """
     if missing := missing_protection():
         warnings.warn(
             f"video: a decoder that a hostile file takes over is not confined: no {missing}"
         )
+    iterator = iter(items)
+    first = list(itertools.islice(iterator, config.workers))
     decode = functools.partial(
-        _decode, sampling=config if frames else None, digest=digest, pictures=pictures
+        _decode,
+        sampling=config,
+        frames=frames,
+        digest=digest,
+        pictures=pictures,
+        threads=_threads_each(len(first)),
     )
-    for (video_id, path), result in in_workers(decode, items, config=config, left_s=left_s):
+    every = itertools.chain(first, iterator)
+    for (video_id, path), result in in_workers(
+        decode, every, config=config, left_s=left_s, doing=doing
+    ):
         if isinstance(result, VideoError):
             result = SampledVideo(video_id, path, reason=result.reason, message=str(result))
         yield result
 
 
+def _threads_each(num_files: int) -> int:
+    """Threads of each decoder, so that no core is idle where few files are decoded at once."""
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(cores // max(num_files, 1), MAX_THREADS))
+
+
 def _decode(
-    item: tuple[str, Path], *, sampling: SamplingConfig | None, digest: bool, pictures: bool
+    item: tuple[str, Path],
+    *,
+    sampling: SamplingConfig,
+    frames: bool,
+    digest: bool,
+    pictures: bool,
+    threads: int,
 ) -> SampledVideo:
-    """sampling: None decodes the first frame alone."""
+    """frames: False decodes the first one alone."""
     video_id, path = item
     before = check_file(path)
-    answer = functools.partial(_answer, path, sampling, pictures and is_picture(path))
-    sha256 = (
-        file_sha256(path) if digest else ""
-    )  # first: decoders take what cannot be read for the end of the file
-    found = _ANSWER.validate_json(call_confined(answer, readable=path))
+    is_still = pictures and is_picture(path) and not is_moving_picture(path)
+    answer = functools.partial(_answer, path, sampling, frames, is_still, threads)
+
+    def reading(num_bytes: int) -> None:
+        beat(f"{path.name}: reading, {num_bytes / before.num_bytes:.0%}")
+
+    def decoding(seconds: float | None) -> None:
+        beat("" if seconds is None else f"{path.name}: decoding, at {_clock(seconds)}")
+
+    # first: decoders take what cannot be read for the end of the file
+    sha256 = file_sha256(path, reading) if digest else ""
+    found = _ANSWER.validate_json(call_confined(answer, readable=path, alive=decoding))
     if len(found.jpegs) != len(found.timestamps_s):
         raise ValueError(f"{len(found.jpegs)} frames at {len(found.timestamps_s)} times")
     if digest and check_file(path) != before:
@@ -119,26 +168,51 @@ def _decode(
     )
 
 
-def _answer(path: Path, sampling: SamplingConfig | None, picture: bool) -> bytes:
+def _clock(seconds: float) -> str:
+    """As 1:02:03; a confined process may give any number."""
+    minutes, second = divmod(int(min(max(seconds, 0), 1e9)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}"
+
+
+def _answer(
+    path: Path, sampling: SamplingConfig, frames: bool, picture: bool, threads: int
+) -> bytes:
     """Runs in the confined process."""
     try:
-        if sampling is None:
-            found = SampledVideo(probe=probe_video(path))
+        if not frames:
+            probe = probe_video(path, archive_codecs=sampling.archive_codecs)
+            found = SampledVideo(probe=probe)
         elif picture:
             jpeg = encode_jpeg(read_picture(path, short_side_px=sampling.short_side_px))
             found = SampledVideo(jpegs=(jpeg,), timestamps_s=(0.0,))
         else:
-            wanted = sampling.model_dump(include={"fps", "short_side_px", "max_frames"})
-            probe, jpegs, missing = sample_frames(path, **wanted, keep=encode_jpeg)
-            times_s = tuple(k / sampling.fps for k in range(len(jpegs)))
-            found = SampledVideo(
-                probe=probe, jpegs=tuple(jpegs), timestamps_s=times_s, message=missing
-            )
+            found = _sampled(path, sampling, threads)
     except VideoError as error:
         found = SampledVideo(reason=error.reason, message=str(error))
     # names of files need not be UTF-8
     return _ANSWER.dump_json(
         replace(found, message=found.message.encode(errors="backslashreplace").decode())
+    )
+
+
+def _sampled(path: Path, sampling: SamplingConfig, threads: int) -> SampledVideo:
+    samples = sample_frames(
+        path,
+        fps=sampling.fps,
+        short_side_px=sampling.short_side_px,
+        max_frames=sampling.max_frames,
+        keep=encode_jpeg,
+        threads=threads,
+        archive_codecs=sampling.archive_codecs,
+        progress=report,
+    )
+    return SampledVideo(
+        probe=samples.probe,
+        jpegs=tuple(samples.frames),
+        timestamps_s=tuple(samples.times_s),
+        message="; ".join(filter(None, (samples.missing, samples.clock_note))),
+        is_partial=bool(samples.missing),
     )
 
 
@@ -148,47 +222,92 @@ def in_workers(
     *,
     config: SamplingConfig,
     left_s: Callable[[], float] | None = None,
+    doing: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[Item, Result | VideoError]]:
     """Compute function(item) for each item in at most `config.workers` processes; yield (item,
     result) in the items' order.
 
-    A worker that needs more than `config.timeout_s` for an item is killed, and the item's result is
-    a VideoError with reason timeout. If the worker dies, exceeds `config.max_memory_bytes` or
-    raises, the reason is crashed. A VideoError that the function raises is the item's result.
-    Memory holds at most LOOKAHEAD results per worker.
+    A worker in which the function goes on for `config.timeout_s` without `heartbeat.beat` is
+    killed, and the item's result is a VideoError with reason timeout. If the worker dies, exceeds
+    `config.max_memory_bytes` or raises, the reason is crashed. A VideoError that the function
+    raises is the item's result. Memory holds at most LOOKAHEAD results per worker.
 
     left_s: the seconds, above 0, that may still be waited for all items together; when they are
-    over, the reason is timeout. `config.timeout_s` alone does not bound a call: it begins again for
-    each item, and after its worker has started."""
+    over, the reason is timeout. doing: is told the words of the workers' beats."""
     iterator = iter(items)
     first = list(itertools.islice(iterator, config.workers))
     if not first:
         return
+    watched = functools.partial(_watched, function, limit_s=config.timeout_s)
+    limits = {resource.RLIMIT_AS: config.max_memory_bytes}
+    with (
+        BeatReader() as beats,
+        open_pool(
+            workers=len(first), limits=limits, prepare=functools.partial(connect, beats.sending)
+        ) as pool,
+    ):
 
-    def outcome(item: Item, future: ProcessFuture[Any]) -> tuple[Item, Any]:
-        try:
-            return item, future.result(None if left_s is None else left_s())
-        except FutureTimeoutError:
-            killed_workers["timeout"] += 1
-            return item, VideoError(
-                "timeout", f"video: not done after {config.timeout_s:g} s; see sampling.timeout_s"
-            )
-        except VideoError as error:
-            return item, error
-        except (
-            Exception
-        ) as error:  # whatever a damaged file provokes in a decoder costs this item only
-            killed_workers["crashed"] += isinstance(error, ProcessExpired)
-            hint = "the file is damaged or needs more than sampling.max_memory_bytes"
-            return item, VideoError("crashed", f"video: {type(error).__name__}: {error}; {hint}")
+        def outcome(item: Item, future: ProcessFuture[Any]) -> tuple[Item, Any]:
+            if not _await(future, left_s, beats, doing):
+                killed_workers["timeout"] += 1
+                return item, VideoError("timeout", "video: not done in the time of the request")
+            return item, _result(future, config)
 
-    with open_pool(
-        workers=len(first), limits={resource.RLIMIT_AS: config.max_memory_bytes}
-    ) as pool:
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
-            waiting.append((item, pool.schedule(function, args=(item,), timeout=config.timeout_s)))
+            waiting.append((item, pool.schedule(watched, args=(item,))))
             if len(waiting) >= LOOKAHEAD * config.workers:
                 yield outcome(*waiting.popleft())
         while waiting:
             yield outcome(*waiting.popleft())
+
+
+def _watched(function: Callable[[Item], Result], item: Item, *, limit_s: float) -> Result:
+    """Runs in a worker."""
+    with ended_when_silent(limit_s):
+        return function(item)
+
+
+def _await(
+    future: ProcessFuture[Any],
+    left_s: Callable[[], float] | None,
+    beats: BeatReader,
+    doing: Callable[[str], None] | None,
+) -> bool:
+    """Wait for the result, passing on what workers say; False where the time of all items is over
+    before it is there."""
+    end_s = None if left_s is None else time.monotonic() + left_s()
+    while not future.done():
+        pause_s = None if doing is None else LOOK_EVERY_S
+        if end_s is not None:
+            rest_s = end_s - time.monotonic()
+            if rest_s <= 0:
+                return False
+            pause_s = rest_s if pause_s is None else min(pause_s, rest_s)
+        wait((future,), timeout=pause_s)
+        if doing is not None:
+            for words in beats.words():
+                doing(words)
+    return True
+
+
+def _result(future: ProcessFuture[Any], config: SamplingConfig) -> Any:
+    """What the function returned, or a VideoError."""
+    try:
+        return future.result()
+    except VideoError as error:
+        return error
+    except ProcessExpired as error:
+        if error.exitcode == SILENT_EXIT:
+            killed_workers["timeout"] += 1
+            said = f"video: nothing new of it for {config.timeout_s:g} s; see sampling.timeout_s"
+            return VideoError("timeout", said)
+        killed_workers["crashed"] += 1
+        return _crash(error)
+    except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
+        return _crash(error)
+
+
+def _crash(error: Exception) -> VideoError:
+    hint = "the file is damaged or needs more than sampling.max_memory_bytes"
+    return VideoError("crashed", f"video: {type(error).__name__}: {error}; {hint}")

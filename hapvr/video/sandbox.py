@@ -10,14 +10,18 @@ files can be looked up, and the answer can be a lie.
 import contextlib
 import ctypes
 import errno
+import fcntl
 import gc
 import itertools
+import math
 import os
+import selectors
 import signal
 import struct
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LIBRARIES = frozenset(
@@ -28,6 +32,15 @@ _LIBRARIES = frozenset(
 _KEPT_MEMORY = ((-1, 1 << 30), (-2, 1 << 24), (-3, 1 << 25))
 """Options of glibc's mallopt: freed memory is used again, as each new page costs a process that
 ends soon a fault."""
+
+_ANSWER_FILE, _REPORT_FILE = 3, 4
+"""Numbers of the two pipes in a copy."""
+_REPORT = "=d"
+_REPORT_BYTES = struct.calcsize(_REPORT)
+_LOOK_EVERY_S = 0.5
+"""How often the bytes that a silent copy reads are looked at."""
+_READ_SLACK_BYTES = 1 << 26
+"""Libraries that are loaded, and heads of files that are read again."""
 
 # linux/landlock.h, linux/prctl.h
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -97,48 +110,150 @@ def missing_protection() -> str:
     return " and ".join(missing)
 
 
-def call_confined(function: Callable[[], bytes], *, readable: Path) -> bytes:
+def call_confined(
+    function: Callable[[], bytes],
+    *,
+    readable: Path,
+    alive: Callable[[float | None], None] = lambda _: None,
+) -> bytes:
     """function(), called in a copy of this process that `confine` has closed in, and that dies with
     this one.
 
-    The copy has no open files but one pipe, no environment variables, and no other threads: a lock
+    The copy has no open files but two pipes, no environment variables, and no other threads: a lock
     that one of them held stays locked, so processes with threads at work ask a worker of
-    `hapvr.video.pool` to call this. Raises RuntimeError with the reason if the function raises or
-    the copy dies."""
+    `hapvr.video.pool` to call this. alive: is called whenever the copy gets on, with the seconds
+    that it passed to `report`, or with None where it answered or read bytes. Raises RuntimeError
+    with the reason if the function raises or the copy dies."""
     own_pid = os.getpid()
+    file_bytes = os.stat(readable).st_size
     receiving, sending = os.pipe()
-    if (pid := os.fork()) == 0:
-        failed, answer = True, b""
-        try:
-            _LIBC.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-            os.dup2(sending, 3)
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for standard in range(3):
-                os.dup2(nothing, standard)
-            # a collection would touch, and so copy, most of the memory that is shared with the
-            # worker
-            gc.disable()
-            os.closerange(4, os.sysconf("SC_OPEN_MAX"))
-            _forget_environment()
-            for option in _KEPT_MEMORY if hasattr(_LIBC, "mallopt") else ():
-                _LIBC.mallopt(*option)
-            if os.getppid() == own_pid:
-                confine(readable)
-                answer, failed = function(), False
-        except BaseException as error:
-            answer = f"{type(error).__name__}: {error}".encode(errors="backslashreplace")
-        finally:
-            with contextlib.suppress(BaseException), open(3, "wb") as pipe:
-                pipe.write(answer)
-            os._exit(failed)
+    reported, reporting = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _answer_confined(function, readable, (sending, reporting), own_pid)
     os.close(sending)
-    with open(receiving, "rb") as pipe:
-        answer = pipe.read()
+    os.close(reporting)
+    try:
+        answer = _await_answer(pid, receiving, reported, file_bytes, alive)
+    finally:
+        os.close(receiving)
+        os.close(reported)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status:
         said = answer.decode(errors="backslashreplace")
         raise RuntimeError(said if status > 0 else f"the decoding process died of signal {-status}")
     return answer
+
+
+def report(seconds: float) -> None:
+    """Tell the process that called `call_confined` how far this copy of it is. Elsewhere it does
+    nothing."""
+    if _copy.reporting is None:
+        return
+    with contextlib.suppress(OSError):  # the reader is slow, or gone: this report is dropped
+        os.write(_copy.reporting, struct.pack(_REPORT, seconds))
+
+
+class _Copy:
+    """Whether this process is a copy that `call_confined` made."""
+
+    reporting: int | None = None
+
+
+_copy = _Copy()
+
+
+def _answer_confined(
+    function: Callable[[], bytes], readable: Path, pipes: tuple[int, int], parent_pid: int
+) -> NoReturn:
+    """The life of the copy."""
+    failed = True
+    answer = b""
+    try:
+        _LIBC.prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        _keep_pipes(*pipes)
+        # a collection would touch, and so copy, most of the memory that is shared with the worker
+        gc.disable()
+        _forget_environment()
+        for option in _KEPT_MEMORY if hasattr(_LIBC, "mallopt") else ():
+            _LIBC.mallopt(*option)
+        if os.getppid() == parent_pid:
+            confine(readable)
+            answer, failed = function(), False
+    except BaseException as error:
+        answer = f"{type(error).__name__}: {error}".encode(errors="backslashreplace")
+    finally:
+        with contextlib.suppress(BaseException), open(_ANSWER_FILE, "wb") as pipe:
+            pipe.write(answer)
+        os._exit(failed)
+
+
+def _keep_pipes(sending: int, reporting: int) -> None:
+    """Close all files of the copy but its two pipes, which get fixed numbers."""
+    # first away from the numbers that are filled next
+    sending = fcntl.fcntl(sending, fcntl.F_DUPFD, _REPORT_FILE + 1)
+    reporting = fcntl.fcntl(reporting, fcntl.F_DUPFD, _REPORT_FILE + 1)
+    os.dup2(sending, _ANSWER_FILE)
+    os.dup2(reporting, _REPORT_FILE)
+    os.set_blocking(_REPORT_FILE, False)
+    _copy.reporting = _REPORT_FILE
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nothing, standard)
+    os.closerange(_REPORT_FILE + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _await_answer(
+    pid: int,
+    receiving: int,
+    reported: int,
+    file_bytes: int,
+    alive: Callable[[float | None], None],
+) -> bytes:
+    """All that comes from a copy until it closes its pipe."""
+    parts: list[bytes] = []
+    read_before = read_at_report = 0
+    with selectors.DefaultSelector() as pipes:
+        pipes.register(receiving, selectors.EVENT_READ)
+        pipes.register(reported, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in pipes.select(timeout=_LOOK_EVERY_S)}
+            if reported in ready:
+                data = os.read(reported, _REPORT_BYTES * 4096)
+                if data:
+                    alive(_last_report(data))
+                    read_at_report = read_before
+                else:
+                    pipes.unregister(reported)
+            if receiving in ready:
+                data = os.read(receiving, 1 << 20)
+                if not data:
+                    return b"".join(parts)
+                parts.append(data)
+                alive(None)
+            if not ready:
+                read = _bytes_read(pid)
+                # reading the file twice without a picture is no progress
+                if read_before < read <= read_at_report + 2 * file_bytes + _READ_SLACK_BYTES:
+                    alive(None)
+                read_before = read
+
+
+def _last_report(data: bytes) -> float | None:
+    """The copy may lie: what is no number is none."""
+    if len(data) < _REPORT_BYTES:
+        return None
+    (seconds,) = struct.unpack(_REPORT, data[-_REPORT_BYTES:])
+    return float(seconds) if math.isfinite(seconds) else None
+
+
+def _bytes_read(pid: int) -> int:
+    """How much a process has read from files so far; 0 where the system does not say."""
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/io", "rb") as counts:
+        for line in counts:
+            if line.startswith(b"rchar:"):
+                return int(line.split()[1])
+    return 0
 
 
 def confine(readable: Path) -> None:

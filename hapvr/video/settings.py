@@ -64,13 +64,18 @@ class SamplingConfig(Settings):
     short_side_px: int = Field(default=256, ge=32, le=2160)
     max_frames: int = Field(default=3600, ge=1)
     timeout_s: float = Field(default=120.0, gt=0)
-    workers: int = Field(default=2, ge=1)
+    """a file of which nothing new was read or decoded for so long is given up; one that goes on may
+    take any time"""
+    workers: int = Field(default=2, ge=1, description="files decoded at once")
     max_memory_bytes: int = Field(default=6 * 2**30, ge=2**30)
     """address space of a decoding process; one that wants more is killed"""
+    archive_codecs: bool = False
+    """also decode FFV1, JPEG 2000, v210, CineForm and RealVideo; see SECURITY.md for the risk"""
 
     def identity_fields(self) -> dict[str, Any]:
         """What determines the frames; the rest only says how the work is done."""
-        return self.model_dump(mode="json", exclude={"workers", "timeout_s", "max_memory_bytes"})
+        limits = {"workers", "timeout_s", "max_memory_bytes", "archive_codecs"}
+        return self.model_dump(mode="json", exclude=limits)
 
 
 class DownloadConfig(Settings):

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from hapvr.errors import DataError, without_logins
 from hapvr.files import PART_SUFFIX, read_text
 from hapvr.settings import first_line
+from hapvr.video.moving_pictures import is_moving_picture
 
 VIDEO_SUFFIXES = frozenset(
     {
@@ -110,7 +111,7 @@ def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
         one for one in linked if not linked[one].is_relative_to(top) or linked[one] in places
     }
     found = [one for one in found if one not in left_out]
-    videos = [path for path in found if path.suffix.lower() in VIDEO_SUFFIXES]
+    videos = [path for path in found if is_video(path)]
     if not videos:
         others = f"only {len(found)} other files" if found else "it is empty"
         raise DataError(
@@ -119,6 +120,12 @@ def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
         )
     _name_others(f"source {source}", {*found} - {*videos}, ("video",))
     return entries_of_files(videos, root=root, source=source)
+
+
+def is_video(path: Path) -> bool:
+    """Whether the name says that the file is a video, or its first bytes that it is a picture with
+    several frames."""
+    return path.suffix.lower() in VIDEO_SUFFIXES or is_moving_picture(path)
 
 
 def is_picture(path: Path) -> bool:
@@ -130,7 +137,7 @@ def query_files(folder: Path) -> list[Path]:
     """Videos and pictures below a folder, sorted; a warning counts other files. Raises DataError as
     `files_below` does."""
     found = files_below(folder)
-    used = [one for one in found if is_picture(one) or one.suffix.lower() in VIDEO_SUFFIXES]
+    used = [one for one in found if is_picture(one) or is_video(one)]
     _name_others(str(folder), {*found} - {*used}, ("video", "image"))
     return sorted(used)
 

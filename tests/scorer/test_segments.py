@@ -189,3 +189,13 @@ def test_no_part_is_shown_twice() -> None:
     paths = [Alignment((0, 7), (6, 15), 0.88), Alignment((0, 6), (5, 12), 0.87)]
     (part,) = settled(paths, matrix)
     assert part.reference == (6, 13)
+
+
+def test_what_begins_late_is_as_long_as_its_picture() -> None:
+    """Frames from 4 s to 12 s of a file whose sound starts first are 8 s of footage; where the
+    rest was left out, the file says how long that is."""
+    times_s = tuple(4.0 + number for number in range(8))
+    late = FrameTimes(times_s, 12.0)
+    assert late.span_s(0, 7, 1.0) == (4.0, 12.0)
+    assert late.length_s(1.0, 3600) == 8.0
+    assert FrameTimes(times_s, 100.0).length_s(1.0, 8) == 96.0

@@ -1,5 +1,6 @@
 """The stages from sources to pseudo labels, on real files good and bad."""
 
+import dataclasses
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from hapvr.steps.videos import make_frames, make_videos, open_frames
 from hapvr.video.pool import SampledVideo, sample_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
+from tests.video.conftest import write_film
 
 
 def training_shards(project: Project) -> list[str]:
@@ -172,3 +174,70 @@ def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> No
     assert reader.read("in/caf\\xe9.mp4").jpegs == reader.read("in/plain.mp4").jpegs
     assert not make_videos(project, "in-00000").done
     assert not make_frames(project, "in-00000").done
+
+
+@pytest.mark.parametrize(
+    ("reason", "limits", "tried"),
+    [
+        ("timeout", {}, True),
+        ("crashed", {}, True),
+        ("changed_file", {}, True),
+        ("decode_error", {}, True),
+        ("unsupported_codec", {}, False),
+        ("too_large", {}, False),
+        ("unsupported_codec", {"timeout_s": 61.0}, True),
+        ("too_large", {"max_memory_bytes": 2**31}, True),
+    ],
+)
+def test_a_failure_does_not_stay_after_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, limits: Any, tried: bool
+) -> None:
+    """What another try can change is tried again when asked for, once; the row says by which
+    command."""
+    folder = tmp_path / "in"
+    write_clip(folder / "clip.mp4", seed=0, seconds=1)
+    project = open_project(tmp_path, folder_settings(folder, tmp_path / "data"))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+
+    def failing(items: Any, **options: Any) -> Iterator[SampledVideo]:
+        for video_id, path in items:
+            yield SampledVideo(video_id, path, reason=reason, message="video: failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(videos, "sample_videos", failing)
+        assert make_frames(project, "in-00000").num_failed == 1
+    (row,) = project.shard("frames", "in-00000").rows()
+    assert "`hapvr sample --retry-failed`" in row["message"]
+
+    if limits:
+        sampling = project.config.sampling.model_copy(update=limits)
+        config = project.config.model_copy(update={"sampling": sampling})
+        project = dataclasses.replace(project, config=config)
+    assert make_frames(project, "in-00000").num_failed == 1
+    assert make_frames(project, "in-00000", retry_changeable=True).num_ok == tried
+    assert make_frames(project, "in-00000", retry_failed=True).num_ok == 1
+    assert not make_frames(project, "in-00000", retry_failed=True, retry_changeable=True).done
+
+
+def test_what_is_partly_readable_is_told_from_what_is_whole(tmp_path: Path) -> None:
+    """A broken clock is noted, and its video is whole; one that broke off is partial."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    film = write_film(tmp_path / "film.ts", [number / 10 for number in range(40)]).read_bytes()
+    (folder / "again.ts").write_bytes(film + film)
+    whole = write_clip(tmp_path / "whole.mkv", seed=0, seconds=8).read_bytes()
+    (folder / "cut.mkv").write_bytes(whole[: len(whole) // 2])
+    (folder / "whole.mkv").write_bytes(whole)
+    project = open_project(tmp_path, folder_settings(folder, tmp_path / "data"))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    make_frames(project, "in-00000")
+    rows = {row["video_id"]: row for row in project.shard("frames", "in-00000").rows()}
+    assert {name: row["is_partial"] for name, row in rows.items()} == {
+        "in/again.ts": False,
+        "in/cut.mkv": True,
+        "in/whole.mkv": False,
+    }
+    assert "clock jumps" in rows["in/again.ts"]["message"]
+    assert rows["in/whole.mkv"]["message"] == ""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hapvr.data.frames import INDEX_COLUMNS
 from hapvr.demo.corpus import write_mp4
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Access
@@ -239,6 +240,25 @@ def test_only_a_folder_is_searched(searcher: Searcher, tmp_path: Path) -> None:
     assert (
         nothing.warnings[-1] == "no video of the collection has an id that begins with elsewhere/"
     )
+
+
+def test_seconds_of_a_broken_clock_are_noted(copied: Project, tmp_path: Path) -> None:
+    """Of the query and of what is found, and neither is called partly readable."""
+    shard = copied.shard("frames", "in-00000")
+    index = shard.read()
+    noted = "the file's clock jumps"
+    rows = [
+        row | {"message": noted} if row["video_id"] == "in/long.mp4" else row
+        for row in index.rows()
+    ]
+    shard.write_index(rows, provenance=index.provenance, fields=INDEX_COLUMNS)
+    once = write_scenes(tmp_path / "once.ts", list(LONG[3:9])).read_bytes()
+    again = tmp_path / "again.ts"
+    again.write_bytes(once + once)
+    answer = Searcher.open(copied).search(again)
+    assert answer.matches[0].reference == "in/long.mp4"
+    said = [text for text in answer.warnings if noted in text]
+    assert [text.partition(": ")[0] for text in said] == [str(again), "in/long.mp4"]
 
 
 def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path) -> None:

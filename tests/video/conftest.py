@@ -69,6 +69,50 @@ def write_video(
     return path
 
 
+def write_film(
+    path: Path,
+    times_s: Sequence[float],
+    *,
+    sound_s: Sequence[tuple[float, float]] = (),
+    lasts_s: float = 0.1,
+    codec: str = "libx264",
+    group: int = 250,
+) -> Path:
+    """Pictures that show 0, 1, 2 ..., each at its time in steps of a millisecond, the last one for
+    `lasts_s`, a key frame in each `group`; and silence from one time to another, as sound of 8
+    kHz."""
+    packets = []
+    with av.open(str(path), "w") as container:
+        film = container.add_stream(codec, rate=10, options={"bf": "0", "g": str(group)})
+        film.width, film.height, film.pix_fmt = 128, 96, "yuv420p"
+        if codec == "libx264":
+            film.codec_context.time_base = film.time_base = Fraction(1, 1000)
+        unit = Fraction(1, 1000) if codec == "libx264" else Fraction(1, 10)
+        sound = container.add_stream("aac", rate=8000, layout="mono") if sound_s else None
+        for number, time_s in enumerate(times_s):
+            picture = numbered_frame(number % 256, width_px=128, height_px=96)
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            frame.pts, frame.time_base = round(time_s / unit), unit
+            packets += film.encode(frame)
+        packets += film.encode()
+        for packet, time_s, until_s in zip(
+            packets, times_s, [*times_s[1:], times_s[-1] + lasts_s], strict=True
+        ):
+            packet.duration = max(round((until_s - time_s) / packet.time_base), 1)
+        for begin_s, end_s in sound_s:
+            for start in range(round(begin_s * 8000), round(end_s * 8000), 1024):
+                samples = np.zeros((1, 1024), np.float32)
+                quiet = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
+                quiet.sample_rate = 8000
+                quiet.pts, quiet.time_base = start, Fraction(1, 8000)
+                packets += sound.encode(quiet)
+        if sound is not None:
+            packets += sound.encode()
+        for packet in sorted(packets, key=lambda one: one.dts * one.time_base):
+            container.mux(packet)
+    return path
+
+
 @dataclass(frozen=True)
 class VideoWriter:
     """Writes clips into one folder."""

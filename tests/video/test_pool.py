@@ -12,8 +12,11 @@ import psutil
 from PIL import Image
 
 from hapvr.errors import VideoError
+from hapvr.video import sandbox
 from hapvr.video.decode import sample_frames
+from hapvr.video.heartbeat import beat
 from hapvr.video.pool import in_workers, killed_workers, sample_videos
+from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import SamplingConfig
 from tests.conftest import write_sound
 
@@ -33,6 +36,72 @@ def test_in_workers_kills_a_worker_that_hangs():
     assert reasons(results) == [None, "timeout", None]
     assert "2 s" in str(results[1][1])
     assert time.monotonic() - started < 20
+
+
+def beats_for(seconds):
+    """Get on with something for so long."""
+    for _ in range(round(seconds * 10)):
+        beat(f"{seconds:g}: at work")
+        time.sleep(0.1)
+    return seconds
+
+
+def test_what_gets_on_may_take_any_time():
+    """Work that shows that it goes on is not killed, and its words are passed on; in the time of a
+    request it has to be done all the same."""
+    said = []
+    config = SamplingConfig(timeout_s=1, workers=1)
+    results = in_workers(beats_for, [3.0, 0.1], config=config, doing=said.append)
+    assert reasons(results) == [3.0, 0.1]
+    assert "3: at work" in said
+    hurried = in_workers(beats_for, [600.0], config=config, left_s=lambda: 2.0)
+    assert reasons(hurried) == ["timeout"]
+
+
+def test_reading_a_large_file_is_no_standstill(videos):
+    """A clip with a hole that takes longer to read than `timeout_s` is decoded; one whose decoder
+    reads on behind the pictures as well."""
+    items = []
+    for name in ("clip.mp4", "clip.ts"):
+        path = videos.numbered(name)
+        os.truncate(path, 400 * 2**20)
+        items.append((name, path))
+    found = list(sample_videos(items, config=SamplingConfig(timeout_s=0.7, workers=1)))
+    assert [(video.reason, len(video.jpegs)) for video in found] == [("", 3), ("", 3)]
+
+
+def test_a_decoder_that_reads_without_end_stands_still(tmp_path, monkeypatch):
+    """Bytes count until the file has been read twice; a copy that reads it again and again gets
+    on with nothing."""
+    path = tmp_path / "file.bin"
+    path.write_bytes(bytes(2**20))
+    told = []
+
+    def reads_for_good():
+        end_s = time.monotonic() + 4
+        while time.monotonic() < end_s:
+            path.read_bytes()
+        return b"done"
+
+    monkeypatch.setattr(sandbox, "_READ_SLACK_BYTES", 0)
+    monkeypatch.setattr(sandbox, "_LOOK_EVERY_S", 0.1)
+    assert call_confined(reads_for_good, readable=path, alive=told.append) == b"done"
+    assert told == [None] * len(told)
+    assert len(told) <= 3
+
+
+def test_several_threads_decode_the_same_frames(videos):
+    """A whole file and a damaged one."""
+    path = videos.noise(num_frames=60)
+    for _ in range(2):
+        one, several = (
+            sample_frames(path, fps=5, short_side_px=64, threads=threads) for threads in (1, 4)
+        )
+        assert np.array_equal(one.frames, several.frames)
+        assert (one.times_s, one.missing) == (several.times_s, several.missing)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2 : len(data) // 2 + 3000] = bytes(3000)
+        path.write_bytes(data)
 
 
 def test_in_workers_survives_workers_that_die():

@@ -1,0 +1,94 @@
+"""How a worker shows that it gets on with a file, so that only what stands still is ended.
+
+The work calls `beat` whenever something was done. In the same worker, a thread ends the process
+where no beat came for too long. The process that waits for the worker can show the words of the
+beats.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+
+SILENT_EXIT = 75
+"""Exit code of a worker whose work stood still."""
+
+MAX_WORDS_BYTES = 400
+"""Of one beat's words: a pipe takes so few bytes whole or not at all."""
+LEAST_PAUSE_S = 0.2
+"""Between two beats whose words are passed on."""
+
+
+class BeatReader:
+    """The end of the pipe that the waiting process keeps. A context: it closes both ends."""
+
+    def __init__(self) -> None:
+        self._receiving, self.sending = get_context("spawn").Pipe(duplex=False)
+        os.set_blocking(self._receiving.fileno(), False)
+        os.set_blocking(self.sending.fileno(), False)
+
+    def __enter__(self) -> "BeatReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._receiving.close()
+        self.sending.close()
+
+    def words(self) -> list[str]:
+        """What the workers said since the last call, each beat once."""
+        try:
+            data = os.read(self._receiving.fileno(), 1 << 16)
+        except BlockingIOError:
+            return []
+        return data.decode(errors="replace").splitlines()
+
+
+class _Work:
+    """What this process, a worker, does now."""
+
+    def __init__(self) -> None:
+        self.sending: Connection | None = None
+        self.beaten_s = time.monotonic()
+        self.passed_on_s = 0.0
+
+
+_work = _Work()
+
+
+def connect(sending: Connection) -> None:
+    """Pass the words of this process's beats on to a pipe."""
+    _work.sending = sending
+
+
+def beat(words: str = "") -> None:
+    """The work of this process got on. words: which file, and how far it is."""
+    _work.beaten_s = time.monotonic()
+    if not words or _work.sending is None:
+        return
+    if _work.beaten_s - _work.passed_on_s < LEAST_PAUSE_S:
+        return
+    _work.passed_on_s = _work.beaten_s
+    line = " ".join(words.split()).encode(errors="backslashreplace")
+    with contextlib.suppress(OSError):  # nobody reads, or not so fast: these words are dropped
+        os.write(_work.sending.fileno(), line[:MAX_WORDS_BYTES] + b"\n")
+
+
+@contextlib.contextmanager
+def ended_when_silent(limit_s: float) -> Iterator[None]:
+    """End this process, by SILENT_EXIT, where the block goes on without a beat for `limit_s`."""
+    ended = threading.Event()
+    beat()
+
+    def watch() -> None:
+        while not ended.wait(min(limit_s / 4, 0.5)):
+            if time.monotonic() - _work.beaten_s > limit_s:
+                os._exit(SILENT_EXIT)
+
+    threading.Thread(target=watch, name="silence", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
