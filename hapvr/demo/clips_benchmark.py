@@ -296,7 +296,8 @@ def find_clips(
             f"out: {out} lies inside the folder of clips {videos}; choose a folder outside of it"
         )
     items = [
-        (entry.video_id, path_of_text(entry.uri)) for entry in scan_folder(videos, source=name)
+        (entry.video_id, path_of_text(entry.uri))
+        for entry in scan_folder(videos, source=name, notices=files is None)
     ]
     items = [(video_id, path) for video_id, path in items if files is None or path in files]
     groups: dict[str, list[UserClip]] = {}

@@ -40,6 +40,7 @@ from hapvr.serving.uploads import FILE_BODY, receive
 from hapvr.serving.videos import VideoRow
 from hapvr.steps.duplicates import LEAST_PROBABILITY, copy_groups, duplicate_pairs, outdated_pairs
 from hapvr.steps.watch_lists import all_matches, make_watch_list, watch_lists
+from hapvr.video.sources import is_inside
 
 MAX_MATRIX_CELLS = 250_000
 """Frame similarities of a pair; of longer videos every n-th frame is compared."""
@@ -259,7 +260,7 @@ async def watch_for(
 
 
 class DuplicateFilter(Values):
-    """Which groups and pairs are wanted. kind: "" for all. folder: beginning of ids."""
+    """Which groups and pairs are wanted. kind: "" for all. folder: of ids, in whole parts."""
 
     kind: Kind | Literal[""] = ""
     folder: Name = ""
@@ -353,7 +354,7 @@ def _groups(index: IndexOf, wanted: DuplicateFilter) -> Groups:
 
     rows = [row for row in rows if wanted.kind in ("", row["kind"])]
     rows = [
-        row for row in rows if any(one["id"].startswith(wanted.folder) for one in row["members"])
+        row for row in rows if any(is_inside(one["id"], wanted.folder) for one in row["members"])
     ]
     rows.sort(key=place)
     shown, shards = (
