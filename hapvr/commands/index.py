@@ -40,21 +40,28 @@ def add(
     folders: Annotated[
         list[Path] | None, Argument(help="Folders of videos; none: the known ones again.")
     ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        Option(help="Files and folders that are not read, e.g. 'drafts' or '*.part.mp4'."),
+    ] = None,
 ) -> None:
     """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files
     have come or gone."""
     from hapvr.collection import add_folders, network_notice, update_collection
+    from hapvr.search.plan import num_needless
+    from hapvr.steps.duplicates import set_aside
 
-    project = add_folders(data, folders or [])
+    project = add_folders(data, folders or [], exclude or [])
     videos, copies = update_collection(project, progress_bar)
-    groups, lost = (
-        len({one.group for one in copies or ()}),
-        [row for row in videos if row["status"] != "ok"],
-    )
-    usable, said = len(videos) - len(lost), ("video_id", "status", "reason", "message")
+    groups = len({one.group for one in copies or ()})
+    failed = [row for row in videos if row["status"] != "ok"]
+    usable = len(videos) - len(failed)
+    aside = set_aside(project, [row["video_id"] for row in failed])
+    lost = [row for row in failed if row["video_id"] not in aside]
+    said = ("video_id", "status", "reason", "message")
     unusable = [{name: row[name] for name in said} for row in lost]
     result = {"data": project.root.url, "videos": usable, "unusable": unusable}
-    result |= {"groups": None if copies is None else groups}
+    result |= {"set_aside": len(aside), "groups": None if copies is None else groups}
     named = "" if data == terminal.default_collection() else f" --data {data}"
     lines = [f"{counted(usable, 'video')} can be searched; the collection is {project.root.url}"]
     lines += [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
@@ -65,9 +72,11 @@ def add(
         text = "too few videos to say how sure an answer is, and to look for copies: add more"
     elif copies:
         text += (
-            f", with {counted(len(copies) - groups, 'video')} more than needed: `hapvr "
+            f", with {counted(num_needless(copies), 'file')} more than needed: `hapvr "
             f"duplicates{named}`"
         )
+    if aside:
+        lines.append(f"{counted(len(aside), 'video')} set aside by a plan")
     notice = network_notice(project)
     if notice:
         lines.append(f"notice: {notice}")

@@ -152,8 +152,7 @@ class VideoMetadata:
     """path: of the file, None where only features are known. sha256: of the bytes that were
     sampled; of the id where there is no file. num_bytes, duration_s, width_px, height_px, codec: as
     the file says; None or 0 where it does not. content: shares of width and height that black bars
-    leave. noise: grey levels, see `noise_level`. missing: see `FrameTimes`.
-    """
+    leave. noise, mean_picture: see `hapvr.video.frames`. missing: see `FrameTimes`."""
 
     path: Path | None
     sha256: str
@@ -164,6 +163,7 @@ class VideoMetadata:
     codec: str = ""
     content: tuple[float, float] = (1.0, 1.0)
     noise: float = 0.0
+    mean_picture: bytes = b""
     missing: str = ""
 
     @property

@@ -390,3 +390,27 @@ def check_size(path: Path, width_px: int, height_px: int) -> None:
 
 def _text(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def open_container(path: Path) -> InputContainer:
+    """The file, opened with the formats and decoders that are allowed; it opens no other file."""
+    return av.open(f"file:{path}", metadata_errors="replace", options=_OPEN_OPTIONS)
+
+
+def main_stream(container: InputContainer) -> VideoStream | None:
+    """The video stream that `open_video` reads: the largest one that is no cover picture."""
+    decodable = (one for one in container.streams.video if one.codec_context is not None)
+    moving = (one for one in decodable if not one.disposition & _PARTS)
+    return max(
+        moving, key=lambda one: one.codec_context.width * one.codec_context.height, default=None
+    )
+
+
+def restrict_decoder(stream: VideoStream) -> None:
+    """Decode with one thread, and with no other decoder than the stream's, which must be one of
+    those that are allowed. Raises VideoError unsupported_codec."""
+    name = stream.codec_context.name
+    if name not in _DECODERS:
+        raise VideoError("unsupported_codec", f"video: the codec {name} is not decoded")
+    stream.thread_type = "NONE"
+    stream.codec_context.options = {"codec_whitelist": name}
