@@ -69,6 +69,7 @@ def _show_groups(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
     from hapvr.search.duplicates import GROUPS_PLACE, group_rows
+    from hapvr.search.plan import needless
     from hapvr.steps.duplicates import outdated_pairs
 
     members, opened = made.result, made.project
@@ -77,7 +78,7 @@ def _show_groups(made: Made) -> dg.MaterializeResult:
         {member.group for member in members},
         {member.group for member in members if member.keep},
     )
-    others = [member for member in members if member.group in named and not member.keep]
+    others = needless([member for member in members if member.group in named])
     stored = metadata.stored(opened.root, GROUPS_PLACE)
     return dg.MaterializeResult(
         metadata={

@@ -48,8 +48,9 @@ def add_folders(root: Path, folders: Sequence[Path], exclude: Sequence[str] = ()
     named, in addition to earlier ones.
 
     Raises ArgumentError for a path that is no folder, for one inside the data root or around it,
-    for one that a configuration cannot name or that COLLECTION_FILE leaves out, and where `root` is a configuration file; ConfigError for damaged files; DataError for a folder
-    without videos."""
+    for one that a configuration cannot name or that COLLECTION_FILE leaves out, and where `root` is
+    a configuration file; ConfigError for damaged files; DataError for a folder without videos.
+    """
     root = Path(os.path.realpath(root))  # unlike Path.resolve, it takes links that form a circle
     if root.suffix in (".yaml", ".yml") or re.match(r".*/\w+:/", str(root)):
         raise ArgumentError(

@@ -48,7 +48,7 @@ def add(
     """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files
     have come or gone."""
     from hapvr.collection import add_folders, network_notice, update_collection
-    from hapvr.search.plan import num_needless
+    from hapvr.search.plan import needless
     from hapvr.steps.duplicates import set_aside
 
     project = add_folders(data, folders or [], exclude or [])
@@ -72,7 +72,7 @@ def add(
         text = "too few videos to say how sure an answer is, and to look for copies: add more"
     elif copies:
         text += (
-            f", with {counted(num_needless(copies), 'file')} more than needed: `hapvr "
+            f", with {counted(len(needless(copies)), 'file')} more than needed: `hapvr "
             f"duplicates{named}`"
         )
     if aside:

@@ -450,11 +450,11 @@ def _lines(answer: SearchAnswer, every: bool) -> list[str]:
 
 
 def _group_lines(members: list[GroupMember]) -> list[str]:
-    from hapvr.search.plan import num_needless
+    from hapvr.search.plan import needless
 
     groups = [list(group) for _, group in groupby(members, key=lambda member: member.group)]
     unsure = [group for group in groups if any(one.verdict == "unsure" for one in group)]
-    lines = [f"{len(groups)} groups of copies, {num_needless(members)} files more than needed"]
+    lines = [f"{len(groups)} groups of copies, {len(needless(members))} files more than needed"]
     if unsure:
         lines.append(
             f"{len(unsure)} of the groups are unsure: look at them before you delete anything"

@@ -5,6 +5,7 @@ import hashlib
 import os
 import shlex
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,20 @@ def action_of(member: GroupMember, kept: VideoMetadata | None) -> str:
     return "linked" if path is not None and _is_same_file(path, kept.path) else "link"
 
 
-def num_needless(members: Iterable[GroupMember]) -> int:
-    """How many files there are beside one of each group, or the kept ones. Names of one file, as
-    hard links are, count once."""
-    files: dict[str, set[object]] = {}
-    kept: dict[str, set[object]] = {}
-    for member in members:
-        file = _identity(member)
-        files.setdefault(member.group, set()).add(file)
-        if member.keep:
-            kept.setdefault(member.group, set()).add(file)
-    return sum(len(found) - len(kept.get(group, {None})) for group, found in files.items())
+def needless(members: Iterable[GroupMember]) -> list[GroupMember]:
+    """The members whose files are more than needed: all but the kept ones of their group, or but
+    the first one where none is named. Of the names of one file, as hard links are, only one."""
+    found = []
+    for _, group in groupby(members, key=lambda member: member.group):
+        inside = list(group)
+        kept = [member for member in inside if member.keep] or inside[:1]
+        known = {_identity(member) for member in kept}
+        for member in inside:
+            file = _identity(member)
+            if file not in known:
+                known.add(file)
+                found.append(member)
+    return found
 
 
 def _identity(member: GroupMember) -> object:

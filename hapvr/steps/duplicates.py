@@ -277,10 +277,11 @@ def _doubts(members: Sequence[GroupMember], *, has_random_weights: bool) -> dict
     """Group -> why none of its copies is named to keep, whatever its files are like."""
     doubts = dict[str, str]()
     contents = {one.group: one.metadata.sha256 for one in members if one.medoid}
-    for one in members:
-        path = one.metadata.path
-        if one.keep and path is not None and not os.path.exists(path):
-            doubts[one.group] = AWAY
+    for group, inside in groupby(members, key=lambda one: one.group):
+        best = next(inside)
+        path = best.metadata.path
+        if best.keep and path is not None and not os.path.exists(path):
+            doubts[group] = AWAY
     for one in members:
         is_other = one.metadata.sha256 != contents[one.group]
         if one.verdict not in ("match", None) or (has_random_weights and is_other):

@@ -95,7 +95,7 @@ def measure_file(path: Path) -> FileFacts:
         declared_s=declared_s,
         fps=count.fps(),
         sound=count.has_sound(length_s),
-        damage=count.damage(expected),
+        damage=count.damage(expected, declared_s),
         detail=_detail(path, count.first_s(), length_s),
     )
 
@@ -109,12 +109,13 @@ def _stream(path: Path, container: InputContainer) -> VideoStream:
 
 @dataclass
 class _PacketCount:
-    """What is counted while packets are read. times_s: of pictures, in order of decoding. ends_s:
-    of those whose packets say how long they are shown. sound_bytes, sound_s: by stream."""
+    """What is counted while packets are read. damaged: numbers of pictures. times_s: of pictures,
+    in order of decoding. last_end_s: when the last one is over, as far as packets say how long they
+    are shown. sound_bytes, sound_s: by stream."""
 
     video_bytes: int = 0
     num_pictures: int = 0
-    num_damaged: int = 0
+    damaged: set[int] = field(default_factory=set)
     problem: str = ""
     times_s: list[float] = field(default_factory=list)
     last_end_s: float = 0.0
@@ -147,12 +148,16 @@ class _PacketCount:
                 return True
         return False
 
-    def damage(self, expected: int) -> str:
-        """expected: pictures that the index of the file has, 0 where it has none."""
-        if self.num_damaged:
-            return f"{self.num_damaged} of its {self.num_pictures} pictures are damaged"
-        if self.num_pictures < expected:
+    def damage(self, expected: int, declared_s: float | None) -> str:
+        """expected: pictures that the index of the file has, 0 where it has none; a file that shows
+        only a part of them on purpose declares as much."""
+        ends_early = self.length_s() + 1.5 * self.interval_s() < (declared_s or 0.0)
+        if self.num_pictures < expected and ends_early:
             return f"it has {self.num_pictures} of the {expected} pictures of its index"
+        # a recording is cut anywhere, also within a picture
+        ends = {0, 1, self.num_pictures - 1}
+        if inner := self.damaged - ends:
+            return f"{len(inner)} of its {self.num_pictures} pictures are damaged"
         return self.problem
 
 
@@ -173,7 +178,9 @@ def _count_packets(container: InputContainer, stream: VideoStream) -> _PacketCou
         except av.error.FFmpegError as error:
             count.problem = f"its data ends early ({error.strerror})"
             return count
-        if not packet.size:
+        if (
+            not packet.size or packet.is_discard
+        ):  # a cut by an edit list leaves pictures that are hidden
             continue
         if packet.stream is stream:
             _count_picture(count, packet, interval_s, searches_holes)
@@ -187,10 +194,11 @@ def _count_picture(
     count: _PacketCount, packet: Packet, interval_s: float, searches_holes: bool
 ) -> None:
     """interval_s: between pictures that have no time."""
+    has_hole = searches_holes and bytes(HOLE_BYTES) in bytes(packet)
+    if packet.is_corrupt or has_hole:
+        count.damaged.add(count.num_pictures)
     count.num_pictures += 1
     count.video_bytes += packet.size
-    has_hole = searches_holes and bytes(HOLE_BYTES) in bytes(packet)
-    count.num_damaged += bool(packet.is_corrupt or has_hole)
     time = packet.pts if packet.pts is not None else packet.dts
     if time is None or packet.time_base is None:
         count.times_s.append(len(count.times_s) * interval_s)

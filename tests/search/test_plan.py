@@ -12,7 +12,7 @@ import pytest
 
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import GroupMember
-from hapvr.search.plan import aside_name, moved_paths, num_needless, write_plan
+from hapvr.search.plan import aside_name, moved_paths, needless, write_plan
 from hapvr.video.sources import ASIDE_MARKER
 
 NAMES = [
@@ -199,12 +199,12 @@ def test_hard_links_are_not_more_than_needed(members: list[GroupMember], tmp_pat
     kept, same = (one.metadata.path for one in members[:2])
     assert kept is not None
     assert same is not None
-    assert num_needless(members[:4]) == 3
+    assert len(needless(members[:4])) == 3
     same.unlink()
     same.hardlink_to(kept)
-    assert num_needless(members[:4]) == 2
+    assert len(needless(members[:4])) == 2
     write_plan(tmp_path / "plan.json", members[:2])
     rows = json.loads((tmp_path / "plan.json").read_text())
     assert [row["action"] for row in rows] == ["keep", "linked"]
     unnamed = [member("g", kept), member("g", same)]
-    assert num_needless(unnamed) == 0
+    assert len(needless(unnamed)) == 0

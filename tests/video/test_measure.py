@@ -141,6 +141,24 @@ def test_the_last_picture_may_stay(tmp_path: Path) -> None:
     assert found.fps == pytest.approx(10, rel=0.02)
 
 
+def test_what_a_trimmed_file_hides_does_not_count(plain: Path, tmp_path: Path) -> None:
+    """As phones trim: an edit list hides the first 1.5 s, which stay in the file."""
+    trimmed = tmp_path / "trimmed.mp4"
+    with av.open(str(plain)) as source, av.open(str(trimmed), "w") as container:
+        track = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None and packet.pts is not None and packet.time_base is not None:
+                hidden = round(1.5 / packet.time_base)
+                packet.pts -= hidden
+                packet.dts -= hidden
+                packet.stream = track
+                container.mux(packet)
+    found = measure_file(trimmed)
+    assert found.length_s == pytest.approx(NUM_FRAMES / FPS - 1.5, abs=0.11)
+    assert found.damage == ""
+    assert found.video_bytes < measure_file(plain).video_bytes
+
+
 def test_files_are_measured_in_workers(plain: Path, tmp_path: Path) -> None:
     """Each in its turn, what is no video with its reason."""
     text = tmp_path / "text.mp4"
