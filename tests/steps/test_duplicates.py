@@ -218,7 +218,8 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(
         ("in/short.mp4", "in/z new excerpt.mp4")
     ]
     of_folder = told("--pairs", "--between", "in/trips/", "in")
-    assert {row["kind"] for row in of_folder["pairs"]} == {"copy", "overlap"}
+    assert all("in/trips/" in row["first"] + row["second"] for row in of_folder["pairs"])
+    assert {"copy", "overlap"} <= {row["kind"] for row in of_folder["pairs"]}
     part_of_a_name = told("--pairs", "--between", "in/trip", "in")
     assert part_of_a_name["pairs"] == []
     assert "no video of the collection has the id in/trip or" in part_of_a_name["warnings"][0]
