@@ -81,7 +81,7 @@ def add(
     if notice:
         lines.append(f"notice: {notice}")
     lines += [text, f"next: `hapvr search CLIP{named}`, or `hapvr serve{named}` for the page"]
-    show(result, text="\n".join(lines))
+    show(result, text=lines)
 
 
 @app.command("build")
@@ -161,7 +161,7 @@ def _show(found: dict[str, Any]) -> None:
         lines.append(
             f"failed   {wanted}; raise search.index.probed_lists, refine_factor or code_bits"
         )
-    show(found, text="\n".join(lines), failed=not passed)
+    show(found, text=lines, failed=not passed)
 
 
 @pairs.command("mark")
@@ -180,7 +180,7 @@ def mark(
     made = marks.mark(
         open_project(config).root, one, other, "match" if said == "match" else "not_a_match"
     )
-    show(asdict(made), text=f"{one} and {other} are marked as {said}")
+    show(asdict(made), text=[f"{one} and {other} are marked as {said}"])
 
 
 @pairs.command("unmark")
@@ -194,7 +194,7 @@ def unmark(one: VideoArgument, other: VideoArgument, config: ConfigOption) -> No
         if gone is None
         else f"{one} and {other} are no longer marked"
     )
-    show({"removed": None if gone is None else asdict(gone)}, text=text)
+    show({"removed": None if gone is None else asdict(gone)}, text=[text])
 
 
 @pairs.command("list")
@@ -216,7 +216,7 @@ def list_(
         f"{row.since}  {row.verdict.replace('_', '-'):<11}  {' - '.join(row.names)}  ({row.by})"
         for row in rows
     ]
-    show({"marks": [asdict(row) for row in rows]}, text="\n".join(lines) or "no pair is marked")
+    show({"marks": [asdict(row) for row in rows]}, text=lines or "no pair is marked")
 
 
 @pairs.command("import")

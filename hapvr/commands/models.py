@@ -139,7 +139,7 @@ def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None
         made = f"made by {row['made_by'] or 'nobody knows'}; decided {row['decided'] or 'never'}"
         lines += [f"{columns} {row['decision']}", f"     {made}"]
         lines += [f"     warning: {row['warning']}"] if row["warning"] else []
-    show({"name": name, "versions": versions}, text="\n".join(lines))
+    show({"name": name, "versions": versions}, text=lines)
 
 
 @app.command("show")

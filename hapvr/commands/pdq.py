@@ -53,7 +53,7 @@ def export(
     lines = [f"{counted(frames, 'frame')} of {counted(len(written), 'video')} are in {out}"]
     lines += [f"failed   {one}: the collection has no stored frames of it" for one in missing]
     result = {"out": str(out), "videos": len(written), "frames": frames, "failed": missing}
-    show(result, text="\n".join(lines), failed=bool(missing))
+    show(result, text=lines, failed=bool(missing))
 
 
 @app.command("match")
@@ -108,7 +108,7 @@ def match(
         "videos": len(compared),
         "frames": sum(compared),
     }
-    show(result | {"matches": matches}, text="\n".join(text))
+    show(result | {"matches": matches}, text=text)
 
 
 def _hashed(config: Path, video_ids: Collection[str] = ()) -> Iterator[tuple[str, list[Any]]]:

@@ -133,7 +133,7 @@ def score(
     lines = [f"model    {model}{', untrained' * untrained}", f"verdicts {verdicts}"]
     lines += [f"warning  {said}" for said in dict.fromkeys(row.warning for row in rows) if said]
     lines += [line for pair in pairs for line in _lines(pair)]
-    show(result, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
+    show(result, text=lines, failed=any(row.similarity is None for row in rows))
 
 
 def open_scorer(model: str | None, tracking_uri: str) -> tuple[VideoScorer, str, bool]:
@@ -323,7 +323,7 @@ def evaluate(
     content = first.to_json() | {"published": published_metrics(definition.name).to_dicts()}
     if others:
         content["normalized"] = others[0].to_json()
-    show(content, text="\n".join(lines))
+    show(content, text=lines)
 
 
 def _from_features(

@@ -132,14 +132,14 @@ def search(
     asked += [(video_id, partial(searcher.read_id, video_id)) for video_id in ids or []]
     if explained is not None:
         found = [explain(searcher, query(), explained, options) for _, query in asked]
-        text = "\n".join(line for lines in found for line in lines)
+        text = [line for lines in found for line in lines]
         return show({"config": str(config), "explanations": found}, text=text)
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
         for number, (name, query) in enumerate(asked):
             progress(number, len(asked))
             answers.append(answer_or_error(name, lambda _: searcher.answer(query(), options)))  # noqa: B023  # at once
-    text = "\n".join(line for answer in answers for line in _lines(answer, every))
+    text = [line for answer in answers for line in _lines(answer, every)]
     try:
         result = {"config": str(config), "queries": answer_values(answers)}
         show(result, text=text, failed=any(answer.error for answer in answers))
@@ -207,7 +207,7 @@ def duplicates(
         _write(out, answer.rows, answer.tasks, searcher)
     said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": warnings}
     kind = "pairs" if pairs else "groups"
-    show({kind: answer.rows.to_pylist(), **said}, text="\n".join(text))
+    show({kind: answer.rows.to_pylist(), **said}, text=text)
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
         lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{said}")
     result = {"shards": keys, "matches": rows, "failed": failed}
     result |= {"posted": delivery.delivered, "waiting": delivery.waiting, "warning": warning}
-    show(result, text="\n".join(lines), failed=bool(failed or delivery.problem))
+    show(result, text=lines, failed=bool(failed or delivery.problem))
 
 
 def serve(

@@ -69,7 +69,7 @@ def status(
         tell(project, *found.concerns)
         deliver_alerts(project)
     result = asdict(found) | {"needs_a_person": bool(found.concerns)}
-    show(result, text="\n".join(found.lines()), failed=bool(found.concerns))
+    show(result, text=found.lines(), failed=bool(found.concerns))
 
 
 def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
@@ -144,7 +144,7 @@ def verify(
         for check in checks
     ]
     result = {"data_root": project.root.url, "files": [asdict(check) for check in checks]}
-    show(result, text="\n".join(lines), failed=any(check.state == "damaged" for check in checks))
+    show(result, text=lines, failed=any(check.state == "damaged" for check in checks))
 
 
 def forget(
@@ -174,7 +174,7 @@ def forget(
         for one in videos
     ]
     result = {"forgotten": yes, "videos": [asdict(one) for one in videos]}
-    show(result, text="\n".join([*lines, f"{counted(len(videos), 'video')} {done}"]))
+    show(result, text=[*lines, f"{counted(len(videos), 'video')} {done}"])
 
 
 @features.command("import")
@@ -255,4 +255,4 @@ def _run_steps(
                     )
                 rows.append(row | {"was_finished": not done})
                 lines.append(f"{name} {key}".rstrip() + counts + " (was finished)" * (not done))
-    show({"shards": rows}, text="\n".join(lines))
+    show({"shards": rows}, text=lines)

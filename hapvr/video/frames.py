@@ -217,7 +217,8 @@ def mean_picture(jpegs: Sequence[bytes]) -> bytes:
         size = (MEAN_SIDE_PX, MEAN_SIDE_PX)
         shown = Image.fromarray(frame).resize(size, Image.Resampling.BOX, box=box)
         small.append(np.asarray(shown, np.float64))
-    return np.mean(small, axis=0).round().astype(np.uint8).tobytes()
+    mean = np.asarray(np.mean(small, axis=0).round(), np.uint8)
+    return mean.tobytes()
 
 
 def luma(jpeg: bytes) -> NDArray[np.uint8]:
