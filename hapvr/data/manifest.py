@@ -24,6 +24,8 @@ FORGOTTEN = f"{MANIFEST_STAGE}/forgotten.json"
 what they were called."""
 FORGETTING = f"{MANIFEST_STAGE}/forgetting.json"
 """What `hapvr forget` has not ended."""
+PLANNED = "duplicate_groups/planned.json"
+"""Digests of the paths of files that plans of `hapvr duplicates` move."""
 IDENTITY = f"{MANIFEST_STAGE}/id.json"
 CHANGED_PLACE = "watch/changed.json"
 """Shards with files that are others than those that were read, by key with a digest of what they
@@ -157,6 +159,15 @@ def forgotten_digests(root: DataRoot) -> frozenset[str]:
         if root.exists(FORGOTTEN)
         else frozenset()
     )
+
+
+def planned_moves(root: DataRoot) -> frozenset[str]:
+    """`name_digest` of the paths of files that some plan moves. Raises DamagedError where it cannot
+    be read."""
+    if not root.exists(PLANNED):
+        return frozenset()
+    hint = "remove it: `hapvr index add` then names the files that plans have moved"
+    return frozenset(root.read_json(PLANNED, hint=hint)["moved"])
 
 
 def name_digest(name: str) -> str:

@@ -18,7 +18,13 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
-from hapvr.data.manifest import name_digest, read_manifest_shard, shard_keys
+from hapvr.data.manifest import (
+    PLANNED,
+    name_digest,
+    planned_moves,
+    read_manifest_shard,
+    shard_keys,
+)
 from hapvr.errors import DataError, VideoError
 from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
@@ -61,8 +67,6 @@ PICTURES_SCHEMA = pa.schema(
     ]
 )
 """A row per content. What is of the file is null where the file could not be measured."""
-PLANNED = "duplicate_groups/planned.json"
-"""Which files plans move."""
 PAIRS_VERSION = 3
 """Changes with what is said of a pair."""
 KEEP_VERSION = 7
@@ -175,14 +179,6 @@ def remember_plan(project: Project, members: Sequence[GroupMember]) -> None:
         project.root.write_json(PLANNED, {"moved": sorted(planned)})
     except (DataError, OSError) as error:
         warnings.warn(f"{error}. `hapvr index add` will miss the files that this plan moves")
-
-
-def planned_moves(root: DataRoot) -> frozenset[str]:
-    """`name_digest` of the paths of files that some plan moves."""
-    if not root.exists(PLANNED):
-        return frozenset()
-    hint = "remove it: `hapvr index add` then names the files that plans have moved"
-    return frozenset(root.read_json(PLANNED, hint=hint)["moved"])
 
 
 def set_aside(project: Project, video_ids: Iterable[str]) -> set[str]:

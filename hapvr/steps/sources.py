@@ -166,7 +166,8 @@ def _scan(
             map(source_of, shard_keys(project.root))
         ):
             raise
-        warnings.warn(f"{error}. Correct that, or take it out of the sources")
+        if not _is_set_aside(project, source.name):
+            warnings.warn(f"{error}. Correct that, or take it out of the sources")
         return ()
 
 
@@ -176,6 +177,14 @@ def _scan_quietly(
     """The videos of a folder. Raises DataError as `scan_folder` does."""
     path = project.path(source.path)
     return scan_folder(path, source=source.name, exclude=source.exclude, notices=False)
+
+
+def _is_set_aside(project: Project, name: str) -> bool:
+    """Whether plans have moved all files of a source that are not there."""
+    planned = manifest.planned_moves(project.root)
+    rows = _known(project.root, *(f"{name}{part}" for part in PARTS))
+    gone = [row.uri for row in rows if not os.path.exists(path_of_text(row.uri))]
+    return bool(gone) and all(manifest.name_digest(uri) in planned for uri in gone)
 
 
 def _folders(project: Project) -> dict[str, Path]:
@@ -189,11 +198,13 @@ def _folders(project: Project) -> dict[str, Path]:
 
 
 def is_away(project: Project, name: str) -> bool:
-    """Whether a source had files, and all are gone but those that moved elsewhere. name: of the
-    source, or as the configuration has it."""
+    """Whether a source had files, and all are gone but those that moved elsewhere or that a plan
+    has set aside. name: of the source, or as the configuration has it."""
     folder, names = _folders(project).get(name), [f"{name}{part}" for part in PARTS]
+    planned = manifest.planned_moves(project.root)
     keys = [key for key in shard_keys(project.root) if source_of(key) in names]
-    uris = (row.uri for key in keys for row in read_manifest_shard(project.root, key))
+    rows = (row for key in keys for row in read_manifest_shard(project.root, key))
+    uris = (row.uri for row in rows if manifest.name_digest(row.uri) not in planned)
     found = (
         (path, os.path.exists(path)) for path in map(path_of_text, filterfalse(is_remote, uris))
     )
