@@ -86,6 +86,7 @@ def places(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_lost_and_no_better_copy_is_moved(call: Call, tmp_path: Path) -> None:
     library, data, plan = tmp_path / "library", tmp_path / "data", tmp_path / "plan.sh"
