@@ -68,6 +68,7 @@ def _show_groups(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
     from hapvr.search.duplicates import GROUPS_PLACE, group_rows
+    from hapvr.search.plan import needless
     from hapvr.steps.duplicates import outdated_pairs
 
     members = made.result
@@ -75,7 +76,7 @@ def _show_groups(made: Made) -> dg.MaterializeResult:
     awaited = sorted(outdated_pairs(opened))
     groups = {member.group for member in members}
     sure_groups = {member.group for member in members if member.keep}
-    not_needed = [member for member in members if member.group in sure_groups and not member.keep]
+    not_needed = needless([member for member in members if member.group in sure_groups])
     stored = metadata.stored(opened.root, GROUPS_PLACE)
     return dg.MaterializeResult(
         metadata={

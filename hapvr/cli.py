@@ -60,7 +60,7 @@ def _say_warning(
     """Our own warnings as a line for people; those of libraries are for programmers, and are not
     shown."""
     if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parent):
-        terminal.say(f"warning: {message}", err=True)
+        terminal.say(f"warning: {terminal.one_line(str(message))}", err=True)
 
 
 def main() -> None:

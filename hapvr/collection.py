@@ -42,12 +42,15 @@ FOLDERS_FILE = "folders.yaml"
 """Next to `collection.yaml`, which is the user's to edit and therefore written once."""
 
 
-def add_folders(root: Path, folders: Sequence[Path]) -> Project:
+def add_folders(root: Path, folders: Sequence[Path], exclude: Sequence[str] = ()) -> Project:
     """The collection at `root` with these folders among its sources; a new one is made. Nothing is
-    decoded yet. Raises ArgumentError for a path that is no folder, for one inside the data root or
-    around it, for one that a configuration cannot name or that COLLECTION_FILE leaves out, and
-    where `root` is a configuration file; ConfigError for damaged files; DataError for a folder
-    without videos."""
+    decoded yet. exclude: patterns of what is not read of these folders, or of all where none is
+    named, in addition to earlier ones.
+
+    Raises ArgumentError for a path that is no folder, for one inside the data root or around it,
+    for one that a configuration cannot name or that COLLECTION_FILE leaves out, and where `root` is
+    a configuration file; ConfigError for damaged files; DataError for a folder without videos.
+    """
     root = Path(os.path.realpath(root))  # unlike Path.resolve, it takes links that form a circle
     if root.suffix in (".yaml", ".yml") or re.match(r".*/\w+:/", str(root)):
         raise ArgumentError(
@@ -55,7 +58,7 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
         )
     added = [folder.resolve() for folder in folders]
     for folder in added:
-        _require_usable(folder, root)
+        _require_usable(folder, root, exclude)
     for place in (root, *added):
         _require_nameable(str(place))
 
@@ -71,7 +74,7 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
                 raise ArgumentError("index add: wanted a folder of videos")
             comment = "A collection of `hapvr index add`; edit it as any other configuration."
             _write(file, _new_collection(root), comment)
-        _add_sources(root, added)
+        _add_sources(root, added, exclude)
 
     project = Project.open(root)
     read = {str(getattr(source, "path", "")) for source in project.config.sources}
@@ -83,7 +86,7 @@ def add_folders(root: Path, folders: Sequence[Path]) -> Project:
     return project
 
 
-def _require_usable(folder: Path, root: Path) -> None:
+def _require_usable(folder: Path, root: Path, exclude: Sequence[str]) -> None:
     """Raise ArgumentError or DataError for a folder that cannot be a source of the collection."""
     if not folder.is_dir():
         raise ArgumentError(f"{folder} is not a folder; name a folder of videos")
@@ -91,7 +94,7 @@ def _require_usable(folder: Path, root: Path) -> None:
         raise ArgumentError(
             f"{folder} and the data root {root} contain each other; choose another with --data"
         )
-    scan_folder(folder, source="videos")
+    scan_folder(folder, source="videos", exclude=exclude, notices=False)
 
 
 def _require_nameable(name: str) -> None:
@@ -134,8 +137,9 @@ def network_notice(project: Project) -> str:
     )
 
 
-def _add_sources(root: Path, added: Sequence[Path]) -> None:
-    """Add folders to FOLDERS_FILE, or give a source that was moved its new path."""
+def _add_sources(root: Path, added: Sequence[Path], exclude: Sequence[str]) -> None:
+    """Add folders to FOLDERS_FILE, or give a source that was moved its new path. exclude: see
+    `add_folders`."""
     stored = root / FOLDERS_FILE
     sources: list[dict[str, Any]] = []
     if stored.exists():
@@ -150,8 +154,21 @@ def _add_sources(root: Path, added: Sequence[Path]) -> None:
             before["path"] = str(folder)
     if not sources:
         raise ArgumentError("index add: wanted a folder of videos")
+    _exclude(sources, added, exclude)
     comment = "The folders of the collection, written by `hapvr index add`."
     _write(stored, {"sources": sources}, comment)
+
+
+def _exclude(
+    sources: Sequence[dict[str, Any]], folders: Sequence[Path], patterns: Sequence[str]
+) -> None:
+    """Add patterns to the sources of these folders, or to all folders where none is named."""
+    named = {str(folder) for folder in folders}
+    for source in sources:
+        is_meant = not named or source.get("path") in named
+        if patterns and is_meant and "path" in source and source["kind"] != "list":
+            known = source.get("exclude", ())
+            source["exclude"] = list(dict.fromkeys([*known, *patterns]))
 
 
 def _same_folder(sources: Sequence[dict[str, str]], folder: Path) -> dict[str, str] | None:

@@ -25,7 +25,14 @@ from hapvr.networks.settings import (
     TeacherConfig,
     WhiteningConfig,
 )
-from hapvr.settings import GateConfig, Rate, SearchSettings, ServingConfig, Settings
+from hapvr.settings import (
+    DuplicatesSettings,
+    GateConfig,
+    Rate,
+    SearchSettings,
+    ServingConfig,
+    Settings,
+)
 from hapvr.train.settings import PairsConfig
 from hapvr.video.settings import PARTS, DownloadConfig, SamplingConfig, Source, SourceName
 
@@ -225,6 +232,7 @@ class Config(Settings):
     retention: RetentionConfig = RetentionConfig()
     serving: ServingConfig = ServingConfig()
     search: SearchSettings = SearchSettings()
+    duplicates: DuplicatesSettings = DuplicatesSettings()
     watch: WatchConfig = WatchConfig()
     _variables: dict[tuple[str | int, ...], str] = PrivateAttr(default_factory=dict)
 

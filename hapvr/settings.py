@@ -116,6 +116,44 @@ class SearchSettings(Settings):
     """pairs of duplicates below it are stored, but neither shown nor grouped"""
 
 
+PREFERENCES = ("sound", "resolution", "fps", "bits", "smallest")
+"""What `duplicates.prefer` may name, besides folders."""
+
+
+class DuplicatesSettings(Settings):
+    """Which copy of a group is kept. Never one of which only a part can be read beside a whole one,
+    nor a shorter one beside a longer one, whatever is preferred."""
+
+    prefer: tuple[str, ...] = ()
+    """in this order: folders of ids with a slash at the end, `SOURCE/` or `SOURCE/FOLDER/`, and
+    `sound`, `resolution`, `fps`, `bits` (of the pictures) or `smallest` (file). The first four, in
+    their order, follow where they are not named"""
+    protect: tuple[str, ...] = ()
+    """folders of ids, `SOURCE/` or `SOURCE/FOLDER/`, whose files are always kept, and never moved
+    or replaced by a link"""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> "DuplicatesSettings":
+        for entry in self.prefer:
+            if not _is_folder(entry) and entry not in PREFERENCES:
+                allowed = ", ".join(PREFERENCES)
+                raise ValueError(
+                    f"prefer: {entry!r:.100} is unknown; wanted a folder with a slash at the end, "
+                    f"such as archive/, or one of {allowed}"
+                )
+        for entry in self.protect:
+            if not _is_folder(entry):
+                raise ValueError(
+                    f"protect: {entry!r:.100} is no folder; wanted one with a slash at the end, "
+                    "such as archive/"
+                )
+        return self
+
+
+def _is_folder(entry: str) -> bool:
+    return entry.endswith("/") and bool(entry.strip("/"))
+
+
 def explain(error: ValidationError, *, secrets: Collection[str] = ()) -> str:
     """What is wrong with which setting, in one line; of many errors the first 20. secrets: texts
     that must not be shown."""

@@ -134,7 +134,7 @@ def _show_results(
         content["note"] = note
     if normalized:
         content["normalized"] = normalized[0].to_json() | {"top_k": top_k}
-    show(content, text="\n".join(lines))
+    show(content, text=lines)
 
 
 def _from_features(
@@ -215,7 +215,7 @@ def import_(
         "note": definition.provenance.get("note"),
     }
     lines = [f"{name:<9} {value}" for name, value in result.items() if value]
-    show(result, text="\n".join(lines))
+    show(result, text=lines)
 
 
 @app.command("list")
@@ -224,4 +224,4 @@ def list_() -> None:
     from hapvr.benchmark.definition import SHIPPED
 
     lines = [f"{name:<18} {description}" for name, description in SHIPPED.items()]
-    show({"benchmarks": SHIPPED}, text="\n".join(lines))
+    show({"benchmarks": SHIPPED}, text=lines)

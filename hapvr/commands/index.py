@@ -41,60 +41,73 @@ def add(
     folders: Annotated[
         list[Path] | None, Argument(help="Folders of videos; none: the known ones again.")
     ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        Option(help="Files and folders that are not read, e.g. 'drafts' or '*.part.mp4'."),
+    ] = None,
 ) -> None:
     """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files
     have come or gone."""
     from hapvr.collection import add_folders, network_notice, update_collection
+    from hapvr.search.plan import needless
+    from hapvr.steps.duplicates import set_aside
 
-    project = add_folders(data, folders or [])
+    project = add_folders(data, folders or [], exclude or [])
     videos, copies = update_collection(project, progress_bar)
     usable = [row for row in videos if row["status"] == "ok"]
-    lost = [row for row in videos if row["status"] != "ok"]
+    failed = [row for row in videos if row["status"] != "ok"]
+    aside = set_aside(project, [row["video_id"] for row in failed])
+    lost = [row for row in failed if row["video_id"] not in aside]
     groups = None if copies is None else len({member.group for member in copies})
     columns = ("video_id", "status", "reason", "message")
     result = {
         "data": project.root.url,
         "videos": len(usable),
         "unusable": [{name: row[name] for name in columns} for row in lost],
+        "set_aside": len(aside),
         "groups": groups,
     }
 
     data_option = "" if data == terminal.default_collection() else f" --data {data}"
     lines = [
         f"{counted(len(usable), 'video')} can be searched; the collection is {project.root.url}",
-        *_problem_lines(videos),
+        *_problem_lines(usable, lost),
+        *_aside_lines(len(aside)),
         *_notice_lines(network_notice(project)),
-        _copies_text(groups, len(copies or ()), data_option),
+        _copies_text(groups, len(needless(copies or [])), data_option),
         f"next: `hapvr search CLIP{data_option}`, or `hapvr serve{data_option}` for the page",
     ]
-    show(result, text="\n".join(lines))
+    show(result, text=lines)
 
 
-def _problem_lines(videos: Sequence[Mapping[str, Any]]) -> list[str]:
+def _problem_lines(
+    usable: Sequence[Mapping[str, Any]], lost: Sequence[Mapping[str, Any]]
+) -> list[str]:
     """Videos that cannot be used, then those that can be in part, and what is to be noted."""
-    lines = []
-    for row in videos:
-        if row["status"] != "ok":
-            lines.append(f"cannot be used: {row['video_id']}: {row['message']}")
-    for row in videos:
-        if row["status"] == "ok" and row["message"]:
+    lines = [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
+    for row in usable:
+        if row["message"]:
             said = "only a part can be read" if row["is_partial"] else "note"
             lines.append(f"{said}: {row['video_id']}: {row['message']}")
     return lines
+
+
+def _aside_lines(num_aside: int) -> list[str]:
+    return [f"{counted(num_aside, 'video')} set aside by a plan"] if num_aside else []
 
 
 def _notice_lines(notice: str) -> list[str]:
     return [f"notice: {notice}"] if notice else []
 
 
-def _copies_text(num_groups: int | None, num_copies: int, data_option: str) -> str:
+def _copies_text(num_groups: int | None, num_needless: int, data_option: str) -> str:
     """How many groups of copies there are; None: too few videos to look for them."""
     if num_groups is None:
         return "too few videos to say how sure an answer is, and to look for copies: add more"
     text = f"{counted(num_groups, 'group')} of copies"
-    if not num_copies:
+    if not num_groups:
         return text
-    more = counted(num_copies - num_groups, "video")
+    more = counted(num_needless, "file")
     return f"{text}, with {more} more than needed: `hapvr duplicates{data_option}`"
 
 
@@ -165,7 +178,7 @@ def _show(values: dict[str, Any]) -> None:
             f"failed   wanted {100 * MIN_RECALL:g} % of recall, so this index does not answer; "
             "raise search.index.probed_lists, refine_factor or code_bits"
         )
-    show(values, text="\n".join(lines), failed=not passed)
+    show(values, text=lines, failed=not passed)
 
 
 @pairs.command("mark")
@@ -217,7 +230,7 @@ def list_(
         f"{row.since}  {row.verdict.replace('_', '-'):<11}  {' - '.join(row.names)}  ({row.by})"
         for row in rows
     ]
-    show({"marks": [asdict(row) for row in rows]}, text="\n".join(lines) or "no pair is marked")
+    show({"marks": [asdict(row) for row in rows]}, text=lines or "no pair is marked")
 
 
 @pairs.command("import")

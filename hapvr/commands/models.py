@@ -139,7 +139,7 @@ def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None
         lines.append(f"     made by {maker}; decided {row['decided'] or 'never'}")
         if row["warning"]:
             lines.append(f"     warning: {row['warning']}")
-    show({"name": name, "versions": versions}, text="\n".join(lines))
+    show({"name": name, "versions": versions}, text=lines)
 
 
 @app.command("show")

@@ -55,7 +55,7 @@ def export(
     lines = [f"{counted(num_frames, 'frame')} of {counted(len(written), 'video')} are in {out}"]
     lines += [f"failed   {name}: the collection has no stored frames of it" for name in missing]
     result = {"out": str(out), "videos": len(written), "frames": num_frames, "failed": missing}
-    show(result, text="\n".join(lines), failed=bool(missing))
+    show(result, text=lines, failed=bool(missing))
 
 
 @app.command("match")
@@ -94,7 +94,7 @@ def match(
         "frames": num_frames,
         "matches": matches,
     }
-    show(result, text="\n".join(text))
+    show(result, text=text)
 
 
 def _match_of(

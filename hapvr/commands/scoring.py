@@ -113,7 +113,7 @@ def score(
     ]
     for pair in pairs:
         lines += _lines(pair)
-    show(result, text="\n".join(lines), failed=any(row.similarity is None for row in rows))
+    show(result, text=lines, failed=any(row.similarity is None for row in rows))
 
 
 def open_scorer(model: str | None, tracking_uri: str) -> tuple[VideoScorer, str, bool]:

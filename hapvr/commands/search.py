@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hapvr.search.duplicates import DuplicatePair, GroupMember
     from hapvr.search.marks import Pair
     from hapvr.search.match import SearchAnswer
+    from hapvr.steps.project import Project
     from hapvr.steps.searcher import Searcher
 
 OUT_SUFFIXES = (".csv", ".parquet")
@@ -71,7 +73,7 @@ def search(
         bool, Option("--all", help="Also print the videos that do not match.")
     ] = False,
     folder: Annotated[
-        str, Option("--in", help="Only videos whose id begins so, e.g. SOURCE or SOURCE/FOLDER.")
+        str, Option("--in", help="Only videos of this folder of ids, SOURCE or SOURCE/FOLDER.")
     ] = "",
     incidents: Annotated[
         bool,
@@ -123,7 +125,7 @@ def search(
     asked += [(video_id, partial(searcher.read_id, video_id)) for video_id in ids or []]
     if explained is not None:
         explanations = [explain(searcher, query(), explained, options) for _, query in asked]
-        text = "\n".join("\n".join(lines) for lines in explanations)
+        text = [line for lines in explanations for line in lines]
         return show({"config": str(config), "explanations": explanations}, text=text)
 
     answers: list[SearchAnswer] = []
@@ -132,7 +134,7 @@ def search(
             progress(number, len(asked))
             answers.append(answer_or_error(name, lambda _: searcher.answer(query(), options)))  # noqa: B023  # at once
 
-    text = "\n".join("\n".join(answer_lines(answer, every=every)) for answer in answers)
+    text = [line for answer in answers for line in answer_lines(answer, every=every)]
     try:
         result = {"config": str(config), "queries": answer_values(answers)}
         show(result, text=text, failed=any(answer.error for answer in answers))
@@ -169,7 +171,10 @@ def duplicates(
         bool, Option("--pairs", help="List pairs of every kind instead of groups of copies.")
     ] = False,
     between: Annotated[
-        tuple[str, str] | None, Option(metavar="A B", help="Only what ids A... share with B...")
+        tuple[str, str] | None,
+        Option(
+            metavar="A B", help="Only what the folders of ids A and B share, e.g. SOURCE/FOLDER."
+        ),
     ] = None,
     plan: Annotated[
         Path | None, Option(help="Also write what to keep, link or move: .json, .csv or .sh.")
@@ -184,87 +189,117 @@ def duplicates(
     Nothing is deleted. A shard that was looked through is left alone until its features, the model
     or the settings change.
     """
-    import pyarrow as pa
-
-    from hapvr.search.duplicates import PLAN_SUFFIXES, group_rows, pair_table, write_plan
-    from hapvr.search.match import printable
-    from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_groups, make_duplicate_pairs
+    from hapvr.search.plan import SUFFIXES
+    from hapvr.steps.duplicates import make_duplicate_pairs
     from hapvr.steps.searcher import UNSURE, Searcher
 
     _check_out(out)
     terminal.require_outside(plan)
-    if plan is not None and (pairs or plan == out or plan.suffix.lower() not in PLAN_SUFFIXES):
+    if plan is not None and (pairs or plan == out or plan.suffix.lower() not in SUFFIXES):
         raise ArgumentError(
             "--plan: wanted a name that ends in .json, .csv or .sh, other than --out, and "
             "not --pairs"
         )
-    one, other = between or ("", "")
-
-    def asked(ids: Sequence[str]) -> bool:
-        """Whether two of these videos are in the parts of the collection that are asked about."""
-        firsts, seconds = (
-            [name for name in ids if name.startswith(begin)] for begin in (one, other)
-        )
-        return bool(firsts and seconds) and len({*firsts, *seconds}) > 1
-
     project = open_project(config, set_)
     searcher = Searcher.open(project, model=model)
     warnings = list(searcher.warnings)
-    unknown = [
-        name
-        for name in between or ()
-        if not any(one.startswith(name) for one in searcher.collection.shard_of)
-    ]
-    warnings += [
-        f"no video of the collection has an id that begins with {printable(begin)}"
-        for begin in unknown
-    ]
+    warnings += _unknown_folders(searcher, between)
     if searcher.evidence is None:
         warnings.append(f"only files of the same bytes are listed; {UNSURE}")
     for key in searcher.collection.shards() if searcher.evidence is not None else ():
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
-    tasks: list[Pair]
     if pairs:
-        found = duplicate_pairs(
-            project, searcher, min_probability=project.config.search.min_duplicate_probability
-        )
-        found = [pair for pair in found if asked((pair.first, pair.second))]
-        rows, text, verdicts = (
-            pair_table(found),
-            _pair_lines(found),
-            [pair.verdict for pair in found],
-        )
-        tasks = [(one.first, one.second, one.verdict, one.probability) for one in found]
+        answer = _pair_answer(project, searcher, between)
     else:
-        made = make_duplicate_groups(project, searcher)
-        groups = [list(group) for _, group in groupby(made, key=lambda member: member.group)]
-        members = [
-            member
-            for group in groups
-            if asked([member.video_id for member in group])
-            for member in group
-        ]
-        rows, text, verdicts = (
-            group_rows(members),
-            _group_lines(members),
-            [member.verdict for member in members],
-        )
-        medoids = {member.group: member.video_id for member in members if member.medoid}
-        tasks = [
-            (medoids[one.group], one.video_id, one.verdict, None)
-            for one in members
-            if not one.medoid
-        ]
-        if plan is not None:
-            write_plan(plan, members)
-    rows = rows.append_column("verdict", pa.array(verdicts, pa.string()))
+        answer = _group_answer(project, searcher, between, plan)
     named = f"{searcher.model}{', untrained' * searcher.untrained}"
-    text = [f"model    {named}", *(f"warning  {warning}" for warning in warnings), *text]
+    text = [f"model    {named}", *(f"warning  {warning}" for warning in warnings), *answer.text]
     if out is not None:
-        _write(out, rows, tasks, searcher)
+        _write(out, answer.rows, answer.tasks, searcher)
     said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": warnings}
-    show({"pairs" if pairs else "groups": rows.to_pylist(), **said}, text="\n".join(text))
+    kind = "pairs" if pairs else "groups"
+    show({kind: answer.rows.to_pylist(), **said}, text=text)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What `hapvr duplicates` found, as a table, lines for people, and tasks of Label Studio."""
+
+    rows: pa.Table
+    text: list[str]
+    tasks: list[Pair]
+
+
+def _unknown_folders(searcher: Searcher, between: tuple[str, str] | None) -> list[str]:
+    """A warning for each folder of --between in which no video is."""
+    from hapvr.search.match import printable
+    from hapvr.video.sources import is_inside
+
+    known = searcher.collection.shard_of
+    return [
+        f"no video of the collection has the id {printable(folder)} or is in that folder"
+        for folder in between or ()
+        if not any(is_inside(video_id, folder) for video_id in known)
+    ]
+
+
+def _are_between(ids: Sequence[str], between: tuple[str, str] | None) -> bool:
+    """Whether two different ones of these videos are in the two folders that are asked about."""
+    from hapvr.video.sources import is_inside
+
+    if between is None:
+        return True
+    first, second = ({name for name in ids if is_inside(name, folder)} for folder in between)
+    return bool(first and second) and len(first | second) > 1
+
+
+def _pair_answer(project: Project, searcher: Searcher, between: tuple[str, str] | None) -> _Answer:
+    from hapvr.search.duplicates import pair_table
+    from hapvr.steps.duplicates import duplicate_pairs
+
+    least = project.config.search.min_duplicate_probability
+    found = duplicate_pairs(project, searcher, min_probability=least)
+    found = [pair for pair in found if _are_between((pair.first, pair.second), between)]
+    rows = _with_verdicts(pair_table(found), [pair.verdict for pair in found])
+    tasks = [(pair.first, pair.second, pair.verdict, pair.probability) for pair in found]
+    return _Answer(rows, _pair_lines(found), tasks)
+
+
+def _group_answer(
+    project: Project,
+    searcher: Searcher,
+    between: tuple[str, str] | None,
+    plan: Path | None,
+) -> _Answer:
+    """plan: is written, too."""
+    from hapvr.search.duplicates import group_rows
+    from hapvr.search.plan import write_plan
+    from hapvr.steps.duplicates import make_duplicate_groups, remember_plan
+
+    members: list[GroupMember] = []
+    made = make_duplicate_groups(project, searcher)
+    for _, group in groupby(made, key=lambda member: member.group):
+        inside = list(group)
+        if _are_between([member.video_id for member in inside], between):
+            members += inside
+    if plan is not None:
+        write_plan(plan, members)
+        remember_plan(project, members)
+    rows = _with_verdicts(group_rows(members), [member.verdict for member in members])
+    medoids = {member.group: member.video_id for member in members if member.medoid}
+    tasks: list[Pair] = [
+        (medoids[member.group], member.video_id, member.verdict, None)
+        for member in members
+        if not member.medoid
+    ]
+    return _Answer(rows, _group_lines(members), tasks)
+
+
+def _with_verdicts(rows: pa.Table, verdicts: Sequence[str | None]) -> pa.Table:
+    import pyarrow as pa
+
+    return rows.append_column("verdict", pa.array(verdicts, pa.string()))
 
 
 def watch(config: ConfigOption, set_: SetOption = None) -> None:
@@ -315,7 +350,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
         "waiting": delivery.waiting,
         "warning": warning,
     }
-    show(result, text="\n".join(lines), failed=bool(failed or delivery.problem))
+    show(result, text=lines, failed=bool(failed or delivery.problem))
 
 
 def serve(
@@ -384,28 +419,34 @@ def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher)
 
 
 def _group_lines(members: list[GroupMember]) -> list[str]:
-    said: dict[str, list[str]] = {member.group: [] for member in members}
-    for member in members:
-        said[member.group] += [member.verdict] if member.verdict else []
-    lines = [f"{len(said)} groups of copies, {len(members) - len(said)} videos more than needed"]
-    if doubted := sum("unsure" in found for found in said.values()):
-        lines.append(f"{doubted} of the groups are unsure: look at them before you delete anything")
-    for name, (first, *others) in groupby(members, key=lambda member: member.group):
-        of_group = "unsure" if "unsure" in said[name] else said[name][-1]
-        lines.append(f"group {name}, {1 + len(others)} videos: {of_group}")
-        for member in (first, *others):
-            file = member.metadata
-            size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"
-            equal = (
-                " the same file;"
-                if member is not first and file.sha256 == first.metadata.sha256
-                else ""
-            )
-            lines.append(
-                f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size}):{equal} "
-                f"{member.reason}"
-            )
+    from hapvr.search.plan import needless
+
+    groups = [list(group) for _, group in groupby(members, key=lambda member: member.group)]
+    unsure = [group for group in groups if any(one.verdict == "unsure" for one in group)]
+    lines = [f"{len(groups)} groups of copies, {len(needless(members))} files more than needed"]
+    if unsure:
+        lines.append(
+            f"{len(unsure)} of the groups are unsure: look at them before you delete anything"
+        )
+    for group in groups:
+        verdicts = [member.verdict for member in group if member.verdict]
+        verdict = "unsure" if "unsure" in verdicts else verdicts[-1]
+        lines.append(f"group {group[0].group}, {len(group)} videos: {verdict}")
+        has_kept = any(member.keep for member in group)
+        if not has_kept:  # the reason is that of all
+            lines.append(f"  {group[0].reason}")
+        lines += [_member_line(member, group[0], with_reason=has_kept) for member in group]
     return lines
+
+
+def _member_line(member: GroupMember, first: GroupMember, *, with_reason: bool) -> str:
+    file = member.metadata
+    size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"
+    line = f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size})"
+    if with_reason:
+        return f"{line}: {member.reason}"
+    is_same = member is not first and file.sha256 == first.metadata.sha256
+    return f"{line}: the same file as the first" if is_same else line
 
 
 def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:

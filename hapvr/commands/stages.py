@@ -71,7 +71,7 @@ def status(
         deliver_alerts(project)
     needs_a_person = bool(state.concerns)
     result = asdict(state) | {"needs_a_person": needs_a_person}
-    show(result, text="\n".join(state.lines()), failed=needs_a_person)
+    show(result, text=state.lines(), failed=needs_a_person)
 
 
 def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
@@ -165,7 +165,7 @@ def verify(
         lines.append(line)
     result = {"data_root": project.root.url, "files": [asdict(check) for check in checks]}
     is_damaged = any(check.state == "damaged" for check in checks)
-    show(result, text="\n".join(lines), failed=is_damaged)
+    show(result, text=lines, failed=is_damaged)
 
 
 def forget(
@@ -198,7 +198,7 @@ def forget(
     else:
         lines.append(f"{number} would be forgotten, with all that was made of them; --yes does it")
     result = {"forgotten": yes, "videos": [asdict(video) for video in videos]}
-    show(result, text="\n".join(lines))
+    show(result, text=lines)
 
 
 @features.command("import")
@@ -257,7 +257,7 @@ def _run_steps(
             else:
                 results = {name: _run_step(project, step, key, retry_failed=retry_failed)}
             rows += [_row_of(made_by, key, result) for made_by, result in results.items()]
-    show({"shards": rows}, text="\n".join(map(_line_of, rows)))
+    show({"shards": rows}, text=map(_line_of, rows))
 
 
 def _run_step(project: Project, step: Step, key: str, *, retry_failed: bool) -> Any:

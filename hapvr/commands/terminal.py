@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -148,7 +148,7 @@ def fail(message: str, code: int) -> NoReturn:
     """Print why a call failed and end it with this exit code."""
     if printing_json.get():
         say(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
-    say(f"error: {message}", err=True)
+    say(f"error: {one_line(message)}", err=True)
     raise typer.Exit(code) from None
 
 
@@ -181,16 +181,24 @@ def _unforeseen(error: BaseException) -> str:
     return f"unexpected {type(error).__name__}: {message}. {hint}"
 
 
-def show(result: Mapping[str, Any], text: str | None = None, *, failed: bool = False) -> None:
-    """Print a result: JSON for programs, text for people, by default a line for each value. failed:
-    FAILED is the exit code."""
+def show(
+    result: Mapping[str, Any], text: str | Iterable[str] | None = None, *, failed: bool = False
+) -> None:
+    """Print a result: JSON for programs, text for people, by default a line for each value. text:
+    printed as it is; of lines, none becomes two by a name in it. failed: FAILED is the exit code.
+    """
     if printing_json.get():
         text = json.dumps(result, ensure_ascii=False, default=str)
     elif text is None:
-        text = "\n".join(f"{name}: {value}" for name, value in result.items())
-    say(text)
+        text = [f"{name}: {value}" for name, value in result.items()]
+    say(text if isinstance(text, str) else "\n".join(map(one_line, text)))
     if failed:
         raise typer.Exit(FAILED)
+
+
+def one_line(text: str) -> str:
+    """A text without line ends, which names of files may have; they appear escaped."""
+    return text.replace("\n", "\\n")
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -24,6 +24,8 @@ FORGOTTEN = f"{MANIFEST_STAGE}/forgotten.json"
 the names."""
 FORGETTING = f"{MANIFEST_STAGE}/forgetting.json"
 """What `hapvr forget` has begun and not finished."""
+PLANNED = "duplicate_groups/planned.json"
+"""Digests of the paths of files that plans of `hapvr duplicates` move."""
 IDENTITY = f"{MANIFEST_STAGE}/id.json"
 CHANGED_PLACE = "watch/changed.json"
 """Shards whose files have changed since they were read: key -> digest of what they are now."""
@@ -159,6 +161,15 @@ def forgotten_digests(root: DataRoot) -> frozenset[str]:
         "then listed again"
     )
     return frozenset(root.read_json(FORGOTTEN, hint=hint)["names"])
+
+
+def planned_moves(root: DataRoot) -> frozenset[str]:
+    """`name_digest` of the paths of files that some plan moves. Raises DamagedError where it cannot
+    be read."""
+    if not root.exists(PLANNED):
+        return frozenset()
+    hint = "remove it: `hapvr index add` then names the files that plans have moved"
+    return frozenset(root.read_json(PLANNED, hint=hint)["moved"])
 
 
 def name_digest(name: str) -> str:

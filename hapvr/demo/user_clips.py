@@ -57,7 +57,7 @@ def find_clips(
             f"out: {out} is inside the folder of clips {videos}; choose a folder outside of it"
         )
     items = []
-    for entry in scan_folder(videos, source=name):
+    for entry in scan_folder(videos, source=name, notices=files is None):
         path = path_of_text(entry.uri)
         if files is None or path in files:
             items.append((entry.video_id, path))

@@ -170,7 +170,7 @@ class VideoMetadata:
     """path: of the file, None where only features are known. sha256: of the bytes that were
     sampled; of the id where there is no file. num_bytes, duration_s, width_px, height_px, codec: as
     the file says; None or 0 where it does not. content: shares of width and height that black bars
-    leave. noise: grey levels, see `noise_level`. missing, clock_note: see `FrameTimes`.
+    leave. noise, mean_picture: see `hapvr.video.frames`. missing, clock_note: see `FrameTimes`.
     """
 
     path: Path | None
@@ -182,6 +182,7 @@ class VideoMetadata:
     codec: str = ""
     content: tuple[float, float] = (1.0, 1.0)
     noise: float = 0.0
+    mean_picture: bytes = b""
     missing: str = ""
     clock_note: str = ""
 

@@ -1,17 +1,16 @@
 """Pairs of videos that share footage, what kind of pair they are, and groups of copies, also as
-Parquet files; what could be done about groups, as a plan for people to review.
+Parquet files.
 
 Groups are stars: every member is a copy of its group's medoid, so that no chain of look-alikes ties
 strangers together.
 """
 
-import shlex
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from heapq import heapify, heappop, heappush
-from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,11 +19,13 @@ from numpy.typing import NDArray
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
 from hapvr.errors import DamagedError
-from hapvr.files import write_atomic
 from hapvr.scorer.calibration import Verdict
 from hapvr.search.collection import VideoMetadata
+from hapvr.search.keep import EDITED, MIXED, Copy, choose, is_protected
 from hapvr.search.match import verdict_of
-from hapvr.tables import export_table, read_table, write_table
+from hapvr.settings import DuplicatesSettings
+from hapvr.tables import read_table, write_table
+from hapvr.video.facts import FileFacts
 
 Kind = Literal["copy", "contained", "overlap", "same_incident"]
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -43,6 +44,7 @@ NOISY = 2.5
 """Grey levels of noise, of 255: clips as people share them have at most 1, and visible noise begins
 at 4."""
 
+NO_PREFERENCE = DuplicatesSettings()
 GROUPS_PLACE = "duplicate_groups/groups.parquet"
 _TEXTS = ("group", "video_id", "path", "sha256", "codec", "reason")
 GROUP_SCHEMA = pa.schema(
@@ -109,8 +111,8 @@ PAIR_SCHEMA = pa.schema(
 class GroupMember:
     """A video of a group of copies. group: stable name, from the smallest digest of the members'
     contents. medoid: whether all others were compared with it. keep: whether it is the copy to
-    keep, and reason: why, or why not, in a sentence. probability: that it matches the medoid;
-    verdict: of that pair, None for the medoid."""
+    keep, which comes first, or protected; reason: why, or why not, in a sentence. probability: that
+    it matches the medoid; verdict: of that pair, None for the medoid."""
 
     group: str
     video_id: str
@@ -147,141 +149,151 @@ def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:
     return [best[key] for key in sorted(best)]
 
 
+@dataclass(frozen=True)
+class _Links:
+    """What pairs say of the videos. near: of each, the pairs that make others copies of it.
+    contained: of each, the videos that it holds whole. edited: those that are noisy, or show more
+    than their copies do."""
+
+    near: Mapping[str, Mapping[str, DuplicatePair]]
+    contained: Mapping[str, Collection[str]]
+    edited: Collection[str]
+
+    def nearest(self, video_id: str) -> float:
+        """The frame similarity of a video with the copy that is most similar to it."""
+        return max(pair.frame_similarity for pair in self.near[video_id].values())
+
+
 def group_copies(
     pairs: Sequence[DuplicatePair],
     metadata: Mapping[str, VideoMetadata],
     *,
+    facts: Mapping[str, FileFacts] = MappingProxyType({}),
+    settings: DuplicatesSettings = NO_PREFERENCE,
     apart: Callable[[str, str], bool] = lambda one, other: False,
 ) -> list[GroupMember]:
     """Groups of two or more videos, the largest first; pairs that are not copies are passed over.
 
-    apart: whether two videos must not come into one group, even if both are copies of its medoid.
-    The copy to keep is the one of the most pixels without black bars, then of the highest bit rate,
-    then of the first path; one that is edited (it is noisy, or shows more than its copies), or
-    contains another member, is not kept while there is one that is not.
+    facts: SHA-256 -> what the file holds. apart: whether two videos must not come into one group,
+    even if both are copies of its medoid. `hapvr.search.keep` chooses the copy to keep.
 
     Medoids are chosen greedily, edited videos last: the video that is a copy of most others that
     have no group yet, then the one of highest frame similarities, then of the smallest content
     digest. So the same pairs give the same groups in whatever order they come.
     """
-    near: dict[str, dict[str, DuplicatePair]] = defaultdict(dict)
-    contained: dict[str, set[str]] = defaultdict(set)
-    for pair in pairs:
-        if pair.kind == "copy":
-            near[pair.first][pair.second] = near[pair.second][pair.first] = pair
-        elif pair.kind == "contained":
-            inside, around = (
-                (pair.first, pair.second)
-                if pair.first_covered >= COVERED
-                else (pair.second, pair.first)
-            )
-            contained[around].add(inside)
-
-    more = {
-        one: median(
-            -pair.asymmetry if one == pair.first else pair.asymmetry for pair in near[one].values()
-        )
-        for one in near
-    }
-    edited = {one for one in near if metadata[one].noise >= NOISY or more[one] >= MORE}
-    free, members = set(near), list[GroupMember]()
+    links = _links(pairs, metadata)
+    free, members = set(links.near), list[GroupMember]()
 
     def order(one: str) -> tuple[bool, int, float, str, str]:
-        left = [pair.frame_similarity for other, pair in near[one].items() if other in free]
-        return one in edited, -len(left), -sum(left), metadata[one].sha256, one
+        left = [pair.frame_similarity for other, pair in links.near[one].items() if other in free]
+        return one in links.edited, -len(left), -sum(left), metadata[one].sha256, one
 
     waiting = [order(one) for one in free]
     heapify(waiting)
     while waiting:
         first = heappop(waiting)
         medoid = first[-1]
-        if (
-            medoid in free and (now := order(medoid)) != first
-        ):  # as others have left, it comes later
-            heappush(waiting, now)
-        if medoid not in free or now != first:
+        if medoid not in free:
             continue
-        like = {other: pair.frame_similarity for other, pair in near[medoid].items()}
-        copies: list[str] = []
-        for one in sorted(
-            like.keys() & free, key=lambda one: (-like[one], metadata[one].sha256, one)
-        ):
-            # One that is more similar to another video than to the medoid, and a copy of none of
-            # the group's, belongs to that one: a picture in a picture does not tie the copies of
-            # both together.
-            nearest = max(pair.frame_similarity for pair in near[one].values())
-            elsewhere = copies and near[one].keys().isdisjoint(copies) and nearest > like[one]
-            if not elsewhere and not any(apart(one, other) for other in copies):
-                copies.append(one)
+        now = order(medoid)
+        if now != first:  # as others have left, it comes later
+            heappush(waiting, now)
+            continue
+        copies = _copies_of(medoid, links, metadata, free, apart)
         free -= {medoid, *copies}
         if copies:
-            members += _group(
-                medoid, {one: near[medoid][one] for one in copies}, metadata, contained, edited
-            )
+            with_medoid = {one: links.near[medoid][one] for one in copies}
+            members += _group(medoid, with_medoid, metadata, links, facts, settings)
     return members
+
+
+def _links(pairs: Sequence[DuplicatePair], metadata: Mapping[str, VideoMetadata]) -> _Links:
+    near: dict[str, dict[str, DuplicatePair]] = defaultdict(dict)
+    contained: dict[str, set[str]] = defaultdict(set)
+    for pair in pairs:
+        if pair.kind == "copy":
+            near[pair.first][pair.second] = pair
+            near[pair.second][pair.first] = pair
+        elif pair.kind == "contained" and pair.first_covered >= COVERED:
+            contained[pair.second].add(pair.first)
+        elif pair.kind == "contained":
+            contained[pair.first].add(pair.second)
+    edited = set[str]()
+    for one, others in near.items():
+        more = median(
+            -pair.asymmetry if one == pair.first else pair.asymmetry for pair in others.values()
+        )
+        if metadata[one].noise >= NOISY or more >= MORE:
+            edited.add(one)
+    return _Links(near, contained, edited)
+
+
+def _copies_of(
+    medoid: str,
+    links: _Links,
+    metadata: Mapping[str, VideoMetadata],
+    free: Collection[str],
+    apart: Callable[[str, str], bool],
+) -> list[str]:
+    """The free videos that join the group of a medoid, the most similar ones first.
+
+    One that is more similar to another video than to the medoid, and a copy of none of the group's,
+    belongs to that one: a picture in a picture does not tie the copies of both together."""
+    like = {other: pair.frame_similarity for other, pair in links.near[medoid].items()}
+    candidates = [one for one in like if one in free]
+    candidates.sort(key=lambda one: (-like[one], metadata[one].sha256, one))
+    copies: list[str] = []
+    for one in candidates:
+        is_known = not copies or not links.near[one].keys().isdisjoint(copies)
+        belongs_elsewhere = not is_known and links.nearest(one) > like[one]
+        if not belongs_elsewhere and not any(apart(one, other) for other in copies):
+            copies.append(one)
+    return copies
 
 
 def _group(
     medoid: str,
     pairs: Mapping[str, DuplicatePair],
     metadata: Mapping[str, VideoMetadata],
-    contained: Mapping[str, set[str]],
-    edited: Collection[str],
+    links: _Links,
+    facts: Mapping[str, FileFacts],
+    settings: DuplicatesSettings,
 ) -> list[GroupMember]:
     """The members of a group, of its medoid and each copy's pair with it; the copy to keep comes
-    first."""
-    ids = {medoid, *pairs}
+    first, then protected ones."""
+    ids = [medoid, *pairs]
+    copies = []
+    for one in ids:
+        spoilt = EDITED if one in links.edited else ""
+        if not set(links.contained.get(one, ())).isdisjoint(ids):
+            spoilt = MIXED
+        file = metadata[one]
+        copy = Copy(video_id=one, metadata=file, facts=facts.get(file.sha256), spoilt=spoilt)
+        copies.append(copy)
+    choice = choose(copies, settings)
     name = min(metadata[one].sha256 for one in ids)[:12]
-    spoilt = {one: EDITED if one in edited else "" for one in ids}
-    spoilt |= {one: MIXED for one in ids if not contained.get(one, set()).isdisjoint(ids)}
-    best, *others = sorted(ids, key=lambda one: (spoilt[one] != "", *_quality(metadata[one]), one))
-    better, worse = (
-        _facts(metadata[best]),
-        {one: "" if spoilt[best] else spoilt[one] for one in others},
-    )
-    reasons = {
-        one: why or LATER.format(_facts(metadata[one]), better) for one, why in worse.items()
-    }
-    reasons[best] = PURE if worse[others[0]] else FIRST.format(better)
-    return [
-        GroupMember(
-            group=name,
-            video_id=one,
-            medoid=one == medoid,
-            verdict=None if one == medoid else pairs[one].verdict,
-            keep=one == best,
-            reason=reasons[one],
-            probability=1.0 if one == medoid else pairs[one].probability,
-            metadata=metadata[one],
+    members = []
+    for one in ids:
+        pair = pairs.get(one)
+        is_protected_one = choice.named is not None and is_protected(one, settings)
+        is_kept = one == choice.named
+        reason = choice.reasons[one]
+        if is_protected_one and not is_kept:
+            reason = f"Kept: it is protected. {reason}"
+        members.append(
+            GroupMember(
+                group=name,
+                video_id=one,
+                medoid=pair is None,
+                verdict=None if pair is None else pair.verdict,
+                keep=is_kept or is_protected_one,
+                reason=reason,
+                probability=1.0 if pair is None else pair.probability,
+                metadata=metadata[one],
+            )
         )
-        for one in (best, *others)
-    ]
-
-
-MIXED = "It shows more than the copies have in common: another one is contained in it."
-EDITED = (
-    "It is noisy, or shows more than the copies have in common, such as text or a "
-    "picture in the picture."
-)
-PURE = "It shows only what the copies have in common."
-FIRST = "It comes first by pixels without black bars, then bit rate, then path: {}."
-LATER = (
-    "It comes after the copy to keep by pixels without black bars, then bit rate, then "
-    "path: {} against {}."
-)
-
-
-def _quality(metadata: VideoMetadata) -> tuple[int, float, str]:
-    """Lowest for the copy to keep: by most pixels without black bars, highest bit rate (bytes where
-    the duration is not known), path."""
-    width, height = metadata.content_px
-    rate = metadata.num_bytes / (metadata.duration_s or 1)
-    return -width * height, -rate, metadata.path_text or ""
-
-
-def _facts(file: VideoMetadata) -> str:
-    width, height = file.content_px
-    return f"{width} x {height} pixels, {8e-3 * file.num_bytes / (file.duration_s or 1):.0f} kbit/s"
+    members.sort(key=lambda one: (one.video_id != choice.named, not one.keep, one.video_id))
+    return members
 
 
 def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:
@@ -327,51 +339,3 @@ def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, damaged: bool = 
 def stamp(table: pa.Table, name: str = "fingerprint") -> str:
     """What `write_rows` kept with the rows; empty where it kept nothing."""
     return read_schema_metadata(table.schema, f"hapvr.{name}".encode())
-
-
-PLAN_SUFFIXES = (".json", ".csv", ".sh")
-PLAN_TEXTS = ("group", "action", "video_id", "path", "sha256", "keep_path", "keep_sha256", "reason")
-PLAN_SCHEMA = pa.schema([*((name, pa.string()) for name in PLAN_TEXTS), ("num_bytes", pa.int64())])
-SCRIPT = Path(__file__).with_name("plan.sh")
-"""Beginning of a plan as a script, before its calls of `link` and `move`."""
-
-
-def write_plan(place: Path, members: Sequence[GroupMember]) -> None:
-    """Write the plan of these groups, whole. place: ends in one of PLAN_SUFFIXES. A row per member
-    that has a file. action: keep; link, for a file of the same bytes; move, for another copy; look,
-    in groups in which none is named to keep."""
-    kept = {
-        member.group: member.metadata
-        for member in members
-        if member.keep and member.metadata.path is not None
-    }
-    rows, lines = [], [SCRIPT.read_text(encoding="utf-8")]
-    for member in members:
-        file, best = member.metadata, kept.get(member.group)
-        if file.path is None:
-            continue
-        action = (
-            "look"
-            if best is None
-            else "keep"
-            if member.keep
-            else "link"
-            if file.sha256 == best.sha256
-            else "move"
-        )
-        if best is not None and action in ("link", "move"):
-            both = [
-                str(part) for one in (best, file) for part in (one.path, one.num_bytes, one.sha256)
-            ]
-            lines.append(f"{action} {shlex.join(both)}\n")
-        row = vars(member) | vars(file) | {"action": action, "path": file.path_text}
-        rows.append(
-            row | ({"keep_path": best.path_text, "keep_sha256": best.sha256} if best else {})
-        )
-    with write_atomic(place) as part:
-        if place.suffix.lower() == ".sh":
-            part.write_text(
-                "".join([*lines, "exit $failed\n"]), encoding="utf-8", errors="surrogateescape"
-            )
-        else:
-            export_table(pa.Table.from_pylist(rows, schema=PLAN_SCHEMA), part, place.suffix.lower())

@@ -1,19 +1,94 @@
 #!/bin/bash
-# A plan of `hapvr duplicates`: review it. `bash PLAN.sh` prints what it would do; `bash PLAN.sh --act` does it:
-# files of the same bytes become hard links to the one that is kept, other copies move to $ASIDE. Nothing is deleted.
+# A plan of `hapvr duplicates`: review it.
+#   bash PLAN.sh          prints what it would do
+#   bash PLAN.sh --act    does it: files of the same bytes become hard links to the one that is kept,
+#                         other copies move to $ASIDE; nothing is deleted
+#   bash PLAN.sh --undo   puts everything back that is in the record, PLAN.sh.record
 set -u
-act=${1:-} ASIDE=${ASIDE:-./copies-aside} failed=0
-as_planned() { # file, bytes, SHA-256
-  [ -f "$1" ] && [ ! -L "$1" ] && [ "$(wc -c < "$1")" -eq "$2" ] && [ "$(sha256sum < "$1")" = "$3  -" ] && return
-  printf 'gone, or changed since the plan was made; left alone: %q\n' "$1" >&2; failed=1; return 1
+act=${1:-}
+plan=${BASH_SOURCE[0]:-copies-plan.sh}
+here=$(cd -- "$(dirname -- "$plan")" && pwd) || exit 1
+record=$here/${plan##*/}.record
+ASIDE=${ASIDE:-$here/copies-aside}
+marker=$ASIDE/.hapvr-aside
+failed=0
+
+complain() { # reason, file
+  printf '%s: %q\n' "$1" "$2" >&2
+  failed=1
+  return 1
 }
-run() { if [ "$act" = --act ]; then "$@" || { failed=1; return 1; }; else printf '%q ' would: "$@"; echo; fi; }
+holds() { # file, bytes, SHA-256
+  [ -f "$1" ] && [ ! -L "$1" ] && [ "$(wc -c < "$1")" -eq "$2" ] && [ "$(sha256sum < "$1")" = "$3  -" ]
+}
+as_planned() { # file, bytes, SHA-256
+  holds "$@" || complain 'gone, or changed since the plan was made; left alone' "$1"
+}
+run() {
+  if [ "$act" != --act ]; then
+    printf '%q ' would: "$@"
+    echo
+    return
+  fi
+  "$@" || { failed=1; return 1; }
+}
+escaped() { # a name on one line, which printf %b reads again
+  local text=${1//\\/\\\\}
+  text=${text//$'\n'/\\n}
+  printf '%s' "${text//$'\t'/\\t}"
+}
+note() { # fields of a line of the record, written before anything is done
+  [ "$act" = --act ] || return 0
+  local field line=
+  for field in "$@"; do line+=$(escaped "$field"; printf '\t.'); line=${line%.}; done
+  printf '%s\n' "${line%$'\t'}" >> "$record" || complain 'the record cannot be written' "$record"
+}
+make_aside() {
+  run mkdir -p -- "$ASIDE" || return
+  [ "$act" != --act ] || [ -e "$marker" ] || echo 'Copies that a plan has moved here; not indexed.' > "$marker"
+}
+
 link() { # kept, bytes, SHA-256, copy, bytes, SHA-256
   as_planned "${@:1:3}" && as_planned "${@:4:3}" && [ ! "$1" -ef "$4" ] || return
-  run ln -T -- "$1" "$4.$3" && run mv -fT -- "$4.$3" "$4"
+  local part=${4%/*}/.hapvr-link-$$
+  note linked "$6" "$5" "$1" "$4" "$(stat -c '%a %y' -- "$4")" || return
+  run ln -T -- "$1" "$part" && run mv -fT -- "$part" "$4"
 }
-move() { # the same
-  as_planned "${@:1:3}" && as_planned "${@:4:3}" && run mkdir -p -- "$ASIDE" || return
-  if [ -e "$ASIDE/$6-${4##*/}" ]; then printf 'there already: %q\n' "$ASIDE/$6-${4##*/}" >&2; failed=1
-  else run mv -nT -- "$4" "$ASIDE/$6-${4##*/}"; fi
+move() { # kept, bytes, SHA-256, copy, bytes, SHA-256, name below $ASIDE
+  as_planned "${@:1:3}" && as_planned "${@:4:3}" && make_aside || return
+  local to=$ASIDE/$7
+  if [ "${7#*-}" != "${4##*/}" ]; then printf 'a long name is shortened to %q\n' "$7"; fi
+  if [ -e "$to" ]; then complain 'there already' "$to"; return; fi
+  note moved "$6" "$5" "$4" "$to" && run mv -nT -- "$4" "$to"
 }
+
+put_back() { # moved or linked, SHA-256, bytes, then as noted
+  local part
+  case $1 in
+    moved) # from, to
+      if [ ! -e "$5" ] && holds "$4" "$3" "$2"; then return 0; fi
+      holds "$5" "$3" "$2" || { complain 'gone from where it was moved to, or changed' "$5"; return; }
+      if [ -e "$4" ] || [ -L "$4" ]; then complain 'there is another file again' "$4"; return; fi
+      mkdir -p -- "${4%/*}" && mv -nT -- "$5" "$4" && [ ! -e "$5" ] ;;
+    linked) # kept, copy, mode and time of change
+      [ "$4" -ef "$5" ] || return 0
+      part=${5%/*}/.hapvr-link-$$
+      cp -T -- "$4" "$part" && chmod "${6%% *}" "$part" && touch -d "${6#* }" "$part" && mv -fT -- "$part" "$5" ;;
+  esac
+}
+undo() {
+  local line field fields text
+  [ -f "$record" ] || { echo "nothing was done: there is no $record" >&2; exit 1; }
+  while IFS= read -r line; do
+    fields=()
+    while IFS= read -r -d $'\t' field; do
+      printf -v text '%b' "$field"
+      fields+=("$text")
+    done <<< "$line"$'\t'
+    put_back "${fields[@]}" || { failed=1; printf '%s\n' "$line" >> "$record.left"; }
+  done < <(tac -- "$record")
+  if [ "$failed" = 0 ]; then rm -- "$record"; else tac -- "$record.left" > "$record"; rm -- "$record.left"; fi
+  if [ -d "$ASIDE" ] && [ "$(ls -A -- "$ASIDE")" = .hapvr-aside ]; then rm -- "$marker"; rmdir -- "$ASIDE"; fi
+  exit "$failed"
+}
+if [ "$act" = --undo ]; then undo; fi

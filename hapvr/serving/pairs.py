@@ -16,6 +16,7 @@ from hapvr.serving.jobs import DuplicateJobState
 from hapvr.serving.service import Count, IndexOf, MarkerOf, Name, Offset, ServiceOf, Values
 from hapvr.serving.videos import VideoRow
 from hapvr.steps.duplicates import LEAST_PROBABILITY, copy_groups, duplicate_pairs, outdated_pairs
+from hapvr.video.sources import is_inside
 
 router = APIRouter()
 
@@ -23,7 +24,7 @@ PairsByIds = Mapping[frozenset[str], DuplicatePair]
 
 
 class DuplicateFilter(Values):
-    """Which groups and pairs are wanted. kind: "" for all. folder: beginning of ids."""
+    """Which groups and pairs are wanted. kind: "" for all. folder: of ids, in whole parts."""
 
     kind: Kind | Literal[""] = ""
     folder: Name = ""
@@ -155,7 +156,7 @@ def _members(
 def _is_wanted(row: dict[str, Any], wanted: DuplicateFilter) -> bool:
     if wanted.kind not in ("", row["kind"]):
         return False
-    return any(member["id"].startswith(wanted.folder) for member in row["members"])
+    return any(is_inside(member["id"], wanted.folder) for member in row["members"])
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -46,6 +46,7 @@ from hapvr.search.match import (
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import index_bundle, registry_warnings
+from hapvr.video.sources import is_inside
 
 ASKED_SHARE = 0.5
 """Share of queries that have a copy in the collection, as among the fitted searches: nobody can
@@ -380,10 +381,11 @@ class Searcher(SearchEngine):
                 f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}; "
                 "`hapvr index update` forgets videos that are gone"
             )
-        known = any(video_id.startswith(options.folder) for video_id in self.collection.shard_of)
+        known = any(is_inside(video_id, options.folder) for video_id in self.collection.shard_of)
         if options.folder and not known:
             warnings.append(
-                f"no video of the collection has an id that begins with {printable(options.folder)}"
+                f"no video of the collection has the id {printable(options.folder)} or is in that "
+                "folder"
             )
         return tuple(warnings)
 
@@ -401,7 +403,7 @@ class Searcher(SearchEngine):
         """Which videos may be found, never the query itself; None: all."""
         if not options.folder and not query.video_id:
             return None
-        return lambda video_id: video_id.startswith(options.folder) and video_id != query.video_id
+        return lambda video_id: is_inside(video_id, options.folder) and video_id != query.video_id
 
     def matrix(
         self, query: Query, video_id: str, *, max_cells: int, deadline: Deadline = NEVER

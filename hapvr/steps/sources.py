@@ -57,7 +57,7 @@ def resolve_sources(
     """Scan, read or generate all sources: name, split and videos of each; generated ones that are
     already there are left alone. Raises DataError, ConfigError."""
     for source in project.config.sources:
-        found = None if isinstance(source, NamedSource) else _scan(project, source)
+        found = None if isinstance(source, NamedSource) else _scan(project, source, notices=True)
         if found is None and source.kind in LOCAL:
             said = (
                 "none of its files is there; its videos stay as they are, and new ones "
@@ -121,7 +121,10 @@ def _generated(
         trained, held = (
             {row.uri for row in _known(project.root, name)} for name in (train, held_out)
         )
-        entries = _not_forgotten(project.root, scan_folder(videos, source=source.name))
+        entries = _not_forgotten(
+            project.root,
+            scan_folder(videos, source=source.name, exclude=source.exclude, notices=False),
+        )
         used = frozenset(path_of_text(entry.uri) for entry in entries)
         scenes = source_scenes(project, source)
         train_files, held_files = split_user_videos(
@@ -146,22 +149,42 @@ def _known(root: DataRoot, *sources: str) -> list[ManifestRow]:
 
 
 def _scan(
-    project: Project, source: FilesSource | OwnVideosSource
+    project: Project, source: FilesSource | OwnVideosSource, *, notices: bool = False
 ) -> tuple[ManifestEntry, ...] | None:
     """The videos of a source; None where it is away, () with a warning where it cannot be read.
-    DataError where it never had any."""
+    notices: also name what is left out, which once in a run is enough. DataError where it never had
+    any."""
     if source.kind in LOCAL and is_away(project, source.name):
         return None
     try:
-        read = read_list if source.kind == "list" else scan_folder
-        return read(project.path(source.path), source=source.name)
+        path = project.path(source.path)
+        if source.kind == "list":
+            return read_list(path, source=source.name)
+        return scan_folder(path, source=source.name, exclude=source.exclude, notices=notices)
     except DataError as error:
         if {f"{source.name}{part}" for part in PARTS}.isdisjoint(
             map(source_of, shard_keys(project.root))
         ):
             raise
-        warnings.warn(f"{error}. Correct that, or take it out of the sources")
+        if not _is_set_aside(project, source.name):
+            warnings.warn(f"{error}. Correct that, or take it out of the sources")
         return ()
+
+
+def _scan_quietly(
+    project: Project, source: FilesSource | OwnVideosSource
+) -> tuple[ManifestEntry, ...]:
+    """The videos of a folder. Raises DataError as `scan_folder` does."""
+    path = project.path(source.path)
+    return scan_folder(path, source=source.name, exclude=source.exclude, notices=False)
+
+
+def _is_set_aside(project: Project, name: str) -> bool:
+    """Whether plans have moved all files of a source that are not there."""
+    planned = manifest.planned_moves(project.root)
+    rows = _known(project.root, *(f"{name}{part}" for part in PARTS))
+    gone = [row.uri for row in rows if not os.path.exists(path_of_text(row.uri))]
+    return bool(gone) and all(manifest.name_digest(uri) in planned for uri in gone)
 
 
 def _folders(project: Project) -> dict[str, Path]:
@@ -175,11 +198,13 @@ def _folders(project: Project) -> dict[str, Path]:
 
 
 def is_away(project: Project, name: str) -> bool:
-    """Whether a source had files, and all are gone but those that moved elsewhere. name: of the
-    source, or as the configuration has it."""
+    """Whether a source had files, and all are gone but those that moved elsewhere or that a plan
+    has set aside. name: of the source, or as the configuration has it."""
     folder, names = _folders(project).get(name), [f"{name}{part}" for part in PARTS]
+    planned = manifest.planned_moves(project.root)
     keys = [key for key in shard_keys(project.root) if source_of(key) in names]
-    uris = (row.uri for key in keys for row in read_manifest_shard(project.root, key))
+    rows = (row for key in keys for row in read_manifest_shard(project.root, key))
+    uris = (row.uri for row in rows if manifest.name_digest(row.uri) not in planned)
     found = (
         (path, os.path.exists(path)) for path in map(path_of_text, filterfalse(is_remote, uris))
     )
@@ -272,7 +297,7 @@ def _follow_moves(project: Project) -> None:
     for source in project.config.sources:
         with suppress(DataError):  # missing or empty: `resolve_sources` says so
             if source.kind in LOCAL:
-                scanned += scan_folder(project.path(source.path), source=source.name)
+                scanned += _scan_quietly(project, source)
     listed = {entry.uri for entry in scanned}
     scanned = [entry for entry in _not_forgotten(root, scanned) if entry.uri not in known]
     respelt = {entry.uri.casefold() for entry in scanned}  # the same file where case does not count

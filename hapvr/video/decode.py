@@ -342,7 +342,7 @@ class Samples(NamedTuple):
     clock_note: str
 
 
-def sample_frames(
+def sample_frames(  # noqa: PLR0913  # how to sample, and how to decode
     path: Path,
     *,
     fps: float,

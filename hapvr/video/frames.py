@@ -21,6 +21,9 @@ giant picture."""
 SAMPLED_FRAMES = 8
 """Frames, spread evenly, in which bars are looked for."""
 
+MEAN_FRAMES = 24
+MEAN_SIDE_PX = 16
+
 HASH_VERSION = 1
 """Of the perceptual hashes: the pHash of Zauner, "Implementation and benchmarking of perceptual
 image hash functions", 2010, section 3.2.1, on the picture without black bars. It changes with the
@@ -200,6 +203,22 @@ def noise_level(jpegs: Sequence[bytes]) -> float:
         shown = blocks[blocks > 0]  # bars have none
         levels.append(np.sqrt(np.pi / 2) / 6 * np.quantile(shown, 0.1) if len(shown) else 0.0)
     return float(np.median(levels))
+
+
+def mean_picture(jpegs: Sequence[bytes]) -> bytes:
+    """The mean of a few of a video's frames without bars, MEAN_SIDE_PX rows of as many grey
+    levels."""
+    frames = [luma(jpeg) for jpeg in spread(jpegs, MEAN_FRAMES)]
+    left, top, right, bottom = content_box(frames)
+    small = []
+    for frame in frames:
+        height, width = frame.shape
+        box = (left * width, top * height, right * width, bottom * height)
+        size = (MEAN_SIDE_PX, MEAN_SIDE_PX)
+        shown = Image.fromarray(frame).resize(size, Image.Resampling.BOX, box=box)
+        small.append(np.asarray(shown, np.float64))
+    mean = np.asarray(np.mean(small, axis=0).round(), np.uint8)
+    return mean.tobytes()
 
 
 def luma(jpeg: bytes) -> NDArray[np.uint8]:

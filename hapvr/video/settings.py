@@ -13,6 +13,13 @@ CopyEdits = Literal["usual", "hard"]
 Picture = Literal["cropped", "squeezed"]
 """How a frame becomes a square: its middle, or all of it with another aspect ratio."""
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+Patterns = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...],
+    Field(
+        description="patterns of files and folders that are not read, such as `*.part.mp4` or "
+        "`drafts`; one with a slash means the path below the folder"
+    ),
+]
 PARTS = ("", "-train", "-held-out")
 """What the names of a source's videos may have behind the name in the configuration; no other
 source may have such a name."""
@@ -27,6 +34,7 @@ class FilesSource(Settings):
     name: SourceName
     path: Path
     split: Split = "train"
+    exclude: Patterns = ()
 
 
 class NamedSource(Settings):
@@ -45,6 +53,7 @@ class OwnVideosSource(Settings):
     kind: Literal["own_videos"]
     name: SourceName
     path: Path
+    exclude: Patterns = ()
     validation_rate: Rate = 0.15
     test_rate: Rate = 0.3
     scenes: Path | None = None

@@ -1,19 +1,21 @@
 """Which videos a source holds: folders of files, and lists of ids or URLs."""
 
+import codecs
 import hashlib
 import os
 import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import quote
 
 from hapvr.errors import DataError, without_logins
-from hapvr.files import PART_SUFFIX, read_text
+from hapvr.files import read_bytes
 from hapvr.settings import first_line
 from hapvr.video.moving_pictures import is_moving_picture
 
@@ -66,8 +68,28 @@ VIDEO_SUFFIXES = frozenset(
 )
 MAX_ID_LENGTH = 1024
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
-_ESCAPED_BYTE = re.compile(rb"\\x([89a-f][0-9a-f])")
+_ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
+_LIKE_AN_ESCAPE = re.compile(rb"\\(?=x[0-9a-f]{2})")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROLS_OR_SURROGATES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+SYSTEM_FOLDERS = (
+    "$recycle.bin",
+    "recycler",
+    "recycled",
+    "#recycle",
+    "@recycle",
+    "@recently-snapshot",
+    "@eadir",
+    "#snapshot",
+    "~snapshot",
+    "system volume information",
+    "lost+found",
+    "copies-aside",
+)
+"""Folders of recycle bins, thumbnails and snapshots of systems and network storage, and of files
+that a plan has set aside, in lower case; names that begin with a dot are hidden."""
+ASIDE_MARKER = ".hapvr-aside"
+"""A file in each folder that a plan has moved copies to, whatever its name."""
 _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 
@@ -80,45 +102,133 @@ class ManifestEntry:
     uri: str
 
 
-def files_below(root: Path, *, of: str = "") -> list[Path]:
-    """All files but hidden ones and those in hidden or linked folders, and, with a warning, in
-    those that may not be read. of: begins the message of the DataError for a folder that is missing
+@dataclass(frozen=True)
+class FolderListing:
+    """What is below a folder. files: that may be read. excluded: folder or pattern -> how many
+    videos it leaves out. outside: links that lead out of the folder, which are not followed.
+    unlisted: why folders could not be read."""
+
+    files: tuple[Path, ...]
+    excluded: Mapping[str, int]
+    outside: tuple[Path, ...]
+    unlisted: tuple[str, ...]
+
+
+def list_folder(root: Path, *, exclude: Sequence[str] = (), of: str = "") -> FolderListing:
+    """All files but hidden ones, those in hidden, linked and system folders, those that a pattern
+    excludes, and those in folders that may not be read.
+
+    exclude: see `is_excluded`. of: begins the message of the DataError for a folder that is missing
     or cannot be read."""
 
     def refuse(error: OSError) -> None:
         said = f"{of}{error.filename} cannot be listed ({error.strerror})"
         if Path(error.filename) == root:
             raise DataError(f"{said}; name one you may read") from error
-        warnings.warn(f"{said}; its files are left out")
+        unlisted.append(f"{said}; its files are left out")
 
-    found = list[Path]()
-    for folder, folders, names in os.walk(root, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(folder, name) for name in names if not name.startswith(".")]
-    return found
+    top = Path(os.path.realpath(root))
+    files, outside = list[Path](), list[Path]()
+    excluded, unlisted = Counter[str](), list[str]()
+    for place, folders, names in os.walk(root, onerror=refuse):
+        folder = Path(place)
+        shown = [name for name in folders if not name.startswith(".")]
+        folders[:] = []
+        for name in shown:
+            path = folder / name
+            if path.is_symlink():
+                outside += [path] if _leads_outside(path, top) else []
+                continue
+            pattern = _excluding(path, root, exclude)
+            if pattern is None:
+                folders.append(name)
+            else:
+                excluded[pattern] += _num_videos(path)
+        for name in names:
+            path = folder / name
+            if name.startswith("."):
+                continue
+            pattern = _matching(path.relative_to(root), exclude)
+            if pattern is None:
+                files.append(path)
+            else:
+                excluded[pattern] += path.suffix.lower() in VIDEO_SUFFIXES
+    return FolderListing(tuple(files), excluded, tuple(outside), tuple(unlisted))
 
 
-def scan_folder(root: Path, *, source: str) -> tuple[ManifestEntry, ...]:
-    """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is
-    judged later, as a row. Files whose suffix says nothing are named in a warning. Links to files
-    outside of it, and to others of these, are left out. Raises DataError as `files_below` does, and
-    where there is no video."""
-    top, found = root.resolve(), files_below(root, of=f"source {source}: ")
+def _leads_outside(link: Path, top: Path) -> bool:
     # unlike Path.resolve, realpath takes links that point at each other in a circle
-    places = {top / one.relative_to(root) for one in found if not one.is_symlink()}
-    linked = {one: Path(os.path.realpath(one)) for one in found if one.is_symlink()}
-    left_out = {
-        one for one in linked if not linked[one].is_relative_to(top) or linked[one] in places
-    }
-    found = [one for one in found if one not in left_out]
+    target = Path(os.path.realpath(link))
+    return target.exists() and not target.is_relative_to(top)
+
+
+def _excluding(folder: Path, root: Path, exclude: Sequence[str]) -> str | None:
+    """Why a folder is not read: the name of a system folder, or a pattern; None where it is."""
+    if folder.name.lower() in SYSTEM_FOLDERS or (folder / ASIDE_MARKER).exists():
+        return folder.name
+    return _matching(folder.relative_to(root), exclude)
+
+
+def _matching(path: Path, exclude: Sequence[str]) -> str | None:
+    return next((pattern for pattern in exclude if is_excluded(path, pattern)), None)
+
+
+def is_excluded(path: Path, pattern: str) -> bool:
+    """Whether a path below a source's folder is excluded by a pattern of `fnmatch`, whatever its
+    case: one without a slash means any part of the path, one with a slash the path from its
+    beginning, or a folder around it."""
+    text, wanted = path.as_posix().lower(), pattern.lower().strip("/")
+    if "/" not in wanted:
+        return any(fnmatchcase(part, wanted) for part in text.split("/"))
+    above = [parent.as_posix().lower() for parent in path.parents]
+    return any(fnmatchcase(one, wanted) for one in (text, *above))
+
+
+def _num_videos(folder: Path) -> int:
+    """How many files below a folder have a video's suffix."""
+    names = (name for _, _, names in os.walk(folder) for name in names)
+    return sum(Path(name).suffix.lower() in VIDEO_SUFFIXES for name in names)
+
+
+def files_below(root: Path, *, of: str = "") -> list[Path]:
+    """The files of `list_folder`, which raises; folders that cannot be read are named in
+    warnings."""
+    listing = list_folder(root, of=of)
+    for problem in listing.unlisted:
+        warnings.warn(problem)
+    return list(listing.files)
+
+
+def scan_folder(
+    root: Path, *, source: str, exclude: Sequence[str] = (), notices: bool = True
+) -> tuple[ManifestEntry, ...]:
+    """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is
+    judged later, as a row. Links to files outside of it, and to others of these, are left out.
+
+    exclude: as in `list_folder`. notices: name in warnings what is left out; once is enough. Raises
+    DataError as `list_folder` does, and where there is no video."""
+    listing = list_folder(root, exclude=exclude, of=f"source {source}: ")
+    top = Path(os.path.realpath(root))
+    linked = {one: Path(os.path.realpath(one)) for one in listing.files if one.is_symlink()}
+    places = {top / one.relative_to(root) for one in listing.files if one not in linked}
+    outside = [one for one, target in linked.items() if not target.is_relative_to(top)]
+    repeated = {one for one, target in linked.items() if target in places}
+    found = [one for one in listing.files if one not in repeated and one not in outside]
     videos = [path for path in found if is_video(path)]
+    if notices:
+        name = f"source {source}"
+        for problem in listing.unlisted:
+            warnings.warn(problem)
+        _name_outside(name, [*listing.outside, *outside])
+        _name_excluded(name, listing.excluded)
     if not videos:
         others = f"only {len(found)} other files" if found else "it is empty"
         raise DataError(
             f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, "
             ".mkv or .webm"
         )
-    _name_others(f"source {source}", {*found} - {*videos}, ("video",))
+    if notices:
+        _name_others(f"source {source}", {*found} - {*videos}, ("video",))
     return entries_of_files(videos, root=root, source=source)
 
 
@@ -126,6 +236,22 @@ def is_video(path: Path) -> bool:
     """Whether the name says that the file is a video, or its first bytes that it is a picture with
     several frames."""
     return path.suffix.lower() in VIDEO_SUFFIXES or is_moving_picture(path)
+
+
+def _name_outside(where: str, links: Sequence[Path]) -> None:
+    if links:
+        number = f"{len(links)} link{'s lead' if len(links) > 1 else ' leads'}"
+        warnings.warn(
+            f"{where}: {number} out of the folder and {'are' if len(links) > 1 else 'is'} not "
+            f"followed, e.g. {min(links)}; add the folder that it leads to"
+        )
+
+
+def _name_excluded(where: str, excluded: Mapping[str, int]) -> None:
+    counted = sorted((name, number) for name, number in excluded.items() if number)
+    if counted:
+        named = ", ".join(f"{number} in {name}" for name, number in counted[:9])
+        warnings.warn(f"{where}: files are excluded: {named}")
 
 
 def is_picture(path: Path) -> bool:
@@ -168,9 +294,7 @@ def entries_of_files(
     # of names that are equal in normal form, the one that is in this form comes first and has the
     # plain id
     for name in sorted(names, key=lambda text: (not unicodedata.is_normalized("NFC", text), text)):
-        readable = _CONTROLS_OR_SURROGATES.sub(
-            lambda found: found[0].encode("unicode_escape").decode(), name
-        )
+        readable = _CONTROLS.sub(lambda found: _escaped(found[0].encode()), name)
         video_id = f"{source}/{unicodedata.normalize('NFC', readable)}"
         if len(video_id) > MAX_ID_LENGTH or video_id in entries:
             video_id = _shortened(video_id, name)
@@ -220,29 +344,39 @@ def is_remote(uri: str) -> bool:
 
 
 def text_of_path(path: Path) -> str:
-    """The path as text that any format can store; bytes that are not UTF-8 become \\xNN."""
-    return os.fsencode(path.as_posix()).decode("utf-8", errors="backslashreplace")
+    """The path as text that any format can store, which no other path has: bytes that are not UTF-8
+    become \\xNN, and so does a backslash that would be read as the beginning of that."""
+    name = _LIKE_AN_ESCAPE.sub(rb"\\x5c", os.fsencode(path.as_posix()))
+    return name.decode("utf-8", errors="backslashreplace")
+
+
+def path_of_text(text: str) -> Path:
+    """The path that `text_of_path` made this text of."""
+    name = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), os.fsencode(text))
+    return Path(os.fsdecode(name))
+
+
+def _escaped(name: bytes) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in name)
 
 
 def read_lines(path: Path, *, folder: Path) -> list[str]:
     """The lines of a list of videos without blank ones and comments: what begins with # and names
-    no file in the folder. Raises OSError, ValueError."""
-    lines = map(str.strip, read_text(path, encoding="utf-8-sig").splitlines())
+    no file in the folder. Its bytes are names of files as the file system has them, whatever their
+    encoding; UTF-16 is known by its mark. Raises OSError, ValueError."""
+    content = read_bytes(path)
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        content = os.fsencode(content.decode("utf-16"))
+    names = content.removeprefix(codecs.BOM_UTF8).replace(b"\r", b"\n").split(b"\n")
+    lines = [os.fsdecode(name).strip() for name in names]
     return [line for line in lines if line and (line[0] != "#" or os.path.exists(folder / line))]
 
 
-def path_of_text(text: str) -> Path:
-    """The path that `text_of_path` made this text of: that of an escaped name, if only a file of
-    that name is there."""
-    path = Path(text)
-    if _ESCAPED_BYTE.search(os.fsencode(text)) and not os.path.exists(path):
-        escaped = Path(
-            os.fsdecode(
-                _ESCAPED_BYTE.sub(lambda byte: bytes([int(byte[1], 16)]), os.fsencode(text))
-            )
-        )
-        return escaped if os.path.exists(escaped) else path
-    return path
+def is_inside(video_id: str, folder: str) -> bool:
+    """Whether an id is that of a folder of ids, or below it. folder: whole parts of ids, SOURCE or
+    SOURCE/FOLDER, with or without a slash at the end; "" holds every id."""
+    parts = folder.rstrip("/")
+    return not parts or video_id == parts or video_id.startswith(f"{parts}/")
 
 
 def validate_video_id(video_id: str) -> str:

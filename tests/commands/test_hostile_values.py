@@ -15,9 +15,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+import typer
 from typer.core import TyperArgument
 
-from hapvr.commands.terminal import _unforeseen, as_command, say, show
+from hapvr import cli
+from hapvr.cli import _say_warning
+from hapvr.commands.terminal import _unforeseen, as_command, fail, printing_json, say, show
 from hapvr.serving.server import Server
 from tests.commands.calls import run_until_it_answers
 from tests.commands.conftest import COMMAND, invoke
@@ -303,3 +306,27 @@ def test_an_error_that_nobody_foresaw_has_no_logins() -> None:
         )
     )
     assert "API request to https://host/api failed, and //other/x; me@home" in said
+
+
+def test_a_name_never_becomes_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines of results, errors and warnings; texts that have lines of their own keep them."""
+    printing_json.set(False)
+    name = "a\nkeep  b.mp4"
+    show({}, text=[f"video    {name}", "next"])
+    show({"name": name})
+    show({}, text="a card\nof two lines")
+    with pytest.raises(typer.Exit):
+        fail(f"video: {name} has 0 bytes", 1)
+    _say_warning(UserWarning(f"{name} is left out"), UserWarning, cli.__file__)
+    told = capsys.readouterr()
+    assert told.out.splitlines() == [
+        "video    a\\nkeep  b.mp4",
+        "next",
+        "name: a\\nkeep  b.mp4",
+        "a card",
+        "of two lines",
+    ]
+    assert told.err.splitlines() == [
+        "error: video: a\\nkeep  b.mp4 has 0 bytes",
+        "warning: a\\nkeep  b.mp4 is left out",
+    ]

@@ -1,11 +1,6 @@
-"""Groups around medoids: no chains, the same whatever the order, and the better file is kept. Plans
-of what to do about copies: a script that is run, on files with names that a shell could trip over.
-"""
+"""Groups around medoids: no chains, the same whatever the order."""
 
 import hashlib
-import json
-import os
-import subprocess
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -15,15 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.duplicates import (
-    FIRST,
-    LATER,
-    DuplicatePair,
-    GroupMember,
-    group_copies,
-    same_course,
-    write_plan,
-)
+from hapvr.search.duplicates import DuplicatePair, group_copies, same_course
+from hapvr.search.keep import MIXED
+from hapvr.settings import DuplicatesSettings
+from hapvr.video.facts import FileFacts
 
 
 def metadata(name: str, **changes: object) -> VideoMetadata:
@@ -96,55 +86,62 @@ def test_what_people_keep_apart_is_in_no_group_together() -> None:
     assert sorted(member.video_id for member in members) == ["a", "c"]
 
 
-@pytest.mark.parametrize(
-    ("better", "facts"),
-    [
-        ({"width_px": 1920, "height_px": 1080}, "1920 x 1080 pixels, 800 kbit/s"),
-        ({"num_bytes": 3 * 10**6}, "640 x 360 pixels, 2400 kbit/s"),
-    ],
-)
-def test_the_better_file_is_kept(better: dict[str, object], facts: str) -> None:
-    """Whatever the names and whoever is the medoid; black bars are no pixels; each says why in a
-    sentence."""
-    known = {"a": metadata("a"), "b": metadata("b"), "z": metadata("z", **better)}
-    members = group_copies([pair(one, other) for one, other in combinations("abz", 2)], known)
-    why_not = LATER.format("640 x 360 pixels, 800 kbit/s", facts)
-    wanted = [("z", FIRST.format(facts)), ("a", why_not), ("b", why_not)]
-    assert [(member.video_id, member.reason) for member in members] == wanted
-    assert [member.keep for member in members] == [True, False, False]
+def facts(known: dict[str, VideoMetadata], **video_bytes: int) -> dict[str, FileFacts]:
+    """What files hold, by SHA-256: 10 s of 1 MB, or of as many bytes as are named."""
+    return {
+        file.sha256: FileFacts(
+            video_bytes=video_bytes.get(name, 10**6),
+            length_s=10.0,
+            declared_s=10.0,
+            fps=25.0,
+            sound=False,
+            damage="",
+        )
+        for name, file in known.items()
+    }
 
 
-def test_black_bars_and_added_footage_do_not_win() -> None:
-    """A letterboxed copy in a larger frame loses against the original, and a copy that holds
-    another one to those that do not."""
-    boxed = metadata("boxed", height_px=480, num_bytes=9 * 10**6, content=(1.0, 0.74))
-    kept, other = group_copies(
-        [pair("boxed", "plain")], {"boxed": boxed, "plain": metadata("plain")}
-    )
-    assert (kept.video_id, kept.reason) == ("plain", FIRST.format("640 x 360 pixels, 800 kbit/s"))
-    assert other.reason.endswith(
-        "640 x 355 pixels, 7200 kbit/s against 640 x 360 pixels, 800 kbit/s."
-    )
+def test_the_better_file_is_kept_whoever_is_the_medoid() -> None:
+    """It comes first, and each member says why in a sentence."""
+    known = {name: metadata(name) for name in "abz"}
+    pairs = [pair(one, other) for one, other in combinations("abz", 2)]
+    members = group_copies(pairs, known, facts=facts(known, z=3 * 10**6))
+    assert [(member.video_id, member.keep) for member in members] == [
+        ("z", True),
+        ("a", False),
+        ("b", False),
+    ]
+    assert members[0].reason == "Kept: it has the most picture data (3 MB of h264)."
+    assert {member.reason for member in members[1:]} == {
+        "Not kept: it has less picture data, 1 MB of h264."
+    }
+
+
+def test_a_protected_file_is_kept_besides_the_better_one() -> None:
+    known = {name: metadata(name) for name in ("archive/a", "in/b", "in/c")}
+    pairs = [pair(one, other) for one, other in combinations(known, 2)]
+    settings = DuplicatesSettings(protect=("archive/",))
+    sizes = {"in/c": 3 * 10**6}
+    members = group_copies(pairs, known, facts=facts(known, **sizes), settings=settings)
+    assert [(member.video_id, member.keep) for member in members] == [
+        ("in/c", True),
+        ("archive/a", True),
+        ("in/b", False),
+    ]
+    assert members[1].reason.startswith("Kept: it is protected. Not kept: it has less")
+
+
+def test_a_copy_that_holds_another_one_is_not_kept() -> None:
     known = {
         "a": metadata("a"),
         "b": metadata("b"),
         "mix": metadata("mix", width_px=1280, height_px=720),
     }
     pairs = [pair("a", "b"), pair("a", "mix"), pair("b", "mix", covered=(1.0, 0.7))]
-    members = {member.video_id: member for member in group_copies(pairs, known)}
+    measured = facts(known, a=3 * 10**6)
+    members = {one.video_id: one for one in group_copies(pairs, known, facts=measured)}
     assert members["a"].keep
-    assert (
-        members["mix"].reason
-        == "It shows more than the copies have in common: another one is contained in it."
-    )
-
-
-def test_equal_files_are_told_apart_by_their_path() -> None:
-    known = {name: metadata(name) for name in ("x", "y")}
-    assert [(one.video_id, one.keep) for one in group_copies([pair("x", "y")], known)] == [
-        ("x", True),
-        ("y", False),
-    ]
+    assert members["mix"].reason == f"Not kept: {MIXED}."
 
 
 @given(
@@ -169,10 +166,8 @@ def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: obje
     for group in {member.group for member in members}:
         inside = [member for member in members if member.group == group]
         assert len(inside) >= 2
-        assert [sum(member.keep for member in inside), sum(member.medoid for member in inside)] == [
-            1,
-            1,
-        ]
+        assert sum(member.medoid for member in inside) == 1
+        assert sum(member.keep for member in inside) == 0  # nothing was measured
         assert group == min(member.metadata.sha256 for member in inside)[:12]
     of, free = (
         {one.video_id: one for one in members},
@@ -232,81 +227,3 @@ def test_copies_have_the_course_of_their_original(seed: int, count: int, kept: f
     assert same_course(kept * own, own)
     assert not same_course(0.7 + rng.normal(size=own.shape) / 50, own)
     assert not same_course(0.8 * own[:3, :3], own[:3, :3])
-
-
-NAMES = [
-    "a $(touch own).mp4",
-    "b'; touch own #.mp4",
-    "-rf *.mp4",
-    "new\nline `touch own`.mp4",
-    "\udcff.mp4",
-]
-
-
-def member(group: str, path: Path, *, keep: bool = False) -> GroupMember:
-    data = path.read_bytes()
-    file = VideoMetadata(path=path, sha256=hashlib.sha256(data).hexdigest(), num_bytes=len(data))
-    return GroupMember(
-        group=group,
-        video_id=f"in/{path.stem!a}",
-        medoid=keep,
-        keep=keep,
-        reason="",
-        probability=1,
-        metadata=file,
-    )
-
-
-@pytest.fixture
-def members(tmp_path: Path) -> list[GroupMember]:
-    """One to keep, one of the same bytes, two others; and a pair in which none is kept."""
-    folder = tmp_path / "videos of $HOME"
-    folder.mkdir()
-    for name, text in zip(NAMES, ["kept", "kept", "other", "more", "unsure"], strict=True):
-        (folder / name).write_text(text)
-    first, *others = (folder / name for name in NAMES)
-    return [
-        member("g", first, keep=True),
-        *(member("g", one) for one in others[:3]),
-        member("h", others[3]),
-    ]
-
-
-def test_the_script_acts_only_when_told_and_only_on_what_it_knows(
-    members: list[GroupMember], tmp_path: Path
-) -> None:
-    kept, same, other, more, unsure = (
-        file.metadata.path for file in members if file.metadata.path is not None
-    )
-    script, aside = tmp_path / "plan.sh", tmp_path / "aside"
-    write_plan(script, members)
-
-    def run(*options: str) -> subprocess.CompletedProcess[bytes]:
-        known = {**os.environ, "ASIDE": str(aside)}
-        return subprocess.run(
-            ["bash", script, *options], cwd=tmp_path, env=known, capture_output=True
-        )
-
-    dry = run()
-    assert (dry.returncode, dry.stdout.count(b"would:"), dry.stderr) == (0, 6, b"")
-    assert not aside.exists()
-    assert not same.samefile(kept)
-    more.write_text("changed")
-    done = run("--act")
-    assert done.returncode == 1
-    assert done.stderr.count(b"changed since") == 1
-    assert same.samefile(kept)
-    assert not other.exists()
-    assert [one.read_text() for one in aside.iterdir()] == ["other"]
-    assert [one.read_text() for one in (kept, more, unsure)] == ["kept", "changed", "unsure"]
-    assert not list(tmp_path.rglob("own"))
-    assert run("--act").stderr.count(b"left alone") == 2  # what was moved, and what was changed
-
-
-def test_tables_say_what_could_be_done(members: list[GroupMember], tmp_path: Path) -> None:
-    write_plan(tmp_path / "plan.json", members)
-    rows = json.loads((tmp_path / "plan.json").read_text())
-    assert [row["action"] for row in rows] == ["keep", "link", "move", "move", "look"]
-    assert {row["keep_sha256"] for row in rows[:4]} == {members[0].metadata.sha256}
-    write_plan(tmp_path / "plan.csv", members)
-    assert len((tmp_path / "plan.csv").read_text().split(",look,")) == 2

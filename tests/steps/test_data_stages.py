@@ -169,7 +169,11 @@ def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> No
     make_videos(project, "in-00000")
     make_frames(project, "in-00000")
     rows = project.shard("videos", "in-00000").index().select("video_id", "reason").rows()
-    assert rows == [("in/\\xff\\n.mp4", "not_video"), ("in/caf\\xe9.mp4", ""), ("in/plain.mp4", "")]
+    assert rows == [
+        ("in/\\xff\\x0a.mp4", "not_video"),
+        ("in/caf\\xe9.mp4", ""),
+        ("in/plain.mp4", ""),
+    ]
     reader = open_frames(project, "in-00000")
     assert reader.read("in/caf\\xe9.mp4").jpegs == reader.read("in/plain.mp4").jpegs
     assert not make_videos(project, "in-00000").done

@@ -198,8 +198,8 @@ def test_a_part_of_the_data_that_is_older_than_the_rest_gives_no_wrong_answer(
 def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(
     grown: Project, tmp_path: Path
 ) -> None:
-    """--between wants a video of each part. Without a calibration files of the same bytes are
-    groups, with one line on why there is nothing else."""
+    """--between wants a video of each folder, by whole parts of its id. Without a
+    calibration files of the same bytes are groups, with one line on why there is nothing else."""
 
     def told(*options: object) -> dict[str, Any]:
         given = [
@@ -212,13 +212,26 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
-    found = told("--pairs", "--between", "in/z", "in/s")["pairs"]
+    ids = ("in/z new excerpt.mp4", "in/short.mp4")
+    found = told("--pairs", "--between", *ids)["pairs"]
     assert [(row["first"], row["second"]) for row in found] == [
         ("in/short.mp4", "in/z new excerpt.mp4")
     ]
+    of_folder = told("--pairs", "--between", "in/trips/", "in")
+    assert all("in/trips/" in row["first"] + row["second"] for row in of_folder["pairs"])
+    assert {"copy", "overlap"} <= {row["kind"] for row in of_folder["pairs"]}
+    part_of_a_name = told("--pairs", "--between", "in/trip", "in")
+    assert part_of_a_name["pairs"] == []
+    assert "no video of the collection has the id in/trip or" in part_of_a_name["warnings"][0]
     tasks = tmp_path / "groups.label-studio.json"
     members = told(
-        "--between", "in/other", "in/z", "--plan", tmp_path / "plan.json", "--out", tasks
+        "--between",
+        "in/other 1.mp4",
+        "in/z same bytes.mp4",
+        "--plan",
+        tmp_path / "plan.json",
+        "--out",
+        tasks,
     )["groups"]
     assert {task["data"]["second"] for task in json.loads(tasks.read_text())} < {
         row["video_id"] for row in members

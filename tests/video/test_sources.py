@@ -6,11 +6,19 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given, strategies as st
 
 from hapvr.cli import _say_warning
 from hapvr.errors import DataError
 from hapvr.video.sources import (
+    ASIDE_MARKER,
+    entries_of_files,
+    is_excluded,
+    is_inside,
+    list_folder,
     path_of_text,
+    query_files,
+    read_lines,
     read_list,
     scan_folder,
     text_of_path,
@@ -58,12 +66,57 @@ def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
         pytest.skip("this file system takes only UTF-8 names")
     touch(tmp_path, "looks\\xfe.mp4")
     entries = scan_folder(tmp_path, source="s")
-    assert [entry.video_id for entry in entries] == ["s/bad\\xff.mp4", "s/looks\\xfe.mp4"]
+    assert ids(entries) == ["s/bad\\xff.mp4", "s/looks\\x5cxfe.mp4"]
     found = [path_of_text(entry.uri) for entry in entries]
     assert [os.fsencode(path.name) for path in found] == [b"bad\xff.mp4", b"looks\\xfe.mp4"]
     assert [text_of_path(path) for path in found] == [entry.uri for entry in entries]
-    absent = str(tmp_path / "absent\\xff.mp4")
-    assert path_of_text(absent) == Path(absent)
+
+
+# parts of names that an escape could be made of, or mistaken for
+TRICKY = [
+    b"\\x",
+    b"\\x5c",
+    b"\\xff",
+    b"\xff",
+    b"\\",
+    b"x5c",
+    b"ff",
+    b"\xc2\x80",
+    b"\n",
+    b"\\x0a",
+    b"a",
+]
+NAMES = st.lists(st.sampled_from(TRICKY) | st.binary(max_size=4), max_size=6).map(b"".join)
+
+
+@given(NAMES.filter(lambda name: b"\0" not in name))
+def test_every_path_has_its_own_text(name: bytes) -> None:
+    """Any bytes come back; so two paths never have the same text."""
+    path = Path(os.fsdecode(name))
+    text = text_of_path(path)
+    assert text.encode()  # no bytes that are not UTF-8
+    assert path_of_text(text) == path
+
+
+@given(st.sets(NAMES.filter(lambda name: not {0, 47} & {*name} and name not in (b"", b".", b".."))))
+def test_every_file_has_an_id_of_its_own(names: set[bytes]) -> None:
+    """Also where one name looks like the escaped form of another; an id is one line of text."""
+    root = Path("/videos")
+    files = [root / os.fsdecode(name) for name in names]
+    entries = entries_of_files(files, root=root, source="s")
+    assert {path_of_text(entry.uri) for entry in entries} == set(files)
+    assert len(set(ids(entries))) == len(files)
+    assert all(entry.video_id.isprintable() or "\n" not in entry.video_id for entry in entries)
+
+
+def test_no_two_names_of_any_two_bytes_share_an_id() -> None:
+    """A byte that is not UTF-8, and the text that stands for it."""
+    root = Path("/videos")
+    pairs = [(bytes([byte]), f"\\x{byte:02x}".encode()) for byte in range(1, 256) if byte != 47]
+    for raw, escaped in pairs:
+        files = [root / os.fsdecode(b"a" + name + b".mp4") for name in (raw, escaped)]
+        alone = [entries_of_files([file], root=root, source="s")[0].video_id for file in files]
+        assert alone[0] != alone[1]
 
 
 def test_scan_folder_stays_inside_and_ends(tmp_path):
@@ -77,7 +130,96 @@ def test_scan_folder_stays_inside_and_ends(tmp_path):
     (root / "out.mp4").symlink_to(outside / "secret.mp4")
     (root / "same.mp4").symlink_to(root / "a" / "one.mp4")
     (root / "broken.mp4").symlink_to(root / "nothing.mp4")
-    assert ids(scan_folder(root, source="s")) == ["s/a/one.mp4", "s/broken.mp4"]
+    with pytest.warns(UserWarning, match="2 links lead out of the folder .*out; add the") as said:
+        assert ids(scan_folder(root, source="s")) == ["s/a/one.mp4", "s/broken.mp4"]
+    assert len(said) == 1
+
+
+SYSTEM_PLACES = [
+    "$RECYCLE.BIN/S-1-5-21/$R9.mp4",
+    "shows/#recycle/a.mkv",
+    "shows/@eaDir/SYNOVIDEO.mp4",
+    "System Volume Information/a.mp4",
+    "lost+found/#123.mp4",
+    ".Trash-1000/files/a.mp4",
+    ".Trashes/501/a.mp4",
+    "copies-aside/b.mp4",
+]
+
+
+def test_bins_thumbnails_and_what_was_set_aside_are_not_read(tmp_path):
+    """Whatever they are below of; named once, with counts, as people have not asked for that."""
+    touch(
+        tmp_path, *SYSTEM_PLACES, "mine.mp4", "a/my $recycle.bin.mp4", f"elsewhere/{ASIDE_MARKER}"
+    )
+    touch(tmp_path, "elsewhere/moved.mp4", "elsewhere/moved too.mp4")
+    wanted = ["s/a/my $recycle.bin.mp4", "s/mine.mp4"]
+    with pytest.warns(UserWarning, match="files are excluded") as said:
+        assert ids(scan_folder(tmp_path, source="s")) == wanted
+    assert [str(one.message).removeprefix("source s: files are excluded: ") for one in said] == [
+        "1 in #recycle, 1 in $RECYCLE.BIN, 1 in @eaDir, 1 in System Volume Information, "
+        "1 in copies-aside, 2 in elsewhere, 1 in lost+found"
+    ]
+    assert ids(scan_folder(tmp_path, source="s", notices=False)) == wanted
+    assert len(query_files(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern", "excluded"),
+    [
+        ("a/drafts/b.mp4", "drafts", True),
+        ("a/drafts of b.mp4", "drafts", False),
+        ("a/b.PART.mp4", "*.part.mp4", True),
+        ("a/b.mp4", "a/b.mp4", True),
+        ("a/b/c.mp4", "a/b", True),
+        ("a/b/c.mp4", "a/b/", True),
+        ("x/a/b/c.mp4", "a/b", False),
+        ("a/bc.mp4", "a/b", False),
+        ("a/2024/c.mp4", "a/20??/", True),
+    ],
+)
+def test_patterns_exclude_names_and_paths(path, pattern, excluded):
+    assert is_excluded(Path(path), pattern) == excluded
+
+
+def test_what_patterns_exclude_is_counted(tmp_path):
+    touch(tmp_path, "a.mp4", "drafts/b.mp4", "drafts/notes.txt", "c.part.mp4")
+    listing = list_folder(tmp_path, exclude=("drafts", "*.part.mp4"))
+    assert listing.files == (tmp_path / "a.mp4",)
+    assert listing.excluded == {"drafts": 1, "*.part.mp4": 1}
+
+
+@pytest.mark.parametrize(
+    ("video_id", "folder", "inside"),
+    [
+        ("s/a/b.mp4", "s", True),
+        ("s/a/b.mp4", "s/a/", True),
+        ("s/a/b.mp4", "s/a/b.mp4", True),
+        ("s/a/b.mp4", "", True),
+        ("s/ab/b.mp4", "s/a", False),
+        ("s2/a.mp4", "s", False),
+        ("s/a/b.mp4", "s/a/b", False),
+    ],
+)
+def test_folders_of_ids_are_whole_parts(video_id, folder, inside):
+    assert is_inside(video_id, folder) == inside
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"a.mp4\r\n# no\n\nb c.mp4\n", ["a.mp4", "b c.mp4"]),
+        (b"\xef\xbb\xbfa.mp4", ["a.mp4"]),
+        ("ä.mp4\nb.mp4".encode("utf-16"), ["ä.mp4", "b.mp4"]),
+        ("ä.mp4".encode("latin-1"), [os.fsdecode(b"\xe4.mp4")]),
+        ("日本.mp4".encode("shift-jis"), [os.fsdecode("日本.mp4".encode("shift-jis"))]),
+        ("a\u2028b\x85c.mp4".encode(), ["a\u2028b\x85c.mp4"]),
+    ],
+)
+def test_lists_are_read_as_the_file_system_reads_names(tmp_path, content, lines):
+    path = tmp_path / "list.txt"
+    path.write_bytes(content)
+    assert read_lines(path, folder=tmp_path) == lines
 
 
 def test_a_folder_that_cannot_be_listed_is_named_on_the_terminal(tmp_path, monkeypatch, capsys):

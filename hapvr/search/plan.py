@@ -1,0 +1,153 @@
+"""What could be done about groups of copies, as a plan for people to review: a table, or a script
+that acts only when told to, keeps a record and can undo what it did."""
+
+import hashlib
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hapvr.files import write_atomic
+from hapvr.search.collection import VideoMetadata
+from hapvr.search.duplicates import GroupMember
+from hapvr.tables import export_table
+
+SUFFIXES = (".json", ".csv", ".sh")
+_TEXTS = ("group", "action", "video_id", "path", "sha256", "keep_path", "keep_sha256", "reason")
+SCHEMA = pa.schema([*((name, pa.string()) for name in _TEXTS), ("num_bytes", pa.int64())])
+SCRIPT = Path(__file__).with_name("plan.sh")
+"""Beginning of a plan as a script, before its calls of `link` and `move`."""
+MAX_NAME_BYTES = 240
+"""Of a moved file; file systems allow 255, and a digest comes before the name."""
+MAX_SUFFIX_BYTES = 20
+
+
+def write_plan(place: Path, members: Sequence[GroupMember]) -> None:
+    """Write the plan of these groups, whole. place: ends in one of SUFFIXES. A row per member that
+    has a file, with its action, see `action_of`."""
+    if place.suffix.lower() == ".sh":
+        with write_atomic(place) as part:
+            part.write_text(_script(members), encoding="utf-8", errors="surrogateescape")
+        return
+    table = pa.Table.from_pylist(_rows(members), schema=SCHEMA)
+    with write_atomic(place) as part:
+        export_table(table, part, place.suffix.lower())
+
+
+def moved_paths(members: Sequence[GroupMember]) -> list[str]:
+    """The paths, as tables have them, of the files that a plan of these groups moves."""
+    return [row["path"] for row in _rows(members) if row["action"] == "move"]
+
+
+def action_of(member: GroupMember, kept: VideoMetadata | None) -> str:
+    """keep; link, for a file of the same bytes; linked, for one that already is the kept file under
+    another name; move, for another copy; look, in groups in which none is named to keep."""
+    if kept is None or kept.path is None:
+        return "look"
+    if member.keep:
+        return "keep"
+    if member.metadata.sha256 != kept.sha256:
+        return "move"
+    path = member.metadata.path
+    return "linked" if path is not None and _is_same_file(path, kept.path) else "link"
+
+
+def needless(members: Iterable[GroupMember]) -> list[GroupMember]:
+    """The members whose files are more than needed: all but the kept ones of their group, or but
+    the first one where none is named. Of the names of one file, as hard links are, only one."""
+    found = []
+    for _, group in groupby(members, key=lambda member: member.group):
+        inside = list(group)
+        kept = [member for member in inside if member.keep] or inside[:1]
+        known = {_identity(member) for member in kept}
+        for member in inside:
+            file = _identity(member)
+            if file not in known:
+                known.add(file)
+                found.append(member)
+    return found
+
+
+def _identity(member: GroupMember) -> object:
+    """What names of one file share."""
+    path = member.metadata.path
+    if path is None:
+        return member.video_id
+    try:
+        status = path.stat()
+    except OSError:
+        return member.video_id
+    return status.st_dev, status.st_ino
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def _kept(members: Sequence[GroupMember]) -> dict[str, VideoMetadata]:
+    """Group -> the file that is named to keep; protected ones come behind it."""
+    kept = dict[str, VideoMetadata]()
+    for member in members:
+        if member.keep and member.metadata.path is not None:
+            kept.setdefault(member.group, member.metadata)
+    return kept
+
+
+def _rows(members: Sequence[GroupMember]) -> list[dict[str, Any]]:
+    kept, rows = _kept(members), []
+    for member in members:
+        file, best = member.metadata, kept.get(member.group)
+        if file.path is None:
+            continue
+        row = {
+            "group": member.group,
+            "action": action_of(member, best),
+            "video_id": member.video_id,
+            "path": file.path_text,
+            "sha256": file.sha256,
+            "reason": member.reason,
+            "num_bytes": file.num_bytes,
+        }
+        if best is not None:
+            row |= {"keep_path": best.path_text, "keep_sha256": best.sha256}
+        rows.append(row)
+    return rows
+
+
+def _script(members: Sequence[GroupMember]) -> str:
+    kept = _kept(members)
+    lines = [SCRIPT.read_text(encoding="utf-8")]
+    for member in members:
+        file, best = member.metadata, kept.get(member.group)
+        if file.path is None or best is None or best.path is None:
+            continue
+        action = action_of(member, best)
+        words = [str(word) for word in (best.path, best.num_bytes, best.sha256)]
+        words += [str(word) for word in (file.path, file.num_bytes, file.sha256)]
+        if action == "link":
+            lines.append(f"link {shlex.join(words)}\n")
+        elif action == "move":
+            words.append(aside_name(file.path, file.sha256))
+            lines.append(f"move {shlex.join(words)}\n")
+    lines.append("exit $failed\n")
+    return "".join(lines)
+
+
+def aside_name(path: Path, sha256: str) -> str:
+    """The name of a moved file, which no other file gets: a digest of its place and content, then
+    its own name, the end of whose stem is cut off where it would be too long."""
+    digest = hashlib.blake2b(os.fsencode(path) + sha256.encode(), digest_size=6).hexdigest()
+    name = os.fsencode(path.name)
+    if len(name) > MAX_NAME_BYTES:
+        suffix = os.fsencode(path.suffix)[:MAX_SUFFIX_BYTES]
+        stem = name[: MAX_NAME_BYTES - len(suffix)]
+        # a character is not cut in two
+        name = stem.decode("utf-8", errors="ignore").encode() + suffix
+    return f"{digest}-{os.fsdecode(name)}"

@@ -1,0 +1,266 @@
+"""What a file really holds, counted from its packets and a few of its pictures: headers may lie.
+
+It decides which of several copies is kept, so it is measured for copies alone.
+"""
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+from PIL import Image
+from pydantic import TypeAdapter
+
+from hapvr.errors import VideoError
+from hapvr.video.decode import check_file, check_size, probe_video
+from hapvr.video.facts import DETAIL_SCALES, FileFacts
+from hapvr.video.packets import DECODERS, films, open_container
+from hapvr.video.pool import in_workers
+from hapvr.video.sandbox import call_confined
+from hapvr.video.settings import SamplingConfig
+
+DETAIL_PLACES = (0.15, 0.35, 0.55, 0.75)
+"""Parts of a video's length at which its detail is measured."""
+DETAIL_SIDE_PX = 768
+"""Longest side of the middle of a picture whose detail is measured."""
+BLOCK_PX = 16
+MIN_DETAIL_SIDE_PX = 4 * BLOCK_PX
+CLEAREST_RATE = 0.05
+"""Part of the blocks that are looked at, those with the clearest edges: beside these, noise of
+compression is weak."""
+MIN_SOUND_BYTES_S = 600
+"""A track with fewer bytes a second is silence: the codecs of films need 2,000 for speech."""
+HOLE_BYTES = 1024
+"""So many zero bytes in a row are a hole, as in an unfinished download: H.264 and HEVC escape
+zeros."""
+_ESCAPES_ZEROS = frozenset({"h264", "hevc"})
+
+
+_ANSWER = TypeAdapter(FileFacts | str)
+"""What a confined process says of a file: facts, or why there are none."""
+
+
+def measure_files(
+    files: Iterable[Path], *, config: SamplingConfig
+) -> Iterator[tuple[Path, FileFacts | VideoError]]:
+    """The facts of each file, in order, measured in worker processes as `sample_videos` does."""
+    return in_workers(_measure_confined, files, config=config)
+
+
+def _measure_confined(path: Path) -> FileFacts:
+    check_file(path)
+    answer = call_confined(functools.partial(_answer, path), readable=path)
+    found = _ANSWER.validate_json(answer)
+    if isinstance(found, str):
+        raise VideoError("decode_error", found)
+    return found
+
+
+def _answer(path: Path) -> bytes:
+    """Runs in the confined process."""
+    try:
+        return _ANSWER.dump_json(measure_file(path))
+    except (VideoError, av.error.FFmpegError) as error:
+        return _ANSWER.dump_json(str(error).encode(errors="backslashreplace").decode())
+
+
+def measure_file(path: Path) -> FileFacts:
+    """The facts of one file. Raises VideoError as `open_video` does, and FFmpegError."""
+    declared_s = probe_video(path).duration_s
+    with open_container(path) as container:
+        stream = _stream(path, container)
+        count = _count_packets(container, stream)
+        expected = stream.frames
+    length_s = count.length_s()
+    return FileFacts(
+        video_bytes=count.video_bytes,
+        length_s=length_s,
+        declared_s=declared_s,
+        fps=count.fps(),
+        sound=count.has_sound(length_s),
+        damage=count.damage(expected, declared_s),
+        detail=_detail(path, count.first_s(), length_s),
+    )
+
+
+def _stream(path: Path, container: InputContainer) -> VideoStream:
+    """The stream that `open_video` reads. Raises VideoError as it does."""
+    stream = container.streams[films(path, container)[0]]
+    assert isinstance(stream, VideoStream)
+    return stream
+
+
+def _restrict_decoder(stream: VideoStream) -> None:
+    """Decode with one thread, and with no other decoder than the stream's, which must be one of
+    those that are allowed. Raises VideoError unsupported_codec."""
+    name = stream.codec_context.name
+    if name not in DECODERS:
+        raise VideoError("unsupported_codec", f"video: the codec {name} is not decoded")
+    stream.thread_type = "NONE"
+    stream.codec_context.options = {"codec_whitelist": name}
+
+
+@dataclass
+class _PacketCount:
+    """What is counted while packets are read. damaged: numbers of pictures. times_s: of pictures,
+    in order of decoding. last_end_s: when the last one is over, as far as packets say how long they
+    are shown. sound_bytes, sound_s: by stream."""
+
+    video_bytes: int = 0
+    num_pictures: int = 0
+    damaged: set[int] = field(default_factory=set)
+    problem: str = ""
+    times_s: list[float] = field(default_factory=list)
+    last_end_s: float = 0.0
+    sound_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    sound_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+
+    def first_s(self) -> float:
+        return min(self.times_s, default=0.0)
+
+    def interval_s(self) -> float:
+        """The usual time between two pictures; 0 where it is not known."""
+        ordered = sorted(set(self.times_s))
+        steps = [after - before for before, after in pairwise(ordered)]
+        return median(steps) if steps else 0.0
+
+    def length_s(self) -> float:
+        if not self.times_s:
+            return 0.0
+        end_s = max(max(self.times_s) + self.interval_s(), self.last_end_s)
+        return end_s - self.first_s()
+
+    def fps(self) -> float:
+        interval_s = self.interval_s()
+        return 1 / interval_s if interval_s else 0.0
+
+    def has_sound(self, length_s: float) -> bool:
+        for stream, num_bytes in self.sound_bytes.items():
+            is_heard = num_bytes >= MIN_SOUND_BYTES_S * self.sound_s[stream]
+            if is_heard and self.sound_s[stream] >= length_s / 2:
+                return True
+        return False
+
+    def damage(self, expected: int, declared_s: float | None) -> str:
+        """expected: pictures that the index of the file has, 0 where it has none; a file that shows
+        only a part of them on purpose declares as much."""
+        ends_early = self.length_s() + 1.5 * self.interval_s() < (declared_s or 0.0)
+        if self.num_pictures < expected and ends_early:
+            return f"it has {self.num_pictures} of the {expected} pictures of its index"
+        # a recording is cut anywhere, also within a picture
+        ends = {0, 1, self.num_pictures - 1}
+        if inner := self.damaged - ends:
+            return f"{len(inner)} of its {self.num_pictures} pictures are damaged"
+        return self.problem
+
+
+def _count_packets(container: InputContainer, stream: VideoStream) -> _PacketCount:
+    """Read all packets, and decode none."""
+    count = _PacketCount()
+    searches_holes = stream.codec_context.name in _ESCAPES_ZEROS
+    interval_s = float(1 / stream.average_rate) if stream.average_rate else 0.04
+    packets = container.demux()
+    while True:
+        try:
+            packet = next(packets)
+        except StopIteration:
+            return count
+        except IndexError:  # PyAV does not know streams that begin later
+            packets = container.demux()
+            continue
+        except av.error.FFmpegError as error:
+            count.problem = f"its data ends early ({error.strerror})"
+            return count
+        if (
+            not packet.size or packet.is_discard
+        ):  # a cut by an edit list leaves pictures that are hidden
+            continue
+        if packet.stream is stream:
+            _count_picture(count, packet, interval_s, searches_holes)
+        elif packet.stream.type == "audio":
+            count.sound_bytes[packet.stream_index] += packet.size
+            length_s = float((packet.duration or 0) * (packet.time_base or 0))
+            count.sound_s[packet.stream_index] += length_s
+
+
+def _count_picture(
+    count: _PacketCount, packet: Packet, interval_s: float, searches_holes: bool
+) -> None:
+    """interval_s: between pictures that have no time."""
+    has_hole = searches_holes and bytes(HOLE_BYTES) in bytes(packet)
+    if packet.is_corrupt or has_hole:
+        count.damaged.add(count.num_pictures)
+    count.num_pictures += 1
+    count.video_bytes += packet.size
+    time = packet.pts if packet.pts is not None else packet.dts
+    if time is None or packet.time_base is None:
+        count.times_s.append(len(count.times_s) * interval_s)
+        return
+    count.times_s.append(float(time * packet.time_base))
+    end_s = float((time + (packet.duration or 0)) * packet.time_base)
+    count.last_end_s = max(count.last_end_s, end_s)
+
+
+def _detail(path: Path, first_s: float, length_s: float) -> tuple[float, ...]:
+    """Median over a few pictures of `detail_of`; () where none can be measured."""
+    found = list[tuple[float, ...]]()
+    for part in DETAIL_PLACES:
+        with suppress(av.error.FFmpegError), open_container(path) as container:
+            stream = _stream(path, container)
+            _restrict_decoder(stream)
+            container.seek(round((first_s + part * length_s) * av.time_base))
+            frame = next(container.decode(stream), None)
+            if isinstance(frame, VideoFrame):
+                check_size(path, frame.width, frame.height)
+                found.append(detail_of(frame.to_ndarray(format="gray")))
+    measured = [values for values in found if values]
+    if not measured:
+        return ()
+    return tuple(float(value) for value in np.median(measured, axis=0))
+
+
+def detail_of(grey: NDArray[np.uint8]) -> tuple[float, ...]:
+    """How much detail a picture [H, W] has at its clearest edges that it would lose if it were
+    scaled down, for each of DETAIL_SCALES: relative to what it would lose besides at half of that
+    scale. Enlarged pictures have little; () for one that is too small, or shows no edges."""
+    if min(grey.shape) < MIN_DETAIL_SIDE_PX:
+        return ()
+    height, width = (min(side, DETAIL_SIDE_PX) // BLOCK_PX * BLOCK_PX for side in grey.shape)
+    top, left = (grey.shape[0] - height) // 2, (grey.shape[1] - width) // 2
+    middle = grey[top : top + height, left : left + width].astype(np.float32)
+    values = list[float]()
+    for scale in DETAIL_SCALES:
+        coarse, coarser = _blurred(middle, scale), _blurred(middle, scale / 2)
+        fine, usual = _block_energy(middle - coarse), _block_energy(coarse - coarser)
+        clearest = usual >= max(np.quantile(usual, 1 - CLEAREST_RATE), 1.0)
+        if not clearest.any():
+            return ()
+        values.append(float(np.sqrt(np.median(fine[clearest] / usual[clearest]))))
+    return tuple(values)
+
+
+def _blurred(picture: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
+    """The picture [H, W], scaled down and up again."""
+    height, width = picture.shape
+    small = (max(1, round(width * scale)), max(1, round(height * scale)))
+    lanczos = Image.Resampling.LANCZOS
+    shrunk = Image.fromarray(picture).resize(small, lanczos)
+    return np.asarray(shrunk.resize((width, height), lanczos))
+
+
+def _block_energy(picture: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Mean square of each block of a picture [H, W], flat."""
+    height, width = picture.shape
+    blocks = (picture**2).reshape(height // BLOCK_PX, BLOCK_PX, width // BLOCK_PX, BLOCK_PX)
+    return blocks.mean(axis=(1, 3)).ravel()

@@ -1,0 +1,236 @@
+"""Which copy is kept: one row for each way in which a worse one could win."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from hapvr.search.collection import VideoMetadata
+from hapvr.search.keep import EDITED, MIXED, Choice, Copy, choose, is_mirrored
+from hapvr.settings import DuplicatesSettings
+from hapvr.video.facts import FileFacts
+
+SHARP = (0.8, 0.8, 0.7, 0.5)
+"""Detail of a picture that has all that its pixels can show."""
+SOFT = (0.3, 0.3, 0.2, 0.2)
+"""Of one that was enlarged to about three times its size."""
+FILE = {"num_bytes", "width_px", "height_px", "codec", "content", "missing", "mean_picture"}
+MIRROR = np.tile(np.arange(16, dtype=np.uint8) * 10, (16, 1))
+
+
+def copy(name: str, **changes: Any) -> Copy:
+    """A copy of 640 x 360 pixels, 10 s, 25 pictures a second, 1 MB of H.264, without sound."""
+    file: dict[str, Any] = {
+        "num_bytes": 10**6,
+        "duration_s": 10.0,
+        "width_px": 640,
+        "height_px": 360,
+        "codec": "h264",
+    }
+    facts: dict[str, Any] = {
+        "video_bytes": 10**6,
+        "length_s": 10.0,
+        "declared_s": None,
+        "fps": 25.0,
+        "sound": False,
+        "damage": "",
+        "detail": SHARP,
+    }
+    sha256 = changes.pop("sha256", hashlib.sha256(name.encode()).hexdigest())
+    spoilt = changes.pop("spoilt", "")
+    measured = changes.pop("measured", True)
+    for key, value in changes.items():
+        (file if key in FILE else facts)[key] = value
+    metadata = VideoMetadata(path=Path(name), sha256=sha256, **file)
+    return Copy(
+        video_id=name,
+        metadata=metadata,
+        facts=FileFacts(**facts) if measured else None,
+        spoilt=spoilt,
+    )
+
+
+def chosen(good: dict[str, Any], bad: dict[str, Any], **settings: Any) -> Choice:
+    """Of in/good and in/bad, in both orders, which must not matter."""
+    copies = [copy("in/good", **good), copy("in/bad", **bad)]
+    choice = choose(copies, DuplicatesSettings(**settings))
+    assert choose(copies[::-1], DuplicatesSettings(**settings)) == choice
+    return choice
+
+
+HD = {"width_px": 1920, "height_px": 1080}
+# what the better one has, what the worse one has, and what is said of both
+BETTER: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "whole": (
+        {},
+        {**HD, "video_bytes": 9 * 10**6, "damage": "it has 202 of the 244 pictures of its index"},
+        "it can be read whole",
+        "only a part of it can be read (it has 202 of the 244 pictures of its index)",
+    ),
+    "whole by its frames": (
+        {},
+        {"video_bytes": 9 * 10**6, "missing": "frames end at 8.0 s of 9.8 s"},
+        "it can be read whole",
+        "only a part of it can be read (frames end at 8.0 s of 9.8 s)",
+    ),
+    "longer": (
+        {},
+        {**HD, "length_s": 8.7, "video_bytes": 9 * 10**6},
+        "it is the longest (10.0 s)",
+        "it is shorter, 8.7 s against 10.0 s",
+    ),
+    "more pixels": (
+        HD,
+        {"video_bytes": 9 * 10**6, "fps": 50.0},
+        "it has the most pixels without black bars (1920 x 1080)",
+        "it has fewer pixels, 640 x 360",
+    ),
+    "more pictures": (
+        {"fps": 50.0},
+        {"video_bytes": 9 * 10**6},
+        "it has the most pictures per second (50)",
+        "it has fewer pictures per second, 25",
+    ),
+    "no bars": (
+        {},
+        {"height_px": 480, "content": (1.0, 0.74), "video_bytes": 9 * 10**6},
+        "it has no black bars",
+        "it has black bars",
+    ),
+    "more bits": (
+        {"video_bytes": 2 * 10**6},
+        {"num_bytes": 10**9},  # of sound or attachments
+        "it has the most picture data (2 MB of h264)",
+        "it has less picture data, 1 MB of h264",
+    ),
+    "a newer codec": (
+        {"codec": "hevc"},
+        {"codec": "mpeg2video", "video_bytes": 1_500_000},
+        "it has the most picture data (1 MB of hevc)",
+        "it has less picture data, 1.5 MB of mpeg2video",
+    ),
+    "sound": (
+        {"sound": True},
+        {"video_bytes": 9 * 10**6, "fps": 50.0},
+        "it has sound",
+        "it has no sound",
+    ),
+    "pure": (
+        {},
+        {**HD, "spoilt": MIXED},
+        "it shows only what the copies have in common",
+        MIXED,
+    ),
+    "not edited": (
+        {},
+        {**HD, "spoilt": EDITED},
+        "it shows only what the copies have in common",
+        EDITED,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BETTER)
+def test_the_better_copy_is_kept_and_said_why(case: str) -> None:
+    good, bad, merit, fault = BETTER[case]
+    choice = chosen(good, bad)
+    assert choice.named == "in/good"
+    assert choice.reasons == {"in/good": f"Kept: {merit}.", "in/bad": f"Not kept: {fault}."}
+
+
+DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "alike": ({}, {"video_bytes": 1_050_000}, "in/bad and in/good are too much alike"),
+    "other codecs of like worth": ({"codec": "hevc"}, {}, "too much alike"),
+    "damaged both": ({"damage": "a"}, {"damage": "b"}, "of each of the copies only a part"),
+    "not measured": ({}, {"measured": False}, "the file of in/bad could not be measured"),
+    "a length of which nobody is sure": (
+        {},
+        {"length_s": 8.0, "declared_s": 10.0},
+        "it is not sure how long in/bad is: its pictures last 8.0 s, its header says 10.0 s",
+    ),
+    "a wrong clock": ({}, {"length_s": 900.0}, "differ too much for copies"),
+    "enlarged": ({}, {**HD, "detail": SOFT, "video_bytes": 9 * 10**6}, "may have been enlarged"),
+    "detail not known": ({}, {**HD, "detail": ()}, "may have been enlarged"),
+    "a little larger": ({}, {"width_px": 854, "height_px": 480}, "may have been enlarged"),
+    "larger without sound": ({"sound": True}, HD, "in/bad has more pixels, but no sound"),
+    "larger with bars": (
+        {},
+        {**HD, "content": (1.0, 0.75)},
+        "in/bad has more pixels, but black bars",
+    ),
+    "mirrored": (
+        {"mean_picture": MIRROR.tobytes()},
+        {"mean_picture": MIRROR[:, ::-1].tobytes(), "video_bytes": 9 * 10**6},
+        "some are mirrored, and it cannot be told which",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTS)
+def test_no_copy_is_named_where_it_is_close_or_not_known(case: str) -> None:
+    one, other, doubt = DOUBTS[case]
+    choice = chosen(one, other)
+    assert choice.named is None
+    assert len(set(choice.reasons.values())) == 1
+    assert doubt in choice.reasons["in/good"]
+    assert choice.reasons["in/good"].startswith("No copy is named to keep: ")
+
+
+def test_what_is_behind_the_limit_of_frames_is_not_damaged() -> None:
+    cut = {"missing": "the first 3600 s were read; see sampling.max_frames"}
+    assert chosen({**cut, "video_bytes": 2 * 10**6}, cut).named == "in/good"
+
+
+def test_the_mirrored_one_of_three_is_not_kept() -> None:
+    plain, turned = MIRROR.tobytes(), MIRROR[:, ::-1].tobytes()
+    copies = [
+        copy("a", mean_picture=turned, video_bytes=9 * 10**6),
+        copy("b", mean_picture=plain),
+        copy("c", mean_picture=plain, video_bytes=2 * 10**6),
+    ]
+    for first in range(3):
+        choice = choose(copies[first:] + copies[:first], DuplicatesSettings())
+        assert choice.named == "c"
+        assert choice.reasons["a"] == "Not kept: it is mirrored."
+    assert not is_mirrored(np.full((16, 16), 7, np.uint8), MIRROR)
+    assert not is_mirrored(None, MIRROR)
+
+
+PREFERRED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], str | None]] = {
+    "a folder": ({}, {**HD, "video_bytes": 9 * 10**6}, ["in/good/"], "in/good"),
+    "a folder of another name": (HD, {}, ["in/b/"], "in/good"),
+    "the smallest": ({}, {"num_bytes": 1_000_001, **HD}, ["smallest"], "in/good"),
+    "pictures before pixels": ({"fps": 50.0}, HD, ["fps"], "in/good"),
+    "never a shorter one": ({}, {"length_s": 8.8}, ["in/bad/"], "in/good"),
+    "never a damaged one": ({}, {"damage": "hole"}, ["in/bad/", "smallest"], "in/good"),
+}
+
+
+@pytest.mark.parametrize("case", PREFERRED)
+def test_a_user_may_prefer_folders_and_properties(case: str) -> None:
+    good, bad, prefer, named = PREFERRED[case]
+    assert chosen(good, bad, prefer=prefer).named == named
+
+
+def test_of_equal_files_the_preferred_one_stays() -> None:
+    """Then the first path; equal files need not be measured, and share their reason."""
+    copies = [copy("a/x", sha256="1", measured=False), copy("b/x", sha256="1", measured=False)]
+    assert choose(copies, DuplicatesSettings()).named == "a/x"
+    assert choose(copies, DuplicatesSettings(prefer=("b/",))).named == "b/x"
+    assert choose(copies, DuplicatesSettings(protect=("b/",))).named == "b/x"
+    better = [*(copy(name, sha256="1") for name in ("a/x", "b/x")), copy("c/x", **HD)]
+    choice = choose(better, DuplicatesSettings())
+    assert choice.named == "c/x"
+    assert choice.reasons["a/x"] == choice.reasons["b/x"]
+    assert choice.reasons["a/x"] == "Not kept: it has fewer pixels, 640 x 360."
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("prefer", "archive"), ("prefer", "/"), ("protect", "smallest")]
+)
+def test_what_is_no_folder_is_refused(key: str, value: str) -> None:
+    with pytest.raises(ValidationError, match="folder"):
+        DuplicatesSettings(**{key: (value,)})

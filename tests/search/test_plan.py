@@ -1,0 +1,210 @@
+"""Plans of what to do about copies: a script that is run, on files with names that a shell could
+trip over, and that puts everything back."""
+
+import hashlib
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hapvr.search.collection import VideoMetadata
+from hapvr.search.duplicates import GroupMember
+from hapvr.search.plan import aside_name, moved_paths, needless, write_plan
+from hapvr.video.sources import ASIDE_MARKER
+
+NAMES = [
+    "a $(touch own).mp4",
+    "b'; touch own #.mp4",
+    "-rf *.mp4",
+    "new\nline\t\\n `touch own`.mp4",
+    "\udcff.mp4",
+]
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+def member(group: str, path: Path, *, keep: bool = False) -> GroupMember:
+    data = path.read_bytes()
+    file = VideoMetadata(path=path, sha256=hashlib.sha256(data).hexdigest(), num_bytes=len(data))
+    return GroupMember(
+        group=group,
+        video_id=f"in/{path.stem!a}",
+        medoid=keep,
+        keep=keep,
+        reason="",
+        probability=1,
+        metadata=file,
+    )
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> list[GroupMember]:
+    """One to keep, one of the same bytes, two others; and a pair in which none is kept."""
+    folder = tmp_path / "videos of $HOME"
+    folder.mkdir()
+    for name, text in zip(NAMES, ["kept", "kept", "other", "more", "unsure"], strict=True):
+        (folder / name).write_text(text)
+    first, *others = (folder / name for name in NAMES)
+    return [
+        member("g", first, keep=True),
+        *(member("g", one) for one in others[:3]),
+        member("h", others[3]),
+    ]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Calls the script plan.sh of the test's folder."""
+
+    def called(*options: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["bash", tmp_path / "plan.sh", *options],
+            cwd="/",
+            env={**os.environ, **variables},
+            capture_output=True,
+        )
+
+    return called
+
+
+def state(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
+    """Name -> bytes, links, mode and time of change of all files below."""
+    return {
+        str(file.relative_to(folder)): (
+            file.read_bytes(),
+            file.stat().st_nlink,
+            file.stat().st_mode,
+            file.stat().st_mtime_ns,
+        )
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+def test_the_script_acts_only_when_told_and_only_on_what_it_knows(
+    members: list[GroupMember], tmp_path: Path, run: Run
+) -> None:
+    kept, same, other, more, unsure = (
+        file.metadata.path for file in members if file.metadata.path is not None
+    )
+    aside = tmp_path / "aside"
+    write_plan(tmp_path / "plan.sh", members)
+    dry = run(ASIDE=str(aside))
+    assert (dry.returncode, dry.stdout.count(b"would:"), dry.stderr) == (0, 6, b"")
+    assert not aside.exists()
+    assert not list(tmp_path.glob("*.record"))
+    assert not same.samefile(kept)
+    more.write_text("changed")
+    done = run("--act", ASIDE=str(aside))
+    assert done.returncode == 1
+    assert done.stderr.count(b"changed since") == 1
+    assert same.samefile(kept)
+    assert not other.exists()
+    moved = [one for one in aside.iterdir() if one.name != ASIDE_MARKER]
+    assert [one.read_text() for one in moved] == ["other"]
+    assert [one.read_text() for one in (kept, more, unsure)] == ["kept", "changed", "unsure"]
+    assert not list(tmp_path.rglob("own"))
+    again = run("--act", ASIDE=str(aside))
+    assert again.stderr.count(b"left alone") == 2  # what was moved, and what was changed
+
+
+def test_everything_can_be_put_back(members: list[GroupMember], tmp_path: Path, run: Run) -> None:
+    """Bytes, times, modes and links are those of before; nothing else is left. Another call finds
+    nothing to do, and the plan can be followed again."""
+    folder = tmp_path / "videos of $HOME"
+    os.utime(folder / NAMES[1], ns=(10**18, 10**18 + 123_456_789))
+    (folder / NAMES[1]).chmod(0o640)
+    before = state(folder)
+    write_plan(tmp_path / "plan.sh", members)
+    assert run("--undo").returncode == 1
+    for _ in range(2):
+        done = run("--act")
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert state(folder) != before
+        record = (tmp_path / "plan.sh.record").read_text(errors="surrogateescape")
+        assert [line.split("\t")[0] for line in record.splitlines()] == ["linked", "moved", "moved"]
+        undone = run("--undo")
+        assert (undone.returncode, undone.stderr) == (0, b"")
+        assert state(folder) == before
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.sh", folder.name]
+
+
+def test_undo_replaces_nothing(members: list[GroupMember], tmp_path: Path, run: Run) -> None:
+    """Where there is another file again, both stay, and a later call can put it back."""
+    other = members[2].metadata.path
+    assert other is not None
+    write_plan(tmp_path / "plan.sh", members)
+    assert run("--act").returncode == 0
+    other.write_text("new")
+    undone = run("--undo")
+    assert undone.returncode == 1
+    assert b"there is another file again" in undone.stderr
+    assert other.read_text() == "new"
+    assert len((tmp_path / "plan.sh.record").read_text().splitlines()) == 1
+    other.unlink()
+    assert run("--undo").returncode == 0
+    assert other.read_text() == "other"
+
+
+def test_equal_names_and_long_names_are_moved(tmp_path: Path, run: Run) -> None:
+    """Two files of one name, even of the same bytes, and names that file systems just allow."""
+    longest = "ä" * 123 + ".mp4"
+    for place, text in (
+        ("a/clip.mp4", "kept"),
+        ("b/clip.mp4", "other"),
+        ("c/clip.mp4", "other"),
+        (f"c/{longest}", "third"),
+        ("c/" + "y" * 246 + ".mp4", "kept"),
+    ):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_text(text)
+    files = sorted(file for file in tmp_path.rglob("*.mp4"))
+    members = [member("g", file, keep=number == 0) for number, file in enumerate(files)]
+    before = {folder: state(tmp_path / folder) for folder in "abc"}
+    write_plan(tmp_path / "plan.sh", members)
+    dry = run()
+    assert dry.returncode == 0
+    assert dry.stdout.count(b"a long name is shortened to ") == 1
+    done = run("--act")
+    assert (done.returncode, done.stderr) == (0, b"")
+    aside = tmp_path / "copies-aside"
+    moved = sorted(one.name for one in aside.iterdir() if one.name != ASIDE_MARKER)
+    assert len(moved) == 3
+    assert all(name.endswith(".mp4") for name in moved)
+    assert run("--undo").returncode == 0
+    assert {folder: state(tmp_path / folder) for folder in "abc"} == before
+
+
+@pytest.mark.parametrize("name", ["x" * 251 + ".mp4", "ä" * 125 + ".mp4", "\udcff" * 255, "a.mp4"])
+def test_names_stay_below_the_limit_of_file_systems(name: str) -> None:
+    made = os.fsencode(aside_name(Path("folder") / name, "0" * 64))
+    assert len(made) <= 255
+    assert made.endswith(os.fsencode(Path(name).suffix))
+
+
+def test_tables_say_what_could_be_done(members: list[GroupMember], tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan.json", members)
+    rows = json.loads((tmp_path / "plan.json").read_text())
+    assert [row["action"] for row in rows] == ["keep", "link", "move", "move", "look"]
+    assert {row["keep_sha256"] for row in rows[:4]} == {members[0].metadata.sha256}
+    assert moved_paths(members) == [row["path"] for row in rows if row["action"] == "move"]
+    write_plan(tmp_path / "plan.csv", members)
+    assert len((tmp_path / "plan.csv").read_text().split(",look,")) == 2
+
+
+def test_hard_links_are_not_more_than_needed(members: list[GroupMember], tmp_path: Path) -> None:
+    """Neither before nor after a plan; they are left alone."""
+    kept, same = (one.metadata.path for one in members[:2])
+    assert kept is not None
+    assert same is not None
+    assert len(needless(members[:4])) == 3
+    same.unlink()
+    same.hardlink_to(kept)
+    assert len(needless(members[:4])) == 2
+    write_plan(tmp_path / "plan.json", members[:2])
+    rows = json.loads((tmp_path / "plan.json").read_text())
+    assert [row["action"] for row in rows] == ["keep", "linked"]
+    unnamed = [member("g", kept), member("g", same)]
+    assert len(needless(unnamed)) == 0

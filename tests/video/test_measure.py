@@ -1,0 +1,183 @@
+"""What files hold, whatever their headers say: real files, and headers that lie in each way."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from hapvr.errors import VideoError
+from hapvr.video.facts import DETAIL_SCALES, FileFacts
+from hapvr.video.measure import detail_of, measure_file, measure_files
+from hapvr.video.settings import SamplingConfig
+from tests.video.conftest import VideoWriter, numbered_frame, write_video
+
+FPS = 10
+NUM_FRAMES = 40
+
+
+@pytest.fixture
+def plain(videos: VideoWriter) -> Path:
+    """Four seconds of pictures, no sound."""
+    return videos.noise("plain.mp4", num_frames=NUM_FRAMES)
+
+
+def boxes(data: bytes, name: bytes) -> list[int]:
+    """Where the boxes of this name begin in an MP4 file."""
+    found, start = [], data.find(name)
+    while start >= 0:
+        found.append(start - 4)
+        start = data.find(name, start + 1)
+    return found
+
+
+def with_duration_of_one_tick(plain: Path, to: Path) -> Path:
+    """All three headers that have a duration, of version 0."""
+    data = bytearray(plain.read_bytes())
+    for name, offset in ((b"mvhd", 24), (b"tkhd", 28), (b"mdhd", 24)):
+        for start in boxes(bytes(data), name):
+            data[start + offset : start + offset + 4] = struct.pack(">I", 1)
+    to.write_bytes(data)
+    return to
+
+
+def with_padding(plain: Path, to: Path) -> Path:
+    """As a cover, tags or an attachment would add."""
+    to.write_bytes(plain.read_bytes() + struct.pack(">I4s", 500_008, b"free") + bytes(500_000))
+    return to
+
+
+def remuxed(plain: Path, to: Path, *, live: bool = False, sound: str = "") -> Path:
+    """The same packets in another container. live: without a duration. sound: the codec of noise
+    that is added, or `silence`, as AAC encodes it."""
+    options = {"live": "1"} if live else {}
+    with av.open(str(plain)) as source, av.open(str(to), "w", options=options) as container:
+        stream = source.streams.video[0]
+        track = container.add_stream_from_template(stream)
+        heard = (
+            container.add_stream("aac" if sound == "silence" else sound, 44100) if sound else None
+        )
+        for packet in source.demux(stream):
+            if packet.dts is not None:
+                packet.stream = track
+                container.mux(packet)
+        if heard is not None:
+            rng = np.random.default_rng(0)
+            for start in range(0, 44100 * NUM_FRAMES // FPS, 1024):
+                level = 0 if sound == "silence" else 8000
+                samples = (level * rng.normal(size=(1, 1024))).astype(np.int16)
+                frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+                frame.sample_rate, frame.pts = 44100, start
+                container.mux(heard.encode(frame))
+            container.mux(heard.encode())
+    return to
+
+
+def cut(plain: Path, to: Path) -> Path:
+    """An unfinished download of a file whose index comes first."""
+    with av.open(str(plain)) as source:
+        options = {"movflags": "faststart"}
+        with av.open(str(to), "w", options=options) as container:
+            track = container.add_stream_from_template(source.streams.video[0])
+            for packet in source.demux(video=0):
+                if packet.dts is not None:
+                    packet.stream = track
+                    container.mux(packet)
+    data = to.read_bytes()
+    to.write_bytes(data[: len(data) * 93 // 100])
+    return to
+
+
+def with_hole(plain: Path, to: Path) -> Path:
+    """As of a download of pieces, of which one has not come."""
+    data = bytearray(plain.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 16384] = bytes(16384)
+    to.write_bytes(data)
+    return to
+
+
+LIES: dict[str, tuple[Callable[[Path, Path], Path], str, bool]] = {
+    "one tick": (with_duration_of_one_tick, "tick.mp4", False),
+    "padding": (with_padding, "padded.mp4", False),
+    "no duration": (lambda plain, to: remuxed(plain, to, live=True), "live.mkv", False),
+    "silence": (lambda plain, to: remuxed(plain, to, sound="silence"), "silent.mp4", False),
+    "big sound": (lambda plain, to: remuxed(plain, to, sound="pcm_s16le"), "loud.mkv", True),
+    "sound": (lambda plain, to: remuxed(plain, to, sound="aac"), "sound.mp4", True),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_headers_change_nothing_that_is_counted(plain: Path, tmp_path: Path, lie: str) -> None:
+    make, name, sound = LIES[lie]
+    wanted = measure_file(plain)
+    found = measure_file(make(plain, tmp_path / name))
+    assert found.video_bytes == wanted.video_bytes
+    assert found.length_s == pytest.approx(NUM_FRAMES / FPS, abs=0.05)
+    assert found.fps == pytest.approx(FPS, rel=0.02)
+    assert found.damage == ""
+    assert found.sound == sound
+    assert found.detail == pytest.approx(wanted.detail, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"), [(cut, "pictures"), (with_hole, "pictures are damaged")]
+)
+def test_what_is_partly_readable_is_damaged(
+    plain: Path, tmp_path: Path, damage: Callable[[Path, Path], Path], said: str
+) -> None:
+    assert said in measure_file(damage(plain, tmp_path / "damaged.mp4")).damage
+
+
+def test_the_last_picture_may_stay(tmp_path: Path) -> None:
+    """A slide that stays for 4 s counts as long; the rate is that of the pictures that move."""
+    times_s = [number / 10 for number in range(20)] + [6.0, 6.1]
+    frames = [numbered_frame(number, width_px=128, height_px=96) for number in range(22)]
+    found = measure_file(write_video(tmp_path / "slides.mp4", frames, times_s=times_s))
+    assert found.length_s == pytest.approx(6.2, abs=0.05)
+    assert found.fps == pytest.approx(10, rel=0.02)
+
+
+def test_what_a_trimmed_file_hides_does_not_count(plain: Path, tmp_path: Path) -> None:
+    """As phones trim: an edit list hides the first 1.5 s, which stay in the file."""
+    trimmed = tmp_path / "trimmed.mp4"
+    with av.open(str(plain)) as source, av.open(str(trimmed), "w") as container:
+        track = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None and packet.pts is not None and packet.time_base is not None:
+                hidden = round(1.5 / packet.time_base)
+                packet.pts -= hidden
+                packet.dts -= hidden
+                packet.stream = track
+                container.mux(packet)
+    found = measure_file(trimmed)
+    assert found.length_s == pytest.approx(NUM_FRAMES / FPS - 1.5, abs=0.11)
+    assert found.damage == ""
+    assert found.video_bytes < measure_file(plain).video_bytes
+
+
+def test_files_are_measured_in_workers(plain: Path, tmp_path: Path) -> None:
+    """Each in its turn, what is no video with its reason."""
+    text = tmp_path / "text.mp4"
+    text.write_text("no video")
+    (_, found), (_, failed) = measure_files([plain, text], config=SamplingConfig(workers=1))
+    assert isinstance(found, FileFacts)
+    assert found == measure_file(plain)
+    assert isinstance(failed, VideoError)
+
+
+@pytest.mark.parametrize("scale", [0.35, 0.5])
+def test_an_enlarged_picture_has_little_detail(scale: float) -> None:
+    """Of shapes with sharp edges, which are there at any size."""
+    rng = np.random.default_rng(1)
+    small = rng.integers(0, 255, (24, 32), dtype=np.uint8)
+    sharp = np.kron(small, np.ones((16, 16), np.uint8))
+    height, width = sharp.shape
+    shrunk = Image.fromarray(sharp).resize((round(width * scale), round(height * scale)))
+    enlarged = np.asarray(shrunk.resize((width, height), Image.Resampling.BICUBIC))
+    place = DETAIL_SCALES.index(scale)
+    assert detail_of(enlarged)[place] < 0.5 * detail_of(sharp)[place]
+    assert detail_of(np.full((200, 200), 90, np.uint8)) == ()
