@@ -145,7 +145,7 @@ def print_summary(project: Project, console: Console) -> None:
     import polars as pl
     from rich.table import Table
 
-    from hapvr.health import health
+    from hapvr.care.health import health
     from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
     from hapvr.steps.quality import video_status
     from hapvr.steps.training import trained_run

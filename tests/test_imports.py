@@ -80,7 +80,7 @@ LAYERS = (
     {"train", "benchmark", "demo", "scorer", "search", "registry"},
     {"steps"},
     {"serving", "chain"},
-    {"upkeep", "collection", "health"},
+    {"care", "collection"},
     {"commands", "trainer"},
     {"cli"},
 )

@@ -60,7 +60,7 @@ def status(
 ) -> None:
     """How the project is, and what of it needs a person: then the exit code is 1. As JSON also how
     far every step is."""
-    from hapvr.health import health
+    from hapvr.care.health import health
     from hapvr.steps.alerts import deliver_alerts, tell
 
     project = open_project(config, set_)
@@ -129,7 +129,7 @@ def verify(
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that
     is damaged."""
-    from hapvr import upkeep
+    from hapvr.care import stores as upkeep
 
     project, kinds = open_project(config), None if videos else upkeep.KINDS.keys() - {"downloads"}
     with progress_bar("files") as progress:
@@ -158,7 +158,7 @@ def forget(
 ) -> None:
     """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were
     fetched; yours stay."""
-    from hapvr.steps import forget as step
+    from hapvr.care import forget as step
     from hapvr.video.sources import is_remote
 
     project = open_project(config, set_)

@@ -19,12 +19,12 @@ import dagster as dg
 import psutil
 import pytest
 
-import hapvr.health
+import hapvr.care.health
+from hapvr.care.stores import repair, verify_root
 from hapvr.registry.versions import TARGET_TAG, champion_of, promote, version_tags
 from hapvr.steps import training
 from hapvr.steps.project import Project
 from hapvr.steps.training import MODELS, tracker_of
-from hapvr.upkeep import repair, verify_root
 from pipelines.monitoring import old_runs, remove_old_runs, sensors, waiting_alerts
 from tests.conftest import small_settings, write_settings
 from tests.orchestration.conftest import Storage, execute
@@ -182,7 +182,7 @@ def year(tmp_path: Path, small_project: Project, receiver: Receiver) -> Iterator
 def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each training that fails, is promoted or is refused is told once; the champion never gets
     worse; of what failed, and of runs of Dagster that nothing needs any more, nothing is left."""
-    monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 0)
+    monkeypatch.setattr(hapvr.care.health, "MIN_FREE_BYTES", 0)
     told: list[list[str]] = []
     targets, sizes, number = [], [], 0
     for week in range(WEEKS):

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from hapvr.care.stores import KINDS, FileCheck, repair, verify_root
 from hapvr.data.manifest import VIDEO_COLUMNS
 from hapvr.errors import DamagedError
 from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
@@ -18,7 +19,6 @@ from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import finish_training, prepare_training
 from hapvr.steps.videos import make_frames, make_videos
-from hapvr.upkeep import KINDS, FileCheck, repair, verify_root
 from tests.conftest import open_small_project, write_clip
 from tests.steps.data_projects import folder_settings, open_project
 from tests.steps.search_projects import copied

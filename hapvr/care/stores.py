@@ -18,6 +18,7 @@ from typing import Literal
 import pyarrow as pa
 
 from hapvr.benchmark.definition import load_definition
+from hapvr.care.forget import read_journal
 from hapvr.chain import CHAIN
 from hapvr.data import set_aside
 from hapvr.data.features import STAGE as FEATURES_STAGE
@@ -50,7 +51,6 @@ from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
-from hapvr.steps.forget import read_journal
 from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.search_index import make_descriptors, update_index
 from hapvr.steps.search_model import search_model
