@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.care.health import health
-from hapvr.care.stores import verify_root
+from hapvr.care.verify import verify_root
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
 from hapvr.errors import HapvrError
 from hapvr.progress import no_progress

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.care.stores import verify_root
+from hapvr.care.verify import verify_root
 from hapvr.errors import HapvrError
 from hapvr.files import open_regular, read_bytes
 from hapvr.registry.client import mlflow_client, open_client, require_store

@@ -129,14 +129,17 @@ def verify(
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that
     is damaged."""
-    from hapvr.care import stores as upkeep
+    from hapvr.care import repair as repairs
+    from hapvr.care.stores import STORES
+    from hapvr.care.verify import verify_root
 
-    project, kinds = open_project(config), None if videos else upkeep.KINDS.keys() - {"downloads"}
+    project = open_project(config)
+    kinds = None if videos else STORES.keys() - {"downloads"}
     with progress_bar("files") as progress:
-        checks = upkeep.verify_root(project.root, kinds=kinds, progress=progress)
+        checks = verify_root(project.root, kinds=kinds, progress=progress)
     if repair:
         with progress_bar("repairs") as progress:
-            checks = upkeep.repair(project, checks, progress=progress)
+            checks = repairs.repair(project, checks, progress=progress)
     lines = [
         f"{check.kind} {check.key}".rstrip()
         + f": {check.state}"

@@ -18,7 +18,7 @@ import pytest
 from hapvr.benchmark.definition import load_definition
 from hapvr.care.forget import forget, plan_forgetting
 from hapvr.care.health import health
-from hapvr.care.stores import verify_root
+from hapvr.care.verify import verify_root
 from hapvr.chain import CHAIN, outdated, shards_of, stale
 from hapvr.data import manifest
 from hapvr.errors import ArgumentError

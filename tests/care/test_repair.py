@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from hapvr.care.stores import repair, verify_root
+from hapvr.care.repair import repair
+from hapvr.care.verify import verify_root
 from hapvr.data import set_aside
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError

@@ -9,7 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from hapvr.care.stores import KINDS, FileCheck, repair, verify_root
+from hapvr.care.repair import repair
+from hapvr.care.stores import STORES
+from hapvr.care.verify import FileCheck, verify_root
 from hapvr.data.manifest import VIDEO_COLUMNS
 from hapvr.errors import DamagedError
 from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
@@ -81,7 +83,7 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
         damage(path)
     found = damaged(project)
     assert [path for path in before if not names(found, path)] == []
-    without_videos = verify_root(project.root, kinds=KINDS.keys() - {"downloads"})
+    without_videos = verify_root(project.root, kinds=STORES.keys() - {"downloads"})
     assert {check.kind for check in without_videos if check.state != "ok"} == {"corpus"}
     assert {check.state for check in repair(project, found)} == {"repaired"}
     assert {path: path.read_bytes() for path in files} == before

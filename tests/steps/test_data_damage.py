@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.care.stores import verify_root
+from hapvr.care.verify import verify_root
 from hapvr.data.features import FeatureStore
 from hapvr.data.frames import INDEX_COLUMNS
 from hapvr.errors import DamagedError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from hapvr.care.stores import verify_root
+from hapvr.care.verify import verify_root
 from hapvr.data.features import FeatureStore
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import IDENTITY

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.care.stores import repair, verify_root
+from hapvr.care.repair import repair
+from hapvr.care.verify import verify_root
 from hapvr.errors import DamagedError
 from hapvr.search.collection import BLANK_FILE, CURRENT, current_index
 from hapvr.search.duplicates import GROUPS_PLACE
