@@ -134,8 +134,18 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
             store.forget(project, forgetting)
         root.delete(DIGESTS)
         root.delete(manifest.FORGETTING)
-    if forgetting.generated:
+    if forgetting.generated or _has_generated(root, forgetting.videos):
         make_manifest(project)
+
+
+def _has_generated(root: DataRoot, videos: Sequence[ForgottenVideo]) -> bool:
+    """Whether some are of benchmarks that are generated anew, also where a killed call removed
+    these."""
+    if root.local is None:
+        return False
+    folder = root.local / CORPUS_FOLDER
+    local = [video for video in videos if not (video.kept_out or is_remote(video.uri))]
+    return any(path_of_text(video.uri).is_relative_to(folder) for video in local)
 
 
 def _begin(root: DataRoot, videos: Sequence[ForgottenVideo]) -> Journal:
