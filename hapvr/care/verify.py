@@ -1,6 +1,6 @@
 """Whether what is stored below a data root still is what was written."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,7 +39,16 @@ def verify_root(
     for name, key in places:
         checks.append(check(root, name, key))
         progress(len(checks), len(places))
-    return checks
+    return _confirmed(root, checks)
+
+
+def _confirmed(root: DataRoot, checks: Sequence[FileCheck]) -> list[FileCheck]:
+    """What is damaged is checked again while nothing is repaired: a repair that was under way may
+    have had it set aside."""
+    if not root.is_writable() or all(one.state != "damaged" for one in checks):
+        return list(checks)
+    with root.care_lock():
+        return [check(root, one.kind, one.key) if one.state == "damaged" else one for one in checks]
 
 
 def check(root: DataRoot, name: str, key: str) -> FileCheck:
