@@ -170,7 +170,7 @@ def print_summary(project: Project, console: Console) -> None:
     was lost, where to look."""
     import polars as pl
 
-    from hapvr.health import health
+    from hapvr.care.health import health
     from hapvr.steps.quality import video_status
 
     for name in project.config.evaluation.benchmarks:

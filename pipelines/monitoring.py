@@ -130,7 +130,7 @@ def _message_of(failure: Any) -> str:
     description="Posts to the webhook what needs a person, and what it has not taken yet.",
 )
 def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
-    from hapvr.health import health
+    from hapvr.care.health import health
     from hapvr.steps.alerts import Concern, deliver_alerts, tell
 
     opened = project.open()

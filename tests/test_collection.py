@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.care.health import health
+from hapvr.care.verify import verify_root
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
 from hapvr.errors import HapvrError
-from hapvr.health import health
 from hapvr.progress import no_progress
 from hapvr.registry.versions import champion_of, version_tags
 from hapvr.steps.baseline import WHITENING_TAG
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
-from hapvr.upkeep import verify_root
 from tests.commands.conftest import Call, call
 from tests.conftest import write_clip
 from tests.registry.empty_store import new_store

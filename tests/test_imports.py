@@ -80,7 +80,7 @@ LAYERS = (
     {"train", "benchmark", "demo", "scorer", "search", "registry"},
     {"steps"},
     {"serving", "chain"},
-    {"upkeep", "collection", "health"},
+    {"care", "collection"},
     {"commands", "trainer"},
     {"cli"},
 )
@@ -159,7 +159,6 @@ LATE_IMPORTS = {
     "hapvr.commands.stages": VERBS,
     "hapvr.commands.terminal": VERBS,
     "hapvr.chain": "a run of one step loads that step alone; the search index is Lance",
-    "hapvr.health": "MLflow takes seconds, and a collection without training has none",
     "hapvr.model.checkpoint": "torch, where only the description of a network is read",
     "hapvr.networks.encoder": "torch, which an installation for searches does not have",
     "hapvr.registry.client": "a bundle is opened only where a name leads to one",

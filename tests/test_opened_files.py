@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.care.verify import verify_root
 from hapvr.errors import HapvrError
 from hapvr.files import open_regular, read_bytes
 from hapvr.registry.client import mlflow_client, open_client, require_store
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.project import REGISTRY
-from hapvr.upkeep import verify_root
 from tests.conftest import CHECKOUT
 from tests.steps.data_projects import folder_settings, open_project
 

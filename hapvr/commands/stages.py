@@ -61,7 +61,7 @@ def status(
 ) -> None:
     """How the project is, and what of it needs a person: then the exit code is 1. As JSON also how
     far every step is."""
-    from hapvr.health import health
+    from hapvr.care.health import health
     from hapvr.steps.alerts import deliver_alerts, tell
 
     project = open_project(config, set_)
@@ -148,15 +148,17 @@ def verify(
 ) -> None:
     """Read every stored file and compare it with what was written; exit 1 and name every file that
     is damaged."""
-    from hapvr import upkeep
+    from hapvr.care import repair as repairs
+    from hapvr.care.stores import STORES
+    from hapvr.care.verify import verify_root
 
     project = open_project(config)
-    kinds = None if videos else upkeep.KINDS.keys() - {"downloads"}
+    kinds = None if videos else STORES.keys() - {"downloads"}
     with progress_bar("files") as progress:
-        checks = upkeep.verify_root(project.root, kinds=kinds, progress=progress)
+        checks = verify_root(project.root, kinds=kinds, progress=progress)
     if repair:
         with progress_bar("repairs") as progress:
-            checks = upkeep.repair(project, checks, progress=progress)
+            checks = repairs.repair(project, checks, progress=progress)
     lines = []
     for check in checks:
         line = f"{check.kind} {check.key}".rstrip() + f": {check.state}"
@@ -179,7 +181,7 @@ def forget(
 ) -> None:
     """Remove frames, features, vectors, pairs, marks and scores of videos, and files that were
     fetched; yours stay."""
-    from hapvr.steps import forget as step
+    from hapvr.care import forget as step
     from hapvr.video.sources import is_remote
 
     project = open_project(config, set_)

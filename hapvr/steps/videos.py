@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hapvr.data import frames
 from hapvr.data.filesystem import DataRoot
@@ -145,7 +145,8 @@ class DamagedFile:
 
 
 def damaged_files(root: DataRoot, key: str) -> list[DamagedFile]:
-    """Files of a shard that were changed or lost since we fetched or generated them.
+    """Files of a shard that were changed since we fetched or generated them, and fetched ones that
+    are lost. Generated ones that are gone may be of an earlier benchmark.
 
     Raises DamagedError where the shard cannot be read.
     """
@@ -154,11 +155,12 @@ def damaged_files(root: DataRoot, key: str) -> list[DamagedFile]:
     damaged = []
     for row in Shard(root, VIDEOS_STAGE, key).rows():
         path = path_of_text(row["path"])
-        if row["status"] != STATUS_OK or not _is_ours(root, key, row["video_id"], path):
+        origin = _origin(root, key, row["video_id"], path)
+        if row["status"] != STATUS_OK or not origin:
             continue
         problem = ""
         if not os.path.lexists(path):
-            problem = "is missing"
+            problem = "is missing" if origin == "fetched" else ""
         elif not os.path.isfile(path):
             problem = "is not a regular file"
         elif file_sha256(path) != row["sha256"]:
@@ -168,21 +170,23 @@ def damaged_files(root: DataRoot, key: str) -> list[DamagedFile]:
     return damaged
 
 
-def _is_ours(root: DataRoot, key: str, video_id: str, path: Path) -> bool:
-    """Whether a file below the data root is one that we fetched, as its name tells, or that we
-    generated; never one behind a link."""
+def _origin(
+    root: DataRoot, key: str, video_id: str, path: Path
+) -> Literal["fetched", "generated", ""]:
+    """Whether we fetched a file below the data root, as its name tells, or generated it; "" for a
+    user's own, and for one behind a link."""
     assert root.local is not None
     base = root.local.resolve()
     if path != path.resolve():
-        return False
+        return ""
     generated = base / CORPUS_FOLDER / video_id.partition("/")[0]
-    if path.is_relative_to(generated / "videos") and (generated / "corpus.json").is_file():
-        return True
+    if path.is_relative_to(generated / "videos"):
+        return "generated" if (generated / "corpus.json").is_file() else ""
     if path.parent != base / DOWNLOAD_FOLDER / key:
-        return False
+        return ""
     from hapvr.video.download import file_stem  # with yt-dlp, which generated files need none
 
-    return path.name.startswith(f"{file_stem(video_id)}.")
+    return "fetched" if path.name.startswith(f"{file_stem(video_id)}.") else ""
 
 
 def _look(

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from hapvr.errors import DataError, without_logins
-from hapvr.files import read_bytes
+from hapvr.files import PART_SUFFIX, read_bytes
 from hapvr.settings import first_line
 from hapvr.video.moving_pictures import is_moving_picture
 

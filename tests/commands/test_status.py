@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import hapvr.health
+import hapvr.care.health
+from hapvr.care.health import health
 from hapvr.data.manifest import shard_keys
 from hapvr.errors import ConfigError
-from hapvr.health import health
 from hapvr.registry.versions import rollback
 from hapvr.steps import alerts
 from hapvr.steps.alerts import (
@@ -60,7 +60,7 @@ def test_what_needs_a_person_is_found_and_told_once(
     settings = project.config.stored() | {"watch": {"webhook": webhook}}
     settings["automation"]["enabled"] = True
     write_settings(config, settings)
-    monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 0)
+    monkeypatch.setattr(hapvr.care.health, "MIN_FREE_BYTES", 0)
     first = register_bundle(project, tmp_path / "bundle-0")
     update_index(project, search_model(project))
     fine = call("status", "--config", config, "--tell", "--json")
@@ -72,8 +72,8 @@ def test_what_needs_a_person_is_found_and_told_once(
     root.write_json("watch/tick.json", {"time_s": time.time() - 86_400})
     videos = project.path(project.config.sources[0].path)
     os.rename(videos, tmp_path / "away")
-    monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 2**62)
-    monkeypatch.setattr(hapvr.health, "MAX_INDEX_HOURS", 1e-9)
+    monkeypatch.setattr(hapvr.care.health, "MIN_FREE_BYTES", 2**62)
+    monkeypatch.setattr(hapvr.care.health, "MAX_INDEX_HOURS", 1e-9)
     for _ in range(3):
         assert call("status", "--config", config, "--tell").code == 1
     wanted = ["automation_stopped", "disk_low", "index_old", "source_lost"]
@@ -88,7 +88,7 @@ def test_what_needs_a_person_is_found_and_told_once(
 
     os.rename(tmp_path / "away", videos)
     root.write_json("watch/tick.json", {"time_s": time.time()})
-    monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 0)
+    monkeypatch.setattr(hapvr.care.health, "MIN_FREE_BYTES", 0)
     rollback(tracker_of(project).client, "hapvr", reason="it is worse")
     opened = Project.open(config)
     assert health(opened).concerns == []

@@ -19,12 +19,13 @@ import dagster as dg
 import psutil
 import pytest
 
-import hapvr.health
+import hapvr.care.health
+from hapvr.care.repair import repair
+from hapvr.care.verify import verify_root
 from hapvr.registry.versions import TARGET_TAG, champion_of, promote, version_tags
 from hapvr.steps import training
 from hapvr.steps.project import Project
 from hapvr.steps.training import MODELS, tracker_of
-from hapvr.upkeep import repair, verify_root
 from pipelines.monitoring import old_runs, remove_old_runs, sensors, waiting_alerts
 from tests.conftest import small_settings, write_settings
 from tests.orchestration.conftest import Storage, execute
@@ -34,7 +35,7 @@ __all__ = ["receiver"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 WEEKS = int(os.environ.get("WEEKS", "6"))
 SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
-KINDS = ("worse", "sane", "killed", "registry away", "disk full", "poisoned shard")
+STORES = ("worse", "sane", "killed", "registry away", "disk full", "poisoned shard")
 SUCCEEDING = {"worse", "sane"}
 NOBODY = "http://127.0.0.1:9"
 
@@ -182,11 +183,11 @@ def year(tmp_path: Path, small_project: Project, receiver: Receiver) -> Iterator
 def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each training that fails, is promoted or is refused is told once; the champion never gets
     worse; of what failed, and of runs of Dagster that nothing needs any more, nothing is left."""
-    monkeypatch.setattr(hapvr.health, "MIN_FREE_BYTES", 0)
+    monkeypatch.setattr(hapvr.care.health, "MIN_FREE_BYTES", 0)
     told: list[list[str]] = []
     targets, sizes, number = [], [], 0
     for week in range(WEEKS):
-        kind = KINDS[week % len(KINDS)]
+        kind = STORES[week % len(STORES)]
         year.configure(
             week,
             registry=NOBODY if kind == "registry away" else None,
@@ -204,7 +205,7 @@ def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch)
             promote(client, name, 2, reason="a mistake, which the gate would not have made")
         champion = champion_of(client, name)
         targets.append(float(version_tags(client, name, champion.version)[TARGET_TAG]))
-        if kind == KINDS[-1]:
+        if kind == STORES[-1]:
             year.clean()
             keys = {
                 client.get_run(version.run_id).data.tags["hapvr.run_key"]
@@ -220,7 +221,7 @@ def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch)
     assert len(receiver.ids) == len(set(receiver.ids)) == WEEKS
     allowed = {True: {"model_promoted", "model_refused"}, False: {"training_failed"}}
     for week, events in enumerate(told):
-        assert set(events) <= allowed[KINDS[week % len(KINDS)] in SUCCEEDING], (week, events)
+        assert set(events) <= allowed[STORES[week % len(STORES)] in SUCCEEDING], (week, events)
     assert targets == sorted(targets)
     assert targets[-1] > targets[0]
     assert sizes[-1] <= 2 * sizes[0]

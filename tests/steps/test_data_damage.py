@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.care.verify import verify_root
 from hapvr.data.features import FeatureStore
 from hapvr.data.frames import INDEX_COLUMNS
 from hapvr.errors import DamagedError
 from hapvr.steps.features import make_features
 from hapvr.steps.project import Project
-from hapvr.upkeep import verify_root
 from tests.commands.conftest import Call, call
 from tests.conftest import MakeOnce
 from tests.steps.data_projects import digests, finished_project

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
+from hapvr.care.verify import verify_root
 from hapvr.data.features import FeatureStore
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import IDENTITY
@@ -20,7 +21,6 @@ from hapvr.seeding import torch_rng
 from hapvr.steps.features import make_features
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
-from hapvr.upkeep import verify_root
 from tests.conftest import MakeOnce, make_data
 from tests.steps.data_projects import digests, finished_project, folder_settings, open_project
 from tests.steps.object_store import empty_bucket

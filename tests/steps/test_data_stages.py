@@ -13,12 +13,12 @@ import torch
 
 from hapvr.augment.policy import ViewDrawer
 from hapvr.augment.views import plan_cached_views
+from hapvr.care.forget import forget, plan_forgetting
 from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest
 from hapvr.errors import DataError
 from hapvr.steps import videos
-from hapvr.steps.forget import forget, plan_forgetting
 from hapvr.steps.project import Project
 from hapvr.steps.sources import is_away, make_manifest
 from hapvr.steps.videos import make_frames, make_videos, open_frames

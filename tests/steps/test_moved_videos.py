@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.care.health import health
 from hapvr.chain import CHAIN, shards_of
-from hapvr.health import health
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import DuplicatePair
 from hapvr.steps.duplicates import duplicate_pairs

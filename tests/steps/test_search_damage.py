@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hapvr.care.repair import repair
+from hapvr.care.verify import verify_root
 from hapvr.errors import DamagedError
 from hapvr.search.collection import BLANK_FILE, CURRENT, current_index
 from hapvr.search.duplicates import GROUPS_PLACE
@@ -18,7 +20,6 @@ from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.watch_lists import STAGE as WATCH_STAGE, make_watch_matches
-from hapvr.upkeep import repair, verify_root
 from tests.commands.conftest import Call, call
 from tests.steps.search_projects import copied
 

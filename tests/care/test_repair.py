@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from hapvr.care.repair import repair
+from hapvr.care.verify import verify_root
 from hapvr.data import set_aside
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.steps.project import Project
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.videos import make_frames, make_videos
-from hapvr.upkeep import repair, verify_root
 from tests.conftest import write_clip
 from tests.steps.data_projects import digests, folder_settings, open_project
 from tests.steps.test_data_download import KEY, web_project

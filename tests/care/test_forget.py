@@ -16,15 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from hapvr.benchmark.definition import load_definition
+from hapvr.care.forget import forget, plan_forgetting
+from hapvr.care.health import health
+from hapvr.care.verify import verify_root
 from hapvr.chain import CHAIN, outdated, shards_of, stale
 from hapvr.data import manifest
 from hapvr.errors import ArgumentError
-from hapvr.health import health
 from hapvr.search.collection import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
 from hapvr.steps.duplicates import duplicate_pairs, outdated_pairs, rows_place
-from hapvr.steps.forget import forget, plan_forgetting
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.sources import make_manifest
@@ -32,7 +33,6 @@ from hapvr.steps.training import tracker_of
 from hapvr.steps.videos import open_frames
 from hapvr.steps.watch_lists import make_watch_list
 from hapvr.tables import write_table
-from hapvr.upkeep import verify_root
 from tests.commands.conftest import invoke
 from tests.conftest import CHECKOUT, MakeOnce, make_feature_data
 from tests.scorer.bundles import write_scenes
@@ -233,7 +233,7 @@ main()
 LATE = """
 import sys
 from pathlib import Path
-from hapvr.steps.forget import forget, plan_forgetting
+from hapvr.care.forget import forget, plan_forgetting
 from hapvr.steps.project import Project
 project, journal = Project.open(Path(sys.argv[1])), Path(sys.argv[2])
 aside = journal.rename(journal.with_suffix(".aside"))

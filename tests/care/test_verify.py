@@ -9,6 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from hapvr.care.repair import repair
+from hapvr.care.stores import STORES
+from hapvr.care.verify import FileCheck, verify_root
 from hapvr.data.manifest import VIDEO_COLUMNS
 from hapvr.errors import DamagedError
 from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
@@ -18,7 +21,6 @@ from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import finish_training, prepare_training
 from hapvr.steps.videos import make_frames, make_videos
 from hapvr.steps.whitening import make_whitening
-from hapvr.upkeep import KINDS, FileCheck, repair, verify_root
 from tests.conftest import open_small_project, write_clip
 from tests.steps.data_projects import folder_settings, open_project
 from tests.steps.search_projects import copied
@@ -81,7 +83,7 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
         damage(path)
     found = damaged(project)
     assert [path for path in before if not names(found, path)] == []
-    without_videos = verify_root(project.root, kinds=KINDS.keys() - {"downloads"})
+    without_videos = verify_root(project.root, kinds=STORES.keys() - {"downloads"})
     assert {check.kind for check in without_videos if check.state != "ok"} == {"corpus"}
     assert {check.state for check in repair(project, found)} == {"repaired"}
     assert {path: path.read_bytes() for path in files} == before

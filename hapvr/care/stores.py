@@ -1,23 +1,21 @@
-"""Whether the files of a data root still are what was written, and making again what is not.
+"""Everything that is stored below a data root.
 
-One table, `KINDS`, says for everything that the chain stores where it lies, how it is checked, and
-what makes it again.
-
-Repairs lose nothing: a damaged file is set aside under another name until its replacement stands,
-and is put back where none can be made. Only files that our own records say we made or fetched are
-touched.
+`STORES` says how each kind is checked, what rebuilds it, and how it forgets a video. What verifies,
+repairs and forgets walks this table, and knows no stage by name.
 """
 
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import pyarrow as pa
 
 from hapvr.benchmark.definition import load_definition
+from hapvr.care import forgetting
+from hapvr.care.forgetting import Forget
+from hapvr.care.store import Store
 from hapvr.chain import CHAIN
 from hapvr.data import set_aside
 from hapvr.data.features import STAGE as FEATURES_STAGE
@@ -33,7 +31,7 @@ from hapvr.data.manifest import (
 )
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.demo.files import folder_fingerprint
-from hapvr.errors import DamagedError, DataError, HapvrError
+from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, require_regular
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import (
@@ -41,7 +39,6 @@ from hapvr.networks.whitening import (
     load_whitening,
     whitening_provenance,
 )
-from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import load_bundle, read_description as read_bundle_description
 from hapvr.search import collection, marks
 from hapvr.search.descriptors import descriptor_shard
@@ -50,7 +47,6 @@ from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
-from hapvr.steps.forget import read_journal
 from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.search_index import make_descriptors, update_index
 from hapvr.steps.search_model import search_model
@@ -60,131 +56,6 @@ from hapvr.steps.videos import DamagedFile, content_digest, damaged_files
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import read_frame
 from hapvr.train import run_folder
-
-
-@dataclass(frozen=True)
-class FileCheck:
-    """What was found of one thing that is stored. kind: of `KINDS`; key: of the shard, the run or
-    the like, "" where there is only one. message: the problem and what to do about it; "" if there
-    is none."""
-
-    kind: str
-    key: str
-    state: Literal["ok", "damaged", "outdated", "repaired"]
-    message: str = ""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """keys: of all there is; check: raises DataError for damage; remake: None where nothing can,
-    and `advice` says what to do."""
-
-    keys: Callable[[DataRoot], Sequence[str]]
-    check: Callable[[DataRoot, str], object]
-    remake: Callable[[Project, str], object] | None = None
-    advice: str = "Nothing else makes it again"
-
-
-def verify_root(
-    root: DataRoot, *, kinds: Collection[str] | None = None, progress: Progress = no_progress
-) -> list[FileCheck]:
-    """Read what the chain wrote below a data root and compare it with what was recorded of it.
-    kinds: of KINDS; None for all. Raises DataError where there is nothing to check."""
-    chosen = KINDS if kinds is None else kinds
-    places = [
-        (name, key) for name, kind in KINDS.items() if name in chosen for key in kind.keys(root)
-    ]
-    if not places:
-        raise DataError(
-            f"verify: {root.url} holds nothing that the chain wrote; is that the data root?"
-        )
-    checks = []
-    for name, key in places:
-        checks.append(check(root, name, key))
-        progress(len(checks), len(places))
-    return checks
-
-
-def check(root: DataRoot, name: str, key: str) -> FileCheck:
-    """Check one thing that is stored. name: of KINDS."""
-    try:
-        KINDS[name].check(root, key)
-        made, there = _origin(root, name, key)
-    except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
-        return FileCheck(name, key, "damaged", str(error))
-    if made == there:
-        return FileCheck(name, key, "ok")
-    said = (
-        "made from other data than is there; `hapvr index add`, or `sample`, `extract` "
-        "and `index update`, make it again"
-    )
-    return FileCheck(name, key, "outdated", said)
-
-
-def _origin(root: DataRoot, name: str, key: str) -> tuple[object, object]:
-    """Digests of what a step's output was made from, and of that as it is now: a copy of a part of
-    a data root may be older than the rest. Equal where nothing is known."""
-    above = {"frames": "videos", "features": "frames"}.get(name, "")
-    if above:
-        provenance, found = Shard(root, name, key).read().provenance, Shard(root, above, key)
-        made, whitened = provenance.inputs.get(above), provenance.settings.get("whitening")
-        if made is not None and root.exists(found.index_name):
-            there = frames_digest(found) if above == "frames" else content_digest(found.rows())
-            stored = whitened and root.exists(WHITENING_NAME) and load_whitening(root).sha256
-            return (made, whitened), (there, stored or whitened)
-    serving = collection.serving_index(root) if name in ("descriptors", "search_index") else None
-    if serving is not None and name == "search_index":
-        held = serving.shards(root)
-        return held, {
-            shard: descriptor_shard(root, serving.digest, shard).read().data_sha256
-            for shard in held
-        }
-    if serving is not None and key.startswith(f"{serving.digest}/"):
-        shard = key.split("/")[1]
-        inputs = descriptor_shard(root, serving.digest, shard).read().provenance.inputs
-        return inputs["features"], Shard(root, FEATURES_STAGE, shard).digest()
-    return None, None
-
-
-def repair(
-    project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress
-) -> list[FileCheck]:
-    """Make again what is damaged, in the order of the chain; returns all checks, with what came of
-    it."""
-    root = project.root
-    with root.care_lock():
-        set_aside.put_back_unreplaced(root)
-        broken = [one for one in checks if one.state == "damaged"]
-        results: dict[FileCheck, FileCheck] = {}
-        for one in sorted(broken, key=lambda one: list(KINDS).index(one.kind)):
-            results[one] = _repaired(project, one)
-            progress(len(results), len(broken))
-        _clear_set_aside(root)
-    return [results.get(one, one) for one in checks]
-
-
-def _repaired(project: Project, damaged: FileCheck) -> FileCheck:
-    """Make one damaged thing again; returns what came of it."""
-    kind = KINDS[damaged.kind]
-    if kind.remake is None:
-        return replace(damaged, message=f"{damaged.message}. {kind.advice}")
-    try:
-        # It may be whole by now: what it was made from was repaired, or another process did it.
-        after = check(project.root, damaged.kind, damaged.key)
-        if after.state == "damaged":
-            kind.remake(project, damaged.key)
-            after = check(project.root, damaged.kind, damaged.key)
-    except (HapvrError, OSError) as error:
-        return replace(damaged, message=f"{damaged.message}. It could not be made again: {error}")
-    return replace(damaged, state="repaired") if after.state == "ok" else after
-
-
-def _clear_set_aside(root: DataRoot) -> None:
-    """Remove what a killed repair had set aside and replaced, once nothing at all is damaged."""
-    if set_aside.is_empty(root):
-        return
-    if all(one.state != "damaged" for one in verify_root(root)):
-        set_aside.remove_all(root)
 
 
 def _check_registry(root: DataRoot, _: str) -> None:
@@ -369,7 +240,7 @@ def _folders(place: str) -> Callable[[DataRoot], list[str]]:
     return lambda root: root.list_folders(place)
 
 
-def _shards(name: str) -> Kind:
+def _shards(name: str, above: str = "") -> Store:
     def remake(project: Project, key: str) -> None:
         if key not in shard_keys(project.root):
             raise DataError(
@@ -404,79 +275,166 @@ def _shards(name: str) -> Kind:
                 )
                 raise DataError(f"{len(away)} of its videos, such as {min(away)}, {said}")
 
-    return Kind(_folders(name), lambda root, key: Shard(root, name, key).verify(), remake)
-
-
-def _rows(name: str, schema: pa.Schema) -> Kind:
-    return Kind(
-        _folders(name),
-        lambda root, key: read_rows(root, rows_place(name, key), schema),
-        CHAIN[name].run,
+    store = Store(
+        keys=_folders(name),
+        check=lambda root, key: Shard(root, name, key).verify(),
+        remake=remake,
+        forget=forgetting.forget_in_stage(name),
     )
+    return replace(store, made_from=_shard_made_from(name, above)) if above else store
+
+
+def _rows(name: str, schema: pa.Schema, forget: Forget) -> Store:
+    return Store(
+        keys=_folders(name),
+        check=lambda root, key: read_rows(root, rows_place(name, key), schema),
+        remake=CHAIN[name].run,
+        forget=forget,
+    )
+
+
+def _shard_made_from(stage: str, above: str) -> Callable[[DataRoot, str], tuple[object, object]]:
+    """Of a stage whose shards are made from those of another, and of the whitening."""
+
+    def made_from(root: DataRoot, key: str) -> tuple[object, object]:
+        provenance = Shard(root, stage, key).read().provenance
+        source = Shard(root, above, key)
+        made = provenance.inputs.get(above)
+        if made is None or not root.exists(source.index_name):
+            return None, None
+        there = frames_digest(source) if above == "frames" else content_digest(source.rows())
+        used = provenance.settings.get("whitening")
+        stored = used
+        if used and root.exists(WHITENING_NAME):
+            stored = load_whitening(root).sha256
+        return (made, used), (there, stored)
+
+    return made_from
+
+
+def _index_made_from(root: DataRoot, _: str) -> tuple[object, object]:
+    serving = collection.serving_index(root)
+    if serving is None:
+        return None, None
+    held = serving.shards(root)
+    there = {key: descriptor_shard(root, serving.digest, key).read().data_sha256 for key in held}
+    return held, there
+
+
+def _descriptors_made_from(root: DataRoot, key: str) -> tuple[object, object]:
+    serving = collection.serving_index(root)
+    digest, shard = key.split("/")
+    if serving is None or serving.digest != digest:
+        return None, None
+    inputs = descriptor_shard(root, digest, shard).read().provenance.inputs
+    return inputs["features"], Shard(root, FEATURES_STAGE, shard).digest()
+
+
+def _score_keys(root: DataRoot) -> list[str]:
+    keys = []
+    for run in root.list_folders(MODELS):
+        keys += [f"{run}/{name}" for name in root.list_folders(f"{MODELS}/{run}/benchmarks")]
+    return keys
+
+
+def _descriptor_keys(root: DataRoot) -> list[str]:
+    keys = []
+    for digest in root.list_folders(collection.FOLDER):
+        stage = descriptor_shard(root, digest, "").stage
+        keys += [f"{digest}/{key}" for key in root.list_folders(stage)]
+    return keys
 
 
 ONLY_RECORD = (
     "Restore it from a copy: it is the only record of what people said and of what was sent"
 )
-KINDS: dict[str, Kind] = {
-    "corpus": Kind(_folders(CORPUS_FOLDER), _check_corpus, _regenerate),
-    "video_manifest": Kind(
-        lambda root: sorted({*shard_keys(root), *root.list_folders("videos")}),
-        read_manifest_shard,
+STORES: dict[str, Store] = {
+    "corpus": Store(
+        keys=_folders(CORPUS_FOLDER),
+        check=_check_corpus,
+        remake=_regenerate,
+        forget=forgetting.forget_generated,
+    ),
+    "video_manifest": Store(
+        keys=lambda root: sorted({*shard_keys(root), *root.list_folders("videos")}),
+        check=read_manifest_shard,
+        forget=forgetting.forget_in_manifest,
         advice="Restore the manifest from a copy: it is the only record of its videos",
     ),
-    "forgotten": Kind(
-        _one(FORGOTTEN, FORGETTING), lambda root, _: (forgotten_digests(root), read_journal(root))
+    "forgotten": Store(
+        keys=_one(FORGOTTEN, FORGETTING),
+        check=lambda root, _: (forgotten_digests(root), forgetting.read_journal(root)),
     ),
     "videos": _shards("videos"),
-    "downloads": Kind(_folders("videos"), _check_downloads, _remake_downloads),
-    "frames": _shards("frames"),
-    "whitening": Kind(
-        lambda root: [""] if root.list_files("whitening") else [],
-        lambda root, _: (whitening_provenance(root), load_whitening(root)),
-        CHAIN["whitening"].run,
+    "downloads": Store(
+        keys=_folders("videos"),
+        check=_check_downloads,
+        remake=_remake_downloads,
+        forget=forgetting.forget_fetched_files,
     ),
-    "features": _shards("features"),
+    "frames": _shards("frames", "videos"),
+    "whitening": Store(
+        keys=lambda root: [""] if root.list_files("whitening") else [],
+        check=lambda root, _: (whitening_provenance(root), load_whitening(root)),
+        remake=CHAIN["whitening"].run,
+        forget=forgetting.rename_in_whitening,
+    ),
+    "features": _shards("features", "frames"),
     "training_views": _shards("training_views"),
     "pseudo_labels": _shards("pseudo_labels"),
-    "models": Kind(
-        lambda root: [*_one(CURRENT_NAME)(root), *root.list_folders(MODELS)],
-        _check_training,
+    "models": Store(
+        keys=lambda root: [*_one(CURRENT_NAME)(root), *root.list_folders(MODELS)],
+        check=_check_training,
         advice="Nothing here can be made again; a training resumes from its newest "
         "checkpoint that can be read",
     ),
-    "benchmark_scores": Kind(
-        lambda root: [
-            f"{run}/{name}"
-            for run in root.list_folders(MODELS)
-            for name in root.list_folders(f"{MODELS}/{run}/benchmarks")
-        ],
-        _check_scores,
-        lambda project, key: make_benchmark_scores(
+    "benchmark_scores": Store(
+        keys=_score_keys,
+        check=_check_scores,
+        remake=lambda project, key: make_benchmark_scores(
             project, trained_run(project, key.split("/")[0]), key.split("/")[1]
         ),
     ),
-    "descriptors": Kind(
-        lambda root: [
-            f"{digest}/{key}"
-            for digest in root.list_folders(collection.FOLDER)
-            for key in root.list_folders(descriptor_shard(root, digest, "").stage)
-        ],
-        lambda root, key: descriptor_shard(root, *key.split("/")).verify(),
-        _remake_descriptors,
+    "descriptors": Store(
+        keys=_descriptor_keys,
+        check=lambda root, key: descriptor_shard(root, *key.split("/")).verify(),
+        remake=_remake_descriptors,
+        made_from=_descriptors_made_from,
+        forget=forgetting.forget_descriptors,
     ),
-    "search_index": Kind(_one(collection.CURRENT), _check_index, _rebuild_index),
-    "duplicate_pairs": _rows("duplicate_pairs", PAIR_SCHEMA),
-    "duplicate_groups": Kind(
-        _one(GROUPS_PLACE),
-        lambda root, _: read_rows(root, GROUPS_PLACE, GROUP_SCHEMA),
-        CHAIN["duplicate_groups"].run,
+    "search_index": Store(
+        keys=_one(collection.CURRENT),
+        check=_check_index,
+        remake=_rebuild_index,
+        made_from=_index_made_from,
+        forget=forgetting.forget_in_indexes,
     ),
-    "watch_matches": _rows("watch_matches", WATCH_SCHEMA),
-    "marks": Kind(_one(marks.PLACE), lambda root, _: marks.read_marks(root), advice=ONLY_RECORD),
-    "registry": Kind(_one(REGISTRY, "mlflow/artifacts/models"), _check_registry),
-    "outbox": Kind(
-        _one(OUTBOX_PLACE), lambda root, _: AlertOutbox(root).check(), advice=ONLY_RECORD
+    "duplicate_pairs": _rows(
+        "duplicate_pairs", PAIR_SCHEMA, forgetting.forget_in_rows("duplicate_pairs")
+    ),
+    "duplicate_groups": Store(
+        keys=_one(GROUPS_PLACE),
+        check=lambda root, _: read_rows(root, GROUPS_PLACE, GROUP_SCHEMA),
+        remake=CHAIN["duplicate_groups"].run,
+        forget=forgetting.forget_in_groups,
+    ),
+    "watch_matches": _rows("watch_matches", WATCH_SCHEMA, forgetting.forget_in_watch_lists),
+    "marks": Store(
+        keys=_one(marks.PLACE),
+        check=lambda root, _: marks.read_marks(root),
+        forget=forgetting.forget_in_marks,
+        advice=ONLY_RECORD,
+    ),
+    "outbox": Store(
+        keys=_one(OUTBOX_PLACE),
+        check=lambda root, _: AlertOutbox(root).check(),
+        forget=forgetting.forget_in_outbox,
+        advice=ONLY_RECORD,
+    ),
+    "registry": Store(
+        keys=_one(REGISTRY, "mlflow/artifacts/models"),
+        check=_check_registry,
+        forget=forgetting.forget_in_trainings,  # of scores in its runs, and in our own folders
     ),
 }
-"""Everything that the chain stores, in its order."""
+"""Everything that the chain stores, in its order, in which it is repaired and forgotten."""

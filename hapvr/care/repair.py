@@ -1,0 +1,55 @@
+"""Rebuilding what is damaged. Repairs lose nothing: a damaged file is set aside under another name
+until its replacement is whole, and is put back where none can be made. Only files that our own
+records say we made or fetched are touched."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hapvr.care.stores import STORES
+from hapvr.care.verify import FileCheck, check, verify_root
+from hapvr.data import set_aside
+from hapvr.data.filesystem import DataRoot
+from hapvr.errors import HapvrError
+from hapvr.progress import Progress, no_progress
+from hapvr.steps.project import Project
+
+
+def repair(
+    project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress
+) -> list[FileCheck]:
+    """Make again what is damaged, in the order of the chain; returns all checks, with what came of
+    it."""
+    root = project.root
+    with root.care_lock():
+        set_aside.put_back_unreplaced(root)
+        broken = [one for one in checks if one.state == "damaged"]
+        results: dict[FileCheck, FileCheck] = {}
+        for one in sorted(broken, key=lambda one: list(STORES).index(one.kind)):
+            results[one] = _repaired(project, one)
+            progress(len(results), len(broken))
+        _clear_set_aside(root)
+    return [results.get(one, one) for one in checks]
+
+
+def _repaired(project: Project, damaged: FileCheck) -> FileCheck:
+    """Make one damaged thing again; returns what came of it."""
+    store = STORES[damaged.kind]
+    if store.remake is None:
+        return replace(damaged, message=f"{damaged.message}. {store.advice}")
+    try:
+        # It may be whole by now: what it was made from was repaired, or another process did it.
+        after = check(project.root, damaged.kind, damaged.key)
+        if after.state == "damaged":
+            store.remake(project, damaged.key)
+            after = check(project.root, damaged.kind, damaged.key)
+    except (HapvrError, OSError) as error:
+        return replace(damaged, message=f"{damaged.message}. It could not be made again: {error}")
+    return replace(damaged, state="repaired") if after.state == "ok" else after
+
+
+def _clear_set_aside(root: DataRoot) -> None:
+    """Remove what a killed repair had set aside and replaced, once nothing at all is damaged."""
+    if set_aside.is_empty(root):
+        return
+    if all(one.state != "damaged" for one in verify_root(root)):
+        set_aside.remove_all(root)
