@@ -87,7 +87,7 @@ def _problem_lines(
     lines = [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
     for row in usable:
         if row["message"]:
-            said = "only a part can be read" if row["is_partial"] else "note"
+            said = "only a part can be read" if row.get("is_partial") else "note"
             lines.append(f"{said}: {row['video_id']}: {row['message']}")
     return lines
 

@@ -119,7 +119,7 @@ def make_videos(
             return video_id in away or os.path.exists(path_of_text(row["path"]))
         if row["status"] == STATUS_FAILED:
             return False
-        if retry_failed and row["path"] and row["tried_with"] != reader:
+        if retry_failed and row["path"] and row.get("tried_with") != reader:
             return False
         tried = row["status"] in ("unavailable", "not_video") and retry_failed and retry_gone
         return not tried
@@ -305,7 +305,10 @@ def make_frames(
         and row["reason"]
         and (
             retry_failed
-            or (retry_changeable and (row["reason"] in CHANGEABLE or row["tried_with"] != reader))
+            or (
+                retry_changeable
+                and (row["reason"] in CHANGEABLE or row.get("tried_with") != reader)
+            )
             or _is_back(row, good[row["video_id"]])
         )
     }

@@ -139,6 +139,8 @@ class Pictures:
         )
         self.num_declared = stream.frames
         """pictures that the file has as it says; 0 where it does not"""
+        self.ends_early = False
+        """whether declared pictures did not come, as far as that is known without timestamps"""
         self.is_damaged = False
         """whether a packet did not decode, or a picture came out damaged, so far"""
         self._pictures: Iterator[Picture] = self._decode()
@@ -222,6 +224,7 @@ class WebPPictures(Pictures):
         )
         self.num_declared = getattr(image, "n_frames", 1)
         self.is_damaged = False
+        self.ends_early = False
         self._pictures = self._decode()
 
     @cached_property
@@ -230,10 +233,13 @@ class WebPPictures(Pictures):
 
     def _decode(self) -> Iterator[Picture]:
         time_s = 0.0
+        num_decoded = 0
         for lasts_s, pixels in webp_frames(self._path, self._image):
             frame = VideoFrame.from_ndarray(pixels, format="rgb24")
             yield Picture(self.clock.time_of(time_s, None), lasts_s, frame)
             time_s += lasts_s
+            num_decoded += 1
+        self.ends_early = num_decoded < self.num_declared
 
 
 @contextlib.contextmanager
@@ -461,6 +467,9 @@ def _end_of(
     rounding_s = min(pictures.interval_s, MAX_ROUNDING_S)
     packets_end_s = last.time_s + max(last.lasts_s - rounding_s, 2 * TOLERANCE_S)
     shift_s = (pictures.clock.last_stamp_s or last.time_s) - last.time_s  # of a broken clock
+    if pictures.ends_early:
+        sampler.missing = f"frames end at {last.time_s:.1f} s, before the last one"
+        return packets_end_s
     slack_s = 0.5 + 2 / (probe.fps or 1)
     declared_s = (probe.duration_s or 0.0) - shift_s
     if last.time_s + last.lasts_s >= declared_s - slack_s:
