@@ -13,7 +13,7 @@ import av
 import numpy as np
 from av.container import InputContainer
 from av.packet import Packet
-from av.stream import Disposition
+from av.stream import Disposition, Stream
 
 from hapvr.errors import VideoError
 
@@ -169,7 +169,7 @@ def scan_packets(path: Path, *, stream_index: int) -> PacketTimes:
     return found
 
 
-def _packets(container: InputContainer) -> Iterator[Packet]:
+def _packets(container: InputContainer) -> Iterator[Packet[Stream]]:
     """All packets of a file, up to the first that cannot be read."""
     packets = container.demux()
     while True:
