@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import av
 import numpy as np
@@ -195,7 +196,7 @@ def _count_packets(container: InputContainer, stream: VideoStream) -> _PacketCou
 
 
 def _count_picture(
-    count: _PacketCount, packet: Packet, interval_s: float, searches_holes: bool
+    count: _PacketCount, packet: "Packet[Any]", interval_s: float, searches_holes: bool
 ) -> None:
     """interval_s: between pictures that have no time."""
     has_hole = searches_holes and bytes(HOLE_BYTES) in bytes(packet)
@@ -223,7 +224,9 @@ def _detail(path: Path, first_s: float, length_s: float) -> tuple[float, ...]:
             frame = next(container.decode(stream), None)
             if isinstance(frame, VideoFrame):
                 check_size(path, frame.width, frame.height)
-                found.append(detail_of(frame.to_ndarray(format="gray")))
+                found.append(
+                    detail_of(frame.to_ndarray(format="gray").astype(np.uint8, copy=False))
+                )
     measured = [values for values in found if values]
     if not measured:
         return ()
@@ -243,7 +246,8 @@ def detail_of(grey: NDArray[np.uint8]) -> tuple[float, ...]:
     for scale in DETAIL_SCALES:
         coarse, coarser = _blurred(middle, scale), _blurred(middle, scale / 2)
         fine, usual = _block_energy(middle - coarse), _block_energy(coarse - coarser)
-        clearest = usual >= max(np.quantile(usual, 1 - CLEAREST_RATE), 1.0)
+        least = max(float(np.quantile(usual, 1 - CLEAREST_RATE)), 1.0)
+        clearest = usual >= least
         if not clearest.any():
             return ()
         values.append(float(np.sqrt(np.median(fine[clearest] / usual[clearest]))))
@@ -263,4 +267,4 @@ def _block_energy(picture: NDArray[np.float32]) -> NDArray[np.float32]:
     """Mean square of each block of a picture [H, W], flat."""
     height, width = picture.shape
     blocks = (picture**2).reshape(height // BLOCK_PX, BLOCK_PX, width // BLOCK_PX, BLOCK_PX)
-    return blocks.mean(axis=(1, 3)).ravel()
+    return np.asarray(blocks.mean(axis=(1, 3)).ravel(), np.float32)
