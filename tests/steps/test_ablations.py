@@ -1,12 +1,14 @@
 """The ablations that ship: every row is a valid configuration and trains."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from hapvr.commands.terminal import open_project
 from hapvr.config_file import load_config, read_ablations, read_row
 from hapvr.errors import ConfigError
 from hapvr.model.checkpoint import build_network
@@ -66,6 +68,21 @@ def test_each_row_is_a_configuration(row: str) -> None:
 def test_rows_that_cannot_be_run_say_why(row: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         settings_of(row)
+
+
+def test_a_row_is_read_beside_the_configuration_and_set_stands_over_it(tmp_path: Path) -> None:
+    """As `hapvr train --row` does: the tables of the configuration's folder, then `--set`."""
+    folder = CHECKOUT / "configs"
+    for name in ("paper.yaml", "ablations.yaml"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    changes = ["train.steps=5", f"data_root={tmp_path}"]
+    train = open_project(tmp_path / "paper.yaml", changes, row="hapvr-table2/mae").config.train
+    assert train.objective.video_ap_loss == "mae"
+    assert train.objective.frame_ap_weight == 0
+    assert (train.videos_rate, train.steps) == (0.1, 5)
+    (tmp_path / "ablations.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"ablations\.yaml"):
+        open_project(tmp_path / "paper.yaml", changes, row="hapvr-table2/mae")
 
 
 def test_settings_follow_the_tables_of_the_papers() -> None:
