@@ -1,37 +1,52 @@
 """How good answers are on uploads: edits stacked as people stack them, parts in long films, and
 look-alikes, by the packaged network.
 
-    python -m bench.quality --videos CLIPS [CLIPS ...] --out FOLDER [--left-out FILE] [--test]
+    python -m bench.quality --videos CLIPS [CLIPS ...] --out FOLDER [--test]
 
 Three in ten clips are originals, one is shown within a film, one is other footage in uploads and
 never searched, and the rest are distractors; what a clip becomes depends on its content. Long
 originals are searched by their first half: the second shows the same at another time, a look-alike.
 Choices are made on the validation half of the queries; `--test` asks the other half. Systems: votes
 of frames, fine scores and hashes of the whole picture, and the probability of the answer; the
-second table says how far that can be believed. FILE names clips that share footage with others, a
-line each, which leaves them out.
+second table says how far that can be believed.
+
+A video that shares footage with an upload, its donor included, is neither right nor wrong for it
+(`bench/shared_footage.csv`). Later halves and other takes of the same scene are left out too, but
+for the row LOOK_ALIKES, where they are wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.labels import FootageLabels, read_labels
 from bench.table import show
-from bench.uploads import EASY, EXCERPTS, UPLOADS, Task, Upload, make, plain_pictures
+from bench.uploads import (
+    EASY,
+    EXCERPTS,
+    UPLOADS,
+    Task,
+    Upload,
+    later_half,
+    make,
+    plain_pictures,
+)
 from hapvr.benchmark.metrics import bootstrap_interval, query_weights
 from hapvr.chain import CHAIN, shards_of
 from hapvr.collection import add_folders
-from hapvr.demo.clips_benchmark import uniform
-from hapvr.demo.files import write_mp4
-from hapvr.demo.user_clips import find_clips
+from hapvr.demo.clips_benchmark import UserClip, find_clips, uniform
+from hapvr.demo.corpus import write_mp4
 from hapvr.errors import VideoError
+from hapvr.search.votes import Candidate
 from hapvr.seeding import numpy_rng
 from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.searcher import Searcher
@@ -39,40 +54,97 @@ from hapvr.video.pool import in_workers
 from hapvr.video.settings import SamplingConfig
 
 Floats = NDArray[np.floating[Any]]
+Scores = Mapping[str, float]
+"""Video id -> score; higher is closer."""
+
 PARTS = ("validation", "test")
 """Clips are of these in turn."""
-ROLES = (*["original"] * 6, *["film"] * 2, *["donor"] * 2, *["distractor"] * 10)
-PRECISION, SAMPLES, PLAIN = 0.95, 500, 8
+ROLES = ("original",) * 6 + ("film",) * 2 + ("donor",) * 2 + ("distractor",) * 10
+PRECISION = 0.95
+SAMPLES = 500
+PLAIN = 8
 SYSTEMS = ("votes", "fine", "hash", "answer")
+LOOK_ALIKES = "all, look-alikes are wrong"
 WORKERS = SamplingConfig(timeout_s=3600, max_memory_bytes=2**34)
 DATA_STEPS = ("video_manifest", "videos", "frames", "whitening", "features")
 INDEX_STEPS = ("frame_descriptors", "search_index")
 
 
-def make_pile(
-    folders: Sequence[Path], out: Path, *, left_out: frozenset[str], part: str
-) -> list[Upload]:
-    """Write the videos to search in, `out/clips`, and all uploads. Returns those of one part."""
-    found = [find_clips(folder, out=out, name="clips")[0] for folder in folders]
-    clips = [group[0] for groups in found for group in groups if group[0].path.name not in left_out]
+@dataclass(frozen=True)
+class Pile:
+    """Videos to search in, and uploads to search for."""
+
+    uploads: Sequence[Upload]
+    contents: Mapping[str, frozenset[str]]
+    """video id -> names of the clips that the video shows"""
+
+
+@dataclass(frozen=True)
+class Unjudged:
+    """Videos that are left out of the answers to one upload, by id."""
+
+    sharing: frozenset[str]
+    """neither right nor wrong: they show some of the upload's footage"""
+    look_alikes: frozenset[str]
+    """the later half of the upload's original, and other takes of a scene that it shows"""
+
+
+def make_pile(folders: Sequence[Path], out: Path, *, part: str) -> Pile:
+    """Write the videos to search in, `out/clips`, and all uploads; those of one part are asked."""
+    clips = []
+    for folder in folders:
+        groups, _ = find_clips(folder, out=out, name="clips")
+        clips += [group[0] for group in groups]
     clips.sort(key=lambda clip: uniform("own clip", clip.sha256))
-    roles = {clip.path: ROLES[number % len(ROLES)] for number, clip in enumerate(clips)}
-    of = {role: [clip.path for clip in clips if roles[clip.path] == role] for role in ROLES}
+
     (out / "clips").mkdir(parents=True, exist_ok=True)
-    tasks = []
-    for number, clip in enumerate(clips):
-        role = roles[clip.path]
-        donors, count = (of["distractor"], 3) if role == "film" else (of["donor"], 1)
-        others = tuple(donors[(number + place) % len(donors)] for place in range(count))
-        tasks.append(Task(clip, role, PARTS[number % len(PARTS)] == part, others, out))
-    uploads = []
+    tasks = plan(clips, out, part=part)
+    contents: dict[str, frozenset[str]] = {}
+    for task in tasks:
+        contents |= task.contents()
+
+    uploads: list[Upload] = []
     for _, made in in_workers(make, tasks, config=WORKERS):
         if isinstance(made, VideoError):
             raise made
         uploads += made
     for number, frames in enumerate(plain_pictures(PLAIN, 50, numpy_rng("plain"))):
         write_mp4(out / "clips" / f"plain-{number}.mp4", frames, fps=10)
-    return uploads
+    return Pile(uploads, contents)
+
+
+def plan(clips: Sequence[UserClip], out: Path, *, part: str) -> list[Task]:
+    """What becomes of each clip."""
+    by_role: dict[str, list[Path]] = {role: [] for role in ROLES}
+    for number, clip in enumerate(clips):
+        by_role[ROLES[number % len(ROLES)]].append(clip.path)
+
+    tasks = []
+    for number, clip in enumerate(clips):
+        role = ROLES[number % len(ROLES)]
+        donors = by_role["distractor"] if role == "film" else by_role["donor"]
+        count = 3 if role == "film" else 1
+        others = tuple(donors[(number + place) % len(donors)] for place in range(count))
+        asked = PARTS[number % len(PARTS)] == part
+        tasks.append(Task(clip, role, asked, others, out))
+    return tasks
+
+
+def unjudged(upload: Upload, pile: Pile, labels: FootageLabels) -> Unjudged:
+    """What is left out of the answers to an upload."""
+    same = labels.sharing(upload.shown)
+    takes = labels.retaking(upload.shown)
+    later = later_half(upload.original)
+    sharing = set()
+    look_alikes = set()
+    for video_id, clips in pile.contents.items():
+        if video_id == upload.original:
+            continue
+        if video_id == later or (clips & takes and not clips & same):
+            look_alikes.add(video_id)
+        elif clips & same:
+            sharing.add(video_id)
+    return Unjudged(frozenset(sharing), frozenset(look_alikes))
 
 
 def open_searcher(out: Path) -> Searcher:
@@ -87,22 +159,18 @@ def open_searcher(out: Path) -> Searcher:
 
 
 def ask(searcher: Searcher, uploads: Sequence[Upload]) -> Iterator[dict[str, dict[str, float]]]:
-    """By system the scores of videos that it found for each upload, higher is closer."""
-    with searcher.scorer.open_videos(
-        [str(upload.path) for upload in uploads], crops=True
-    ) as videos:
-        for upload in uploads:
-            views = searcher.scorer.views(videos.get(str(upload.path)))
+    """By system the scores of videos that it found for each upload."""
+    paths = [str(upload.path) for upload in uploads]
+    with searcher.scorer.open_videos(paths, inner=True) as videos:
+        for path in paths:
+            views = searcher.scorer.views(videos.get(path))
             candidates = searcher.shortlist(views[0])
             fine, _ = searcher.score(views[0], candidates)
             answer, _ = searcher.find(views)
             yield {
                 "votes": {one.video_id: one.votes for one in candidates},
                 "fine": {one.video_id: one.similarity for one in fine},
-                "hash": {
-                    one.video_id: one.candidate.num_aligned / max(one.candidate.num_asked_hashes, 1)
-                    for one in fine
-                },
+                "hash": {one.video_id: _share_of_hashes(one.candidate) for one in fine},
                 "answer": {
                     one.video_id: searcher.probability(one, prior=searcher.prior) or 0.0
                     for one in answer
@@ -110,98 +178,143 @@ def ask(searcher: Searcher, uploads: Sequence[Upload]) -> Iterator[dict[str, dic
             }
 
 
+def _share_of_hashes(candidate: Candidate) -> float:
+    return candidate.num_aligned / max(candidate.num_asked_hashes, 1)
+
+
 def measures(
-    found: Sequence[Mapping[str, float]], originals: Sequence[str], weights: Floats
+    found: Sequence[Scores], originals: Sequence[str], weights: Floats
 ) -> dict[str, Floats]:
     """mAP, micro-AP and recall at PRECISION, each [B], of queries drawn so often as `weights` [B,
-    Q] say."""
+    Q] say. An original that was not found has no rank."""
     query = np.repeat(np.arange(len(found)), [len(scores) for scores in found])
-    scores = np.array([score for one in found for score in one.values()])
-    right = np.array(
-        [name == original for one, original in zip(found, originals, strict=True) for name in one]
-    )
-    ranks = [
-        1 + sum(score >= one[name] for other, score in one.items() if other != name)
-        if name in one
-        else np.inf
-        for one, name in zip(found, originals, strict=True)
-    ]
-    order = np.argsort(-scores, kind="stable")
+    score_rows = [list(scores.values()) for scores in found]
+    right_rows = []
+    ranks = []
+    for scores, original in zip(found, originals, strict=True):
+        right_rows.append([video_id == original for video_id in scores])
+        ranks.append(_rank(scores, original))
+
+    order = np.argsort(-np.concatenate(score_rows), kind="stable")
+    right = np.concatenate(right_rows).astype(bool)[order]
     drawn = weights[:, query[order]]
-    hits, total = (drawn * right[order]).cumsum(axis=1), weights.sum(axis=1)
+    hits = (drawn * right).cumsum(axis=1)
+    total = weights.sum(axis=1)
     precision = hits / drawn.cumsum(axis=1).clip(min=1)
+    reached = np.where(precision >= PRECISION, hits, 0)
     return {
         "mAP": weights @ (1 / np.array(ranks)) / total,
-        "micro-AP": (precision * drawn * right[order]).sum(axis=1) / total,
-        f"R@P{PRECISION}": np.where(precision >= PRECISION, hits, 0).max(axis=1) / total,
+        "micro-AP": (precision * drawn * right).sum(axis=1) / total,
+        f"R@P{PRECISION}": reached.max(axis=1) / total,
     }
 
 
+def _rank(scores: Scores, original: str) -> float:
+    """The worst of ties, from 1; infinite where the original was not found."""
+    if original not in scores:
+        return math.inf
+    return sum(score >= scores[original] for score in scores.values())
+
+
 def table(
-    uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, float]]]
+    uploads: Sequence[Upload],
+    found: Sequence[Mapping[str, Scores]],
+    left_out: Sequence[Unjudged],
 ) -> Iterator[dict[str, Any]]:
     """A row per edit and system; of all, the easy and the hard ones with intervals of 95 % over
     queries."""
-    hard = {upload.edit for upload in uploads} - set(EASY)
-    groups = {"all": {upload.edit for upload in uploads}, "easy": set(EASY), "hard": hard}
-    groups |= {edit: {edit} for edit in (UPLOADS | EXCERPTS)}
+    every = UPLOADS | EXCERPTS
+    groups = {
+        "all": set(every),
+        "easy": set(EASY),
+        "hard": set(every) - set(EASY),
+        LOOK_ALIKES: set(every),
+    }
+    groups |= {edit: {edit} for edit in every}
+
     for name, edits in groups.items():
         rows = [number for number, upload in enumerate(uploads) if upload.edit in edits]
-        for system in SYSTEMS if rows else ():
-            of = [found[row][system] for row in rows], [uploads[row].original for row in rows]
-            values = measures(*of, np.ones((1, len(rows))))
-            row: dict[str, Any] = {"edits": name, "queries": len(rows), "system": system}
-            row |= {measure: f"{100 * value[0]:.1f}" for measure, value in values.items()}
-            if name in ("all", "easy", "hard"):
-                draws = query_weights(len(rows), num_samples=SAMPLES, rng=numpy_rng("bootstrap"))
-                for measure, samples in measures(*of, draws).items():
-                    low, high = bootstrap_interval(samples)
-                    row[measure] += f" [{100 * low:.1f}, {100 * high:.1f}]"
-            yield row
+        if not rows:
+            continue
+        originals = [uploads[row].original for row in rows]
+        for system in SYSTEMS:
+            judged = []
+            for row in rows:
+                dropped = left_out[row].sharing
+                if name != LOOK_ALIKES:
+                    dropped = dropped | left_out[row].look_alikes
+                judged.append(without(found[row][system], dropped))
+            with_intervals = name in ("all", "easy", "hard", LOOK_ALIKES)
+            yield {
+                "edits": name,
+                "queries": len(rows),
+                "system": system,
+                **_measured(judged, originals, with_intervals=with_intervals),
+            }
 
 
-def trust(
-    uploads: Sequence[Upload], found: Sequence[Mapping[str, Mapping[str, float]]]
-) -> dict[str, Any]:
+def without(scores: Scores, dropped: Collection[str]) -> dict[str, float]:
+    """The scores of all other videos."""
+    return {video_id: score for video_id, score in scores.items() if video_id not in dropped}
+
+
+def _measured(
+    found: Sequence[Scores], originals: Sequence[str], *, with_intervals: bool
+) -> dict[str, str]:
+    """Each of `measures` in percent, as text."""
+    count = len(found)
+    values = measures(found, originals, np.ones((1, count)))
+    cells = {measure: f"{100 * value[0]:.1f}" for measure, value in values.items()}
+    if with_intervals:
+        draws = query_weights(count, num_samples=SAMPLES, rng=numpy_rng("bootstrap"))
+        for measure, samples in measures(found, originals, draws).items():
+            low, high = bootstrap_interval(samples)
+            cells[measure] += f" [{100 * low:.1f}, {100 * high:.1f}]"
+    return cells
+
+
+def trust(uploads: Sequence[Upload], answers: Sequence[Scores]) -> dict[str, Any]:
     """How good what is called a match is, how much it leaves out, and how many searches call
-    something else likely."""
-    likely = [
-        (upload.original == name, p)
-        for upload, one in zip(uploads, found, strict=True)
-        for name, p in one["answer"].items()
-    ]
-    said = [right for right, p in likely if p >= PRECISION]
-    wrong = [
-        any(p >= 0.9 for name, p in one["answer"].items() if name != upload.original)
-        for upload, one in zip(uploads, found, strict=True)
-    ]
+    something else likely. answers: probabilities, without unjudged videos."""
+    matches = []
+    likely_wrong = []
+    for upload, probabilities in zip(uploads, answers, strict=True):
+        wrong = without(probabilities, {upload.original})
+        likely_wrong.append(any(p >= 0.9 for p in wrong.values()))
+        matches += [
+            video_id == upload.original for video_id, p in probabilities.items() if p >= PRECISION
+        ]
     return {
-        "matches": len(said),
-        "precision": np.mean(said),
-        "recall": sum(said) / len(uploads),
-        "wrong at 0.9": np.mean(wrong),
+        "matches": len(matches),
+        "precision": float(np.mean(matches)) if matches else float("nan"),
+        "recall": sum(matches) / len(uploads),
+        "wrong at 0.9": float(np.mean(likely_wrong)),
     }
 
 
 def main() -> None:
-    """Measures and prints a table."""
+    """Measures and prints two tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--videos", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument(
-        "--left-out", type=Path, help="a text file with the name of a clip in each line"
-    )
-    parser.add_argument(
         "--test", action="store_true", help="ask the queries that no choice is made on"
     )
     options = parser.parse_args()
-    names = options.left_out.read_text(encoding="utf-8").split("\n") if options.left_out else []
-    part = PARTS[options.test]
-    uploads = make_pile(options.videos, options.out, left_out=frozenset(names), part=part)
-    found = list(ask(open_searcher(options.out), uploads))
+    part = "test" if options.test else "validation"
+
+    pile = make_pile(options.videos, options.out, part=part)
+    found = list(ask(open_searcher(options.out), pile.uploads))
     (options.out / f"found-{part}.json").write_text(json.dumps(found), encoding="utf-8")
-    show(list(table(uploads, found)))
-    show([trust(uploads, found)])
+
+    labels = read_labels()
+    left_out = [unjudged(upload, pile, labels) for upload in pile.uploads]
+    show(list(table(pile.uploads, found, left_out)))
+
+    answers = []
+    for scores, dropped in zip(found, left_out, strict=True):
+        answers.append(without(scores["answer"], dropped.sharing | dropped.look_alikes))
+    show([trust(pile.uploads, answers)])
 
 
 if __name__ == "__main__":

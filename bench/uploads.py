@@ -4,6 +4,7 @@ layout, filmed from a screen."""
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
@@ -222,52 +223,90 @@ def plain_pictures(count: int, num_frames: int, rng: Rng) -> list[Pixels]:
 
 @dataclass(frozen=True)
 class Task:
-    """What is made of a clip in the folder `out`. asked: whether its uploads are queries now.
-    others: footage to show it in."""
+    """What is made of one clip."""
 
     clip: UserClip
     role: str
+    """original, film, donor or distractor"""
     asked: bool
+    """whether its uploads are queries now"""
     others: tuple[Path, ...]
+    """footage to show it in"""
     out: Path
+    """the folder of all that is made"""
+
+    @property
+    def name(self) -> str:
+        """Of all files that are made of the clip."""
+        return f"{self.clip.sha256[:10]}-{self.clip.path.stem}.mp4"
+
+    def contents(self) -> dict[str, frozenset[str]]:
+        """By video to search in, or not made as the clip is short: the clips that it shows."""
+        video_id = f"clips/{self.name}"
+        clip = self.clip.path.name
+        if self.role == "donor":
+            return {}
+        if self.role == "distractor":
+            return {video_id: frozenset([clip])}
+        if self.role == "film":
+            return {video_id: frozenset([clip, *(path.name for path in self.others)])}
+        return {video_id: frozenset([clip]), later_half(video_id): frozenset([clip])}
 
 
 @dataclass(frozen=True)
 class Upload:
-    """path: of the query. original: the one video that it matches."""
+    """A query."""
 
     path: Path
     edit: str
     original: str
+    """the id of the one video that it matches"""
+    shown: frozenset[str]
+    """names of the clips that it may show"""
+
+
+def later_half(video_id: str) -> str:
+    """The id of the later half of an original that was cut in two."""
+    return video_id.replace("clips/", "clips/later-", 1)
 
 
 def make(task: Task) -> list[Upload]:
     """Write the videos of a clip; uploads that are there are left alone."""
-    name, clips = f"{task.clip.sha256[:10]}-{task.clip.path.stem}.mp4", task.out / "clips"
+    video_id = f"clips/{task.name}"
+    video = task.out / video_id
     if task.role == "distractor":
-        shutil.copyfile(task.clip.path, clips / name)
+        shutil.copyfile(task.clip.path, video)
     if task.role in ("distractor", "donor"):
         return []
+
     frames, fps = load_frames(task.clip.path)
     donors = [load_frames(path)[0] for path in task.others]
     if task.role == "original" and len(frames) >= LONG_S * fps:
         half = len(frames) // 2
-        write_mp4(clips / f"later-{name}", frames[half:], fps=fps)
+        write_mp4(task.out / later_half(video_id), frames[half:], fps=fps)
         frames = frames[:half]
-    shown, kinds = frames, list(UPLOADS)
+
     if task.role == "film":
-        height, width = frames.shape[1:3]
-        around = [resized(donor, width_px=width, height_px=height) for donor in donors]
-        shown, kinds = np.concatenate([*around[1:], frames, around[0]]), list(EXCERPTS)
-    write_mp4(clips / name, shown, fps=fps)
-    found = []
-    for kind in kinds if task.asked else ():
-        path, edit = (
-            task.out / "uploads" / kind.replace(" ", "_") / name,
-            (UPLOADS | EXCERPTS)[kind],
-        )
+        edits = EXCERPTS
+        shown = frozenset([task.clip.path.name])
+        write_mp4(video, _film(frames, donors), fps=fps)
+    else:
+        edits = UPLOADS
+        shown = frozenset([task.clip.path.name, task.others[0].name])
+        write_mp4(video, frames, fps=fps)
+
+    uploads = []
+    for kind, edit in edits.items() if task.asked else ():
+        path = task.out / "uploads" / kind.replace(" ", "_") / task.name
         if not path.is_file():
-            edited = edit.apply(frames, donors[0], fps, numpy_rng("upload", task.clip.sha256, kind))
-            write_mp4(path, edited, fps=fps, crf=edit.crf)
-        found.append(Upload(path, kind, f"clips/{name}"))
-    return found
+            rng = numpy_rng("upload", task.clip.sha256, kind)
+            write_mp4(path, edit.apply(frames, donors[0], fps, rng), fps=fps, crf=edit.crf)
+        uploads.append(Upload(path, kind, video_id, shown))
+    return uploads
+
+
+def _film(frames: Pixels, donors: Sequence[Pixels]) -> Pixels:
+    """The frames after some of the other footage and before the rest of it."""
+    height, width = frames.shape[1:3]
+    first, *others = [resized(donor, width_px=width, height_px=height) for donor in donors]
+    return np.concatenate([*others, frames, first])
