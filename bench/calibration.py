@@ -222,6 +222,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
 
+    options.out.mkdir(parents=True, exist_ok=True)
     clips: list[UserClip] = []
     for folder in options.videos:
         groups, _ = find_clips(folder, out=options.out, name="clips")
