@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from filelock import FileLock, Timeout
@@ -18,7 +18,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from hapvr.config import Config, OptimizerConfig, TrainConfig, digest
 from hapvr.data.filesystem import DataRoot
@@ -123,7 +123,7 @@ class Trainer:
             for logger, text in itertools.product(self._loggers, messages):
                 logger.message(text)
             loader: DataLoader[Any] = DataLoader(
-                self._source,
+                cast("Dataset[Any]", self._source),
                 batch_size=None,
                 sampler=range(
                     first_step * settings.accumulated_batches,

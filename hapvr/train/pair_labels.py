@@ -143,6 +143,7 @@ def read_pair_labels(
     names = _Names(video_ids)
     copies = [_checked(one, names, length_s) for one in placed]
     paired = {video for copy in copies for video in (copy.query, copy.reference)}
+    distractors: Sequence[str]
     if settings.distractors is None:
         distractors = sorted(set(video_ids) - paired)
     else:
@@ -176,9 +177,9 @@ def _read_table(path: Path) -> Iterator[_Placed]:
                 f"labelled pairs: {place} has no {empty[0]}; complete the row, or fetch the file "
                 "again if it was cut there"
             )
-        times = {name: _seconds(row[name], name, place) for name in TIME_COLUMNS}
-        named = {name: str(row[name]) for name in NAME_COLUMNS}
-        yield _Placed(place=place, segment=CopiedSegment(**named, **times))
+        values: dict[str, Any] = {name: str(row[name]) for name in NAME_COLUMNS}
+        values |= {name: _seconds(row[name], name, place) for name in TIME_COLUMNS}
+        yield _Placed(place=place, segment=CopiedSegment(**values))
 
 
 def _csv_rows(path: Path) -> list[tuple[int, dict[str, Any]]]:

@@ -68,7 +68,7 @@ class OnlineViews(VideoViews):
         """Those that a step runs."""
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         encoder = open_encoder(config.backbone, config.device)
-        return {"backbone": encoder.settings, "teacher": teacher.settings}
+        return {"backbone": dict(encoder.settings), "teacher": teacher.settings}
 
     def __getitem__(self, number: int) -> DrawnClips:
         videos = self.sampler.videos(number)
