@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from bench.copy_scores import VIEWS, CopyNetwork, Floats, Vectors, best_run, copy_scores
 from bench.labels import FootageLabels, read_labels
 from bench.table import show
-from hapvr.demo.clips_benchmark import UserClip, find_clips, load_frames, uniform
-from hapvr.demo.corpus import write_mp4
+from hapvr.demo.clips_benchmark import uniform
 from hapvr.demo.edits import ALL_EDITS
+from hapvr.demo.files import write_mp4
+from hapvr.demo.user_clips import UserClip, find_clips, load_frames
 from hapvr.scorer.calibration import fit_logistic, logit, sigmoid
 from hapvr.seeding import numpy_rng
 from hapvr.video.decode import sample_frames
@@ -112,7 +113,9 @@ def halves(clips: Sequence[UserClip], labels: FootageLabels) -> NDArray[np.bool_
 
 def sampled(path: Path) -> list[NDArray[np.uint8]]:
     """Frames at one a second, as the collection stores them."""
-    _, frames, _ = sample_frames(path, fps=1.0, short_side_px=SHORT_SIDE_PX)
+    frames: list[NDArray[np.uint8]] = sample_frames(
+        path, fps=1.0, short_side_px=SHORT_SIDE_PX
+    ).frames
     return frames
 
 

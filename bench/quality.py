@@ -7,7 +7,7 @@ Three in ten clips are originals, one is shown within a film, one is other foota
 never searched, and the rest are distractors; what a clip becomes depends on its content. Long
 originals are searched by their first half: the second shows the same at another time, a look-alike.
 Choices are made on the validation half of the queries; `--test` asks the other half. Systems: votes
-of frames, fine scores and hashes of the whole picture, and the probability of the answer; the
+of frames, the best run of two frames of the whole picture, and the probability of the answer; the
 second table says how far that can be believed.
 
 A video that shares footage with an upload, its donor included, is neither right nor wrong for it
@@ -43,10 +43,10 @@ from bench.uploads import (
 from hapvr.benchmark.metrics import bootstrap_interval, query_weights
 from hapvr.chain import CHAIN, shards_of
 from hapvr.collection import add_folders
-from hapvr.demo.clips_benchmark import UserClip, find_clips, uniform
-from hapvr.demo.corpus import write_mp4
+from hapvr.demo.clips_benchmark import uniform
+from hapvr.demo.files import write_mp4
+from hapvr.demo.user_clips import UserClip, find_clips
 from hapvr.errors import VideoError
-from hapvr.search.votes import Candidate
 from hapvr.seeding import numpy_rng
 from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.searcher import Searcher
@@ -63,7 +63,7 @@ ROLES = ("original",) * 6 + ("film",) * 2 + ("donor",) * 2 + ("distractor",) * 1
 PRECISION = 0.95
 SAMPLES = 500
 PLAIN = 8
-SYSTEMS = ("votes", "fine", "hash", "answer")
+SYSTEMS = ("votes", "run", "answer")
 LOOK_ALIKES = "all, look-alikes are wrong"
 WORKERS = SamplingConfig(timeout_s=3600, max_memory_bytes=2**34)
 DATA_STEPS = ("video_manifest", "videos", "frames", "whitening", "features")
@@ -161,25 +161,21 @@ def open_searcher(out: Path) -> Searcher:
 def ask(searcher: Searcher, uploads: Sequence[Upload]) -> Iterator[dict[str, dict[str, float]]]:
     """By system the scores of videos that it found for each upload."""
     paths = [str(upload.path) for upload in uploads]
-    with searcher.scorer.open_videos(paths, inner=True) as videos:
+    with searcher.scorer.open_videos(paths, crops=True) as videos:
         for path in paths:
             views = searcher.scorer.views(videos.get(path))
-            candidates = searcher.shortlist(views[0])
-            fine, _ = searcher.score(views[0], candidates)
+            shortlist = searcher.shortlist(views[0])
+            of_whole, _ = searcher.score(views[0], shortlist)
             answer, _ = searcher.find(views)
+            probabilities = {}
+            for candidate in answer:
+                probability = searcher.probability(candidate, prior=searcher.prior)
+                probabilities[candidate.video_id] = probability or 0.0
             yield {
-                "votes": {one.video_id: one.votes for one in candidates},
-                "fine": {one.video_id: one.similarity for one in fine},
-                "hash": {one.video_id: _share_of_hashes(one.candidate) for one in fine},
-                "answer": {
-                    one.video_id: searcher.probability(one, prior=searcher.prior) or 0.0
-                    for one in answer
-                },
+                "votes": {candidate.video_id: candidate.votes for candidate in shortlist},
+                "run": {candidate.video_id: candidate.frame_run for candidate in of_whole},
+                "answer": probabilities,
             }
-
-
-def _share_of_hashes(candidate: Candidate) -> float:
-    return candidate.num_aligned / max(candidate.num_asked_hashes, 1)
 
 
 def measures(

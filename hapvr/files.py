@@ -4,6 +4,7 @@ that may be damaged; digests."""
 import codecs
 import errno
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -12,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -101,7 +102,7 @@ def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
         raise OSError(errno.EINVAL, problem, str(path))
 
 
-def open_regular(path: Path, *, max_bytes: int | None = None) -> BinaryIO:
+def open_regular(path: Path, *, max_bytes: int | None = None) -> io.BufferedReader:
     """A file to be read, which another file cannot take the place of meanwhile.
 
     Raises OSError as `require_regular` does, without waiting for a writer of a pipe.

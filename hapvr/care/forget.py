@@ -115,7 +115,7 @@ def _generated_of(
         digests.update(contents.get(video_id, ()))
     for video in begun.values():
         digests.update(video.contents)
-    found = {}
+    found: dict[str, bool] = {}
     for name in root.list_folders(CORPUS_FOLDER):
         if mentions(root, name, digests):
             of_name = [video_id for video_id, row in listed.items() if row["source"] == name]

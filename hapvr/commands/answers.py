@@ -39,7 +39,7 @@ def _basis(answer: SearchAnswer) -> str:
         return ""
     return (
         f"; verdicts at precision {answer.precision:g}, where {100 * answer.prior:.3g} % of the "
-        "pairs match"
+        f"{'pairs match' if answer.prior_of == 'pairs' else 'searches have a match'}"
     )
 
 

@@ -262,7 +262,9 @@ def _pair_answer(project: Project, searcher: Searcher, between: tuple[str, str] 
     found = duplicate_pairs(project, searcher, min_probability=least)
     found = [pair for pair in found if _are_between((pair.first, pair.second), between)]
     rows = _with_verdicts(pair_table(found), [pair.verdict for pair in found])
-    tasks = [(pair.first, pair.second, pair.verdict, pair.probability) for pair in found]
+    tasks: list[Pair] = [
+        (pair.first, pair.second, pair.verdict, pair.probability) for pair in found
+    ]
     return _Answer(rows, _pair_lines(found), tasks)
 
 

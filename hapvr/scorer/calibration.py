@@ -42,15 +42,15 @@ class Calibration:
     """P(match | similarity) = 1 / (1 + exp(-(slope * similarity + intercept))), never falling.
     prior: share of matches among the fitted pairs; probabilities and thresholds hold for pairs with
     that share, see `probability`. brier: mean squared error of the probabilities on the fitted
-    pairs. frame_threshold: the frame similarity that an aligned segment must exceed, None where it
-    is not known. source: what the pairs were."""
+    pairs, None where that was not measured. frame_threshold: the frame similarity that an aligned
+    segment must exceed, None where it is not known. source: what the pairs were."""
 
     slope: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     intercept: FiniteFloat
     prior: Annotated[float, Field(gt=0, lt=1)]
     num_matches: Count
     num_others: Count
-    brier: Rate
+    brier: Rate | None
     thresholds: Annotated[tuple[PrecisionThreshold, ...], Field(min_length=1)]
     frame_threshold: FiniteFloat | None = None
     source: Mapping[str, Any] = field(default_factory=dict)

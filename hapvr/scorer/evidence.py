@@ -3,7 +3,7 @@ probability and the verdict of an answer come from this one number."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,15 @@ FEATURES = tuple(TYPICAL)
 PENALTY = 100.0
 """How strongly, see `fit_logistic`."""
 
-RELATIVE = ("frame_run",)
-"""What counts by how much it exceeds that of the query's `FEW`th best candidate, since some queries
-look like everything."""
-_PLACES = [FEATURES.index(name) for name in RELATIVE]
-FEW = 6
+LEVEL_PLACES = slice(5, 20)
+"""The sixth to the twentieth best video of a view tell what unrelated videos reach: some queries
+look like everything. Copies and other takes of one scene come before them."""
+LEVEL_FLOOR = 0.1
+LEVEL_FLOOR_SMALL = 0.25
+"""The least level, and that of a collection of fewer than SMALL_COLLECTION videos and of a pair of
+files, where nothing unrelated may be near."""
+SMALL_COLLECTION = 100
+_RUN = FEATURES.index("frame_run")
 ROUNDS = 3
 """How often the views that say most of each candidate are chosen by the weights fitted before."""
 FOLDS = 5
@@ -43,42 +47,37 @@ def _complete(weights: Mapping[str, float]) -> Mapping[str, float]:
     return weights
 
 
-Levels = Annotated[
-    tuple[FiniteFloat, ...], Field(min_length=len(RELATIVE), max_length=len(RELATIVE))
-]
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvidenceModel:
     """P(match | evidence) = 1 / (1 + exp(-(intercept + sum of weight * feature))), never falling in
-    any feature. usual, most: each of RELATIVE of the `FEW`th best candidate that is no match, the
-    mean and the highest of all searches. The first counts where a search has fewer candidates; the
-    second is the limit, since a query may have many copies. prior: share of matches among the
-    fitted candidates. brier: of predictions for queries that were not fitted. num_matches,
-    num_others: candidates of searches of num_groups groups. source: what these were."""
+    any feature."""
 
     weights: Annotated[
         Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)
     ]
     intercept: FiniteFloat
-    usual: Levels
-    most: Levels
     prior: Annotated[float, Field(gt=0, lt=1)]
-    brier: Rate
+    """share of matches among the fitted candidates, or with `prior_of` of searches with a match"""
+    prior_of: Literal["pairs", "searches"] = "pairs"
+    brier: Rate | None
+    """of predictions for queries that were not fitted; None where that was not measured"""
     num_matches: Count
+    """candidates of searches of `num_groups` groups"""
     num_others: Count
     num_groups: Count
     source: Mapping[str, Any] = field(default_factory=dict)
+    """what these were"""
 
-    def contributions(self, features: Floats) -> Floats:
+    def contributions(self, features: Floats, *, num_videos: int) -> Floats:
         """[N, F], what each feature adds to the log-odds. features: [N, F] in the order of
-        FEATURES, of all candidates of a view."""
+        FEATURES, of all candidates of a view; num_videos: in the collection."""
         weights = np.array([self.weights[name] for name in FEATURES])
-        return np.asarray(_relative(features, self.usual, self.most) * weights, np.float64)
+        return np.asarray(_levelled(features, num_videos) * weights, np.float64)
 
-    def log_odds(self, features: Floats) -> Floats:
+    def log_odds(self, features: Floats, *, num_videos: int) -> Floats:
         """[N] of the features of `contributions`."""
-        return np.asarray(self.contributions(features).sum(axis=1) + self.intercept, np.float64)
+        added = self.contributions(features, num_videos=num_videos)
+        return np.asarray(added.sum(axis=1) + self.intercept, np.float64)
 
     def probability(self, log_odds: float, *, prior: float | None = None) -> float:
         """In [0, 1]. prior: share of matches among the candidates that are asked about, in (0, 1);
@@ -92,11 +91,12 @@ def fit_evidence(
     searches: Sequence[tuple[Floats, NDArray[np.bool_]]],
     groups: Sequence[str],
     *,
+    num_videos: int,
     source: Mapping[str, Any],
 ) -> EvidenceModel:
     """Fit on the candidates of searches: features [V, N, F] in the order of FEATURES, not a number
     where a view does not have a video among its candidates, and which are matches [N]. groups: what
-    each search is for.
+    each search is for. num_videos: in the collection that was searched.
 
     A candidate counts by the view that says most for it, as in answers. All searches of a group are
     either fitted or predicted. Raises ArgumentError for too few groups, matches or other
@@ -110,12 +110,7 @@ def fit_evidence(
             f"{counts[1]} others among their "
             f"candidates; wanted {MIN_GROUPS} videos and {MIN_PAIRS} of each"
         )
-    others = [_known(view[~match]) for found, match in searches for view in found]
-    reached = np.array(
-        [np.sort(view, axis=0)[-min(FEW, len(view))] for view in others if len(view)]
-    )
-    usual, most = tuple(reached.mean(axis=0).tolist()), tuple(reached.max(axis=0).tolist())
-    relative = [np.stack([_relative(view, usual, most) for view in found]) for found, _ in searches]
+    relative = [np.stack([_levelled(view, num_videos) for view in views]) for views, _ in searches]
     target, typical = is_match.astype(np.float64), np.array(list(TYPICAL.values()))
     weights = typical
     for _ in range(ROUNDS):
@@ -138,8 +133,6 @@ def fit_evidence(
     return EvidenceModel(
         weights=dict(zip(FEATURES, weights.tolist(), strict=True)),
         intercept=intercept,
-        usual=usual,
-        most=most,
         prior=float(target.mean()),
         brier=float(np.mean((predicted - target) ** 2)),
         num_matches=counts[0],
@@ -149,14 +142,22 @@ def fit_evidence(
     )
 
 
-def _known(features: Floats) -> Floats:
-    """Those of RELATIVE, of the candidates that a view found."""
-    return np.asarray(features[~np.isnan(features).any(axis=1)][:, _PLACES], np.float64)
+def level_of(runs: Floats, *, num_videos: int) -> float:
+    """What unrelated videos reach by one view of a query. runs: [N], of its candidates."""
+    floor = LEVEL_FLOOR if num_videos >= SMALL_COLLECTION else LEVEL_FLOOR_SMALL
+    unrelated = np.sort(runs)[::-1][LEVEL_PLACES]
+    return max(floor, float(unrelated.mean())) if len(unrelated) else floor
 
 
-def _relative(features: Floats, usual: Sequence[float], most: Sequence[float]) -> Floats:
-    """Features of one view of a search, those of RELATIVE less what counts."""
-    known, relative = _known(features), features.copy()
-    reached = np.sort(known, axis=0)[-FEW] if len(known) >= FEW else np.asarray(usual)
-    relative[:, _PLACES] -= np.minimum(reached, most)
+def levelled(run: Floats | float, level: float) -> Floats:
+    """How far a run exceeds a level, below 1, in units of what is left above it."""
+    return np.asarray((run - level) / np.sqrt(max(1 - level, 1e-6)), np.float64)
+
+
+def _levelled(features: Floats, num_videos: int) -> Floats:
+    """Features of one view of a search, the run by how far it exceeds the level."""
+    runs = features[:, _RUN]
+    level = level_of(runs[~np.isnan(runs)], num_videos=num_videos)
+    relative = features.copy()
+    relative[:, _RUN] = levelled(runs, level)
     return relative

@@ -14,6 +14,7 @@ from hapvr.errors import ArgumentError, VideoError
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
+from hapvr.scorer.blank import blank_pictures, is_blank, mean_directions
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.segments import (
     DEFAULT_THRESHOLD,
@@ -93,6 +94,8 @@ class VideoScorer:
         untrained: bool = False,
     ) -> None:
         self._untrained = untrained
+        self._crop_px = crop_px
+        self._blank: NDArray[np.float32] | None = None
         self.networks, self.sampling, self.calibration = networks, sampling, calibration
         self.limits, self.warning, self._computing = limits, warning, ComputeLock()
         self._reader = VideoReader(
@@ -257,10 +260,10 @@ class VideoScorer:
             own, *others = [
                 self.networks.self_similarity(one.regions) for one in (query, *references)
             ]
-        relative = [
-            relative_similarity(matrix, own, other)
-            for matrix, other in zip(frames, others, strict=True)
-        ]
+            relative = [
+                self._without_blank(relative_similarity(matrix, own, other), query, reference)
+                for matrix, other, reference in zip(frames, others, references, strict=True)
+            ]
         return list(zip(_similarities(scores), relative, strict=True))
 
     @property
@@ -278,7 +281,31 @@ class VideoScorer:
         with self._computing.hold(deadline):
             matrix = self.networks.frame_similarity(query.regions, reference.regions)
             own = [self.networks.self_similarity(video.regions) for video in (query, reference)]
-        return relative_similarity(matrix, *own)
+            return self._without_blank(relative_similarity(matrix, *own), query, reference)
+
+    def use_blank(self, blank: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Take stored vectors [B, D] of pictures of one colour, so that they are not computed; [0,
+        0] where there are none. Returns them."""
+        if len(blank):
+            self._blank = blank
+        return blank
+
+    def _without_blank(
+        self, matrix: NDArray[np.float64], query: EmbeddedVideo, reference: EmbeddedVideo
+    ) -> NDArray[np.float64]:
+        """Similarities in which frames of one colour are like none. Of frames with nine regions
+        these tell enough."""
+        if query.regions.shape[1] != 1:
+            return matrix
+        if self._blank is None:
+            networks: Any = self.networks  # of any kind
+            regions = networks.regions(blank_pictures(self._crop_px))
+            self._blank = mean_directions(networks.vectors(networks.embed(regions)))
+        shown = matrix.copy()
+        for video, rows in ((query, shown), (reference, shown.T)):
+            vectors = mean_directions(self.networks.vectors(video.regions))
+            rows[is_blank(vectors, self._blank, num_vectors=1)] = -1
+        return shown
 
     def matching_segments(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER

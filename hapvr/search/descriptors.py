@@ -6,7 +6,6 @@ where TopK-Chamfer averages over all pairs of regions. So a shortlist by descrip
 model at its coarsest, without training.
 """
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard, decode_tensors, frame_fields, tensor_field
+from hapvr.scorer.blank import is_blank, mean_directions, unit
 from hapvr.search.collection import model_place
 from hapvr.search.hashes import FOUND_FRAMES, IndexedFrames
 from hapvr.search.index import VECTOR, vectors_of
@@ -25,8 +25,6 @@ INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
 MAX_FROZEN_SIMILARITY = 0.999
 """Cosine with the last frame that can be found; a frame above it stands still and is not indexed.
 """
-MAX_BLANK_SIMILARITY = 0.9
-"""Maximum similarity with a picture of one colour; a frame above it is blank."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +46,13 @@ def frame_descriptors(
     regions: npt.NDArray[np.floating], *, blank: npt.NDArray[np.float32] | None = None
 ) -> FrameDescriptors:
     """The descriptors of a video's frames in time order. regions: [T, R, D], an embedding as
-    `TorchNetworks.vectors` gives it. blank: [B, D] of pictures of one colour, see `blank_pictures`;
-    None: such frames are not told from others."""
+    `TorchNetworks.vectors` gives it. blank: [B, D] of pictures of one colour, see
+    `hapvr.scorer.blank`; None: such frames are not told from others."""
     vectors = mean_directions(regions)
     reasons = np.full(len(vectors), "", dtype="<U6")
     reasons[~vectors.any(axis=1)] = "blank"
     if blank is not None and len(blank):
-        reasons[(vectors @ blank.T).max(axis=1) > MAX_BLANK_SIMILARITY] = "blank"
+        reasons[is_blank(vectors, blank, num_vectors=regions.shape[-2])] = "blank"
     last = None
     for place in np.flatnonzero(reasons == ""):
         if last is not None and float(vectors[last] @ vectors[place]) > MAX_FROZEN_SIMILARITY:
@@ -62,31 +60,6 @@ def frame_descriptors(
         else:
             last = place
     return FrameDescriptors(vectors, reasons)
-
-
-def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
-    """[..., D] of unit length, or zero: the means of regions [..., R, D]."""
-    return unit(np.asarray(regions, np.float32).mean(axis=-2))
-
-
-def unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Vectors [..., D], each of unit length; those without a direction stay as short as they
-    are."""
-    return np.asarray(
-        vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=1e-12), np.float32
-    )
-
-
-def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
-    """[B, 3, crop_px, crop_px]: pictures of one colour, black, white, greys and colours between.
-    `mean_directions` of their regions, each embedded as a video of one frame, are the `blank` of
-    `frame_descriptors`."""
-    colours = [
-        *itertools.product((0, 128, 255), repeat=3),
-        *((grey,) * 3 for grey in (16, 32, 64, 192)),
-    ]
-    values = np.array(colours, np.uint8)[:, :, None, None]
-    return np.ascontiguousarray(np.broadcast_to(values, (*values.shape[:2], crop_px, crop_px)))
 
 
 def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:

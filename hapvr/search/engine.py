@@ -228,7 +228,7 @@ class SearchEngine:
                     )
         scores = list(scored.values())
         if self.evidence is not None:
-            odds = self.evidence.log_odds(evidence_of(scores)).tolist()
+            odds = self.evidence.log_odds(evidence_of(scores), num_videos=self.num_videos).tolist()
             scores = [replace(one, log_odds=value) for one, value in zip(scores, odds, strict=True)]
         return sorted(scores, key=_order), lost
 

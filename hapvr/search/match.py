@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -177,11 +177,12 @@ class SearchAnswer:
     """What one query gives. Without an error, no match means that nothing was found.
 
     query_id: of a query that is a video of the collection, else "". seconds: of the searched part
-    of the query. prior: share of matches for which the probabilities hold. compared: how many
-    videos were scored of those that the collection has. warnings: what speaks against believing the
-    answer. model: `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained.
-    precision: of the verdicts; None where the model gives no probabilities. error: why there is no
-    answer; empty if there is one.
+    of the query. prior: share of matches for which the probabilities hold, among candidates
+    (`prior_of` pairs), or of searches with a match. compared: how many videos were scored of those
+    that the collection has. warnings: what speaks against believing the answer. model:
+    `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained. precision: of
+    the verdicts; None where the model gives no probabilities. error: why there is no answer; empty
+    if there is one.
     """
 
     query: str
@@ -189,6 +190,7 @@ class SearchAnswer:
     matches: tuple[Match, ...] = ()
     seconds: float = 0.0
     prior: float | None = None
+    prior_of: Literal["pairs", "searches"] = "pairs"
     compared: int = 0
     videos: int = 0
     warnings: tuple[str, ...] = ()

@@ -206,4 +206,4 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
         "videos": engine.num_videos,
         "edited": min(len(framed), EDITED_VIDEOS),
     }
-    return fit(searches, source=source)
+    return fit(searches, num_videos=engine.num_videos, source=source)

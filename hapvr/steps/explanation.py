@@ -64,7 +64,9 @@ def explain(
         ]
         if (model := searcher.evidence) is not None:
             parts = [
-                *model.contributions(evidence_of(found))[names.index(video_id)].tolist(),
+                *model.contributions(evidence_of(found), num_videos=searcher.num_videos)[
+                    names.index(video_id)
+                ].tolist(),
                 model.intercept,
             ]
             known = zip((*FEATURES, "intercept"), parts, strict=True)

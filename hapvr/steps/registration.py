@@ -22,6 +22,7 @@ from hapvr.registry.versions import LINEAGE_FILE, WARNING_TAG, WEIGHTS_TAG, regi
 from hapvr.scorer.bundle import complete_bundle, random_weights_warning
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
+from hapvr.scorer.shipped import shipped_calibration
 from hapvr.steps.alerts import Concern, tell
 from hapvr.steps.baseline import ensure_baseline, searches_text
 from hapvr.steps.calibration import calibrate, calibration_figure, fit_on_validation
@@ -81,7 +82,9 @@ def make_registered_model(
     made_by = {"mlflow_run_id": training.mlflow_run_id, "run_key": training.key, **tags}
     parts = {"provenance": made_by, "calibration": calibration, "warning": warning}
     bundle = write_run_bundle(project, training.folder, encoder, onnx, **parts)
-    evidence = fit_on_validation(project, bundle)
+    # The evidence of copies is of the frame network, whatever was trained on it.
+    shipped = shipped_calibration(project.config.backbone)
+    evidence = fit_on_validation(project, bundle) if shipped is None else shipped.evidence
     card = model_card(
         project,
         training,

@@ -21,6 +21,7 @@ from hapvr.demo.edits import ALL_EDITS
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.progress import Progress, no_progress
+from hapvr.scorer.blank import blank_pictures, mean_directions
 from hapvr.scorer.bundle import load_bundle, read_description
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, Floats, fit_calibration
 from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
@@ -29,10 +30,8 @@ from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import (
     ShardIndex,
-    blank_pictures,
     frame_descriptors,
     index_rows,
-    mean_directions,
 )
 from hapvr.search.engine import ScoredCandidate, SearchEngine, evidence_of
 from hapvr.search.match import thin
@@ -125,7 +124,7 @@ def fit_on_edits(
 
         threshold = frame_threshold(len(pairs), similarities)
         calibration = fit_calibration(matches, others, source=source, frame_threshold=threshold)
-    return fit(searches, source=source), calibration
+    return fit(searches, num_videos=engine.num_videos, source=source), calibration
 
 
 def training_videos(project: Project) -> dict[str, str]:
@@ -257,12 +256,15 @@ def known(
         yield features[:, kept], is_match[kept], group
 
 
-def fit(searches: Sequence[Searched], *, source: Mapping[str, Any]) -> EvidenceModel | str:
+def fit(
+    searches: Sequence[Searched], *, num_videos: int, source: Mapping[str, Any]
+) -> EvidenceModel | str:
     """The model of evidence; why not, where there are too few searches."""
     try:
         return fit_evidence(
             [(found, match) for found, match, _ in searches],
             [name for *_, name in searches],
+            num_videos=num_videos,
             source=source,
         )
     except ArgumentError as error:

@@ -28,6 +28,7 @@ from hapvr.files import arrays_sha256, digest_of
 from hapvr.networks.whitening import PROVENANCE_NAME
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import require_settings
+from hapvr.scorer.blank import blank_pictures, mean_directions
 from hapvr.search import collection, descriptors
 from hapvr.search.collection import CurrentIndex, model_place, serving_index
 from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
@@ -120,13 +121,13 @@ def _blank(
             what = "search: the features were made with other settings than the configuration has"
             hint = "Run `hapvr extract`, or restore those settings"
             require_settings(without_extras(settings), extractor.settings, what=what, hint=hint)
-            regions = extractor.embed(descriptors.blank_pictures(project.config.backbone.crop_px))
+            regions = extractor.embed(blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
             collection.write_blank(
                 root,
                 model.digest,
                 digest_of(without_extras(settings)),
-                descriptors.mean_directions(embedded),
+                mean_directions(embedded),
             )
     return collection.read_blank(root, model.digest)
 

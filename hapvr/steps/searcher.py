@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.filesystem import DataRoot
 from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
 from hapvr.files import digest_of, file_sha256
 from hapvr.provenance import Provenance
@@ -19,6 +20,7 @@ from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import is_untrained, load_bundle, read_description, read_evidence
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo
 from hapvr.scorer.segments import Segment
 from hapvr.search import DEFAULT_TOP
@@ -124,26 +126,20 @@ class Searcher(SearchEngine):
         must have the same network. Raises DataError where there is no index yet, where it is
         damaged, and where model, index and features do not belong together, and MissingPartError
         where the model needs torch and torch is not installed."""
-        project = (
-            config
-            if isinstance(config, Project)
-            else Project.open(Path(config), overrides=overrides)
-        )
-        root, settings = project.root, project.config.search
+        project = config
+        if not isinstance(project, Project):
+            project = Project.open(Path(project), overrides=overrides)
+        root = project.root
+        settings = project.config.search
         current = current_index(root)
         named = model or current.model
         folder = index_bundle(project, current, model)
         scorer = load_bundle(folder, device=project.config.device)
         index = current.open(root, settings)
         index.frames()
-        shard_of, groups = index.videos(), read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)
-        require, copies = (
-            partial(read_description(folder).require_features, folder),
-            stamp(groups, "copies"),
-        )
-        share = (
-            ASKED_SHARE * (1 + float(copies or 0)) / max(min(settings.candidates, len(shard_of)), 1)
-        )
+        shard_of = index.videos()
+        evidence = read_evidence(folder)
+        require = partial(read_description(folder).require_features, folder)
         searcher = Searcher(
             scorer=scorer,
             index=index,
@@ -151,13 +147,13 @@ class Searcher(SearchEngine):
                 root, shard_of, require=require, extras=scorer.networks.needs_extras
             ),
             num_videos=len(shard_of),
-            blank=read_blank(root, current.digest),
+            blank=scorer.use_blank(read_blank(root, current.digest)),
             candidates=settings.candidates,
-            evidence=read_evidence(folder),
+            evidence=evidence,
             project=project,
             current=current,
             indexed=index.shard_digests(),
-            prior=min(share, ASKED_SHARE),
+            prior=_usual_prior(root, evidence, min(settings.candidates, len(shard_of))),
             follows_registry=model is None and current.model.startswith("models:/"),
             model=pinned_uri(named, project.tracking_uri)
             if "@" in named and named.startswith("models:/")
@@ -264,6 +260,7 @@ class Searcher(SearchEngine):
             matches=matches,
             seconds=asked.seconds,
             prior=asked.prior if self.gives_probabilities(options) else None,
+            prior_of="pairs" if self.evidence is None else self.evidence.prior_of,
             compared=len(candidates),
             videos=self.num_videos,
             warnings=self._warnings(query, options, matches, lost),
@@ -462,6 +459,16 @@ class Question:
     views: tuple[EmbeddedVideo, ...]
     seconds: float
     prior: float
+
+
+def _usual_prior(root: DataRoot, evidence: EvidenceModel | None, num_candidates: int) -> float:
+    """The prior that answers are stated for where nobody names one: ASKED_SHARE of the searches
+    have a match, and find as many copies of it as the collection's videos have."""
+    if evidence is not None and evidence.prior_of == "searches":
+        return ASKED_SHARE
+    groups = read_rows(root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)
+    copies = float(stamp(groups, "copies") or 0)
+    return min(ASKED_SHARE * (1 + copies) / max(num_candidates, 1), ASKED_SHARE)
 
 
 def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:

@@ -35,9 +35,7 @@ ZEROS, TENS = (
     dict.fromkeys(FEATURES, 0.0),
     dict.fromkeys(("num_matches", "num_others", "num_groups"), 10),
 )
-SURE = EvidenceModel(
-    weights=ZEROS, intercept=9.0, usual=(0,), most=(0,), prior=0.5, brier=0.0, **TENS
-)
+SURE = EvidenceModel(weights=ZEROS, intercept=9.0, prior=0.5, brier=0.0, **TENS)
 
 
 def champion(project: Project, *, seed: int, fitted: Calibration | None = None) -> None:

@@ -11,22 +11,34 @@ import pytest
 from hapvr.errors import ArgumentError, DamagedError
 from hapvr.scorer.bundle import EVIDENCE_FILE, SCORER_FILE, complete_bundle, read_evidence
 from hapvr.scorer.calibration import fit_logistic, sigmoid
-from hapvr.scorer.evidence import FEATURES, TYPICAL, EvidenceModel, fit_evidence
+from hapvr.scorer.evidence import FEATURES, TYPICAL, EvidenceModel, fit_evidence, level_of
 from hapvr.seeding import numpy_rng
 
-TRUE = np.array([3.0, 0.0])
+SLOPE = 20.0
+INTERCEPT = -6.0
+NEAR = 5
+"""Candidates of a search that may match; the others are unrelated."""
+NUM_VIDEOS = 200
 Searches = list[tuple[np.ndarray, np.ndarray]]
 
 
 def drawn(seed: int = 0, count: int = 40) -> Searches:
-    """So many searches of 50 candidates each; the first feature tells matches from others, and the
-    second is lower for matches."""
-    rng, searches = numpy_rng(seed, "evidence"), []
+    """So many searches of 50 candidates each. How far the run of a candidate exceeds what unrelated
+    ones reach tells whether it matches; the second feature is lower for matches."""
+    rng = numpy_rng(seed, "evidence")
+    searches = []
     for _ in range(count):
         features = rng.normal(size=(50, len(FEATURES)))
-        is_match = rng.uniform(size=50) < sigmoid(features @ TRUE - 2)
+        runs = rng.uniform(0.15, 0.4) + 0.02 * rng.normal(
+            size=50
+        )  # some queries look like everything
+        level = level_of(runs, num_videos=NUM_VIDEOS)
+        exceeding = rng.uniform(0, 0.7, NEAR)
+        runs[:NEAR] = level + exceeding * np.sqrt(1 - level)
+        is_match = np.zeros(50, bool)
+        is_match[:NEAR] = rng.uniform(size=NEAR) < sigmoid(SLOPE * exceeding + INTERCEPT)
+        features[:, 0] = runs
         features[:, 1] -= is_match
-        features[:, 0] += 5 * rng.normal()  # some queries look like everything
         searches.append((features, is_match))
     return searches
 
@@ -36,8 +48,13 @@ def fitted(searches: Searches, names: list[str]) -> EvidenceModel:
     return fit_evidence(
         [(found[None], is_match) for found, is_match in searches],
         names,
+        num_videos=NUM_VIDEOS,
         source={"benchmark": "drawn"},
     )
+
+
+def log_odds(model: EvidenceModel, features: np.ndarray) -> np.ndarray:
+    return model.log_odds(features, num_videos=NUM_VIDEOS)
 
 
 def groups(count: int = 40) -> list[str]:
@@ -51,14 +68,8 @@ def model() -> EvidenceModel:
 
 
 def test_weights_are_those_that_made_the_data_and_never_negative(model: EvidenceModel) -> None:
-    """Whatever the query has in common with all candidates counts for nothing."""
-    weights = np.array(list(model.weights.values()))
-    assert (weights >= 0).all()
-    assert weights[1] == 0
-    np.testing.assert_allclose(weights[0], 3, rtol=0.25)
-    (features, _), *_ = drawn()
-    shifted = features - 9 * np.eye(len(FEATURES))[FEATURES.index("frame_run")]
-    np.testing.assert_allclose(model.log_odds(shifted), model.log_odds(features))
+    assert model.weights["frame_run"] == pytest.approx(SLOPE, rel=0.25)
+    assert model.weights["whole_picture"] == 0
 
 
 @pytest.mark.parametrize("place", range(len(FEATURES)))
@@ -67,13 +78,30 @@ def test_more_evidence_never_says_less(model: EvidenceModel, place: int) -> None
     for features, _ in drawn(2)[:5]:
         more = features.copy()
         more[0, place] += 1
-        assert model.log_odds(more)[0] >= model.log_odds(features)[0]
+        assert log_odds(model, more)[0] >= log_odds(model, features)[0]
 
 
-def test_few_candidates_are_compared_with_what_is_usual(model: EvidenceModel) -> None:
-    """One match alone, with nothing beside it, is a match still."""
-    match = np.array([[model.usual[0] + 4, 0]])
-    assert model.probability(model.log_odds(match)[0]) > 0.95
+@pytest.mark.parametrize(
+    ("runs", "num_videos", "level"),
+    [
+        ([0.9], 2, 0.25),
+        ([0.9], 500, 0.1),
+        ([0.9] * 5 + [0.5] * 15 + [0.2] * 20, 500, 0.5),
+        ([0.9] * 5 + [0.1] * 30, 50, 0.25),
+        ([0.9] * 9 + [0.3] * 40, 500, (4 * 0.9 + 11 * 0.3) / 15),
+    ],
+    ids=["pair of files", "one candidate", "crowded", "small collection", "nine copies"],
+)
+def test_the_level_is_what_the_sixth_to_the_twentieth_reach(
+    runs: list[float], num_videos: int, level: float
+) -> None:
+    assert level_of(np.array(runs), num_videos=num_videos) == pytest.approx(level)
+
+
+def test_one_match_alone_is_a_match_still(model: EvidenceModel) -> None:
+    """With nothing beside it to compare it with."""
+    match = np.array([[0.9, 0]])
+    assert model.probability(log_odds(model, match)[0]) > 0.95
 
 
 def test_a_crop_that_shows_as_much_as_the_whole_picture_is_trusted_less() -> None:
@@ -82,18 +110,18 @@ def test_a_crop_that_shows_as_much_as_the_whole_picture_is_trusted_less() -> Non
     rng, whole, searches = numpy_rng(0, "views"), FEATURES.index("whole_picture"), []
     for _ in range(100):
         is_match = np.arange(50) < 2
-        views = rng.normal(size=(2, 50, len(FEATURES))) * 0.3
-        views[0, is_match, 0] += 2
-        views[1, 2:8, 0] += 2
+        views = rng.normal(size=(2, 50, len(FEATURES))) * 0.03 + 0.1
+        views[0, is_match, 0] += 0.6
+        views[1, 2:5, 0] += 0.6
         views[..., whole] = [[1], [0]]
         views[1, 30:] = np.nan
         searches.append((views, is_match))
-    model = fit_evidence(searches, groups(20)[:20] * 5, source={})
+    model = fit_evidence(searches, groups(20)[:20] * 5, num_videos=NUM_VIDEOS, source={})
     assert model.weights["whole_picture"] > 1.5 * TYPICAL["whole_picture"]
     views, _ = searches[0]
-    assert model.log_odds(views[0])[:2].min() > model.log_odds(views[1, :30])[2:8].max()
-    total = model.contributions(views[0]).sum(axis=1) + model.intercept
-    np.testing.assert_allclose(total, model.log_odds(views[0]), rtol=1e-12)
+    assert log_odds(model, views[0])[:2].min() > log_odds(model, views[1, :30])[2:5].max()
+    total = model.contributions(views[0], num_videos=NUM_VIDEOS).sum(axis=1) + model.intercept
+    np.testing.assert_allclose(total, log_odds(model, views[0]), rtol=1e-12)
 
 
 def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
@@ -101,7 +129,7 @@ def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
     inputs."""
     features, is_match = (np.concatenate(part) for part in zip(*drawn(), strict=True))
     inputs, target = (features - features.mean(0)) / features.std(0), is_match.astype(float)
-    for home in (np.zeros(2), np.arange(2.0)):
+    for home in (np.zeros(len(FEATURES)), np.arange(len(FEATURES)) * 1.0):
         weights, intercept = fit_logistic(inputs, target, penalty=10.0, towards=home)
 
         def loss(tried: np.ndarray, constant: float, home: np.ndarray = home) -> float:
@@ -121,25 +149,24 @@ def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
 
 def test_probabilities_hold_on_other_data(model: EvidenceModel) -> None:
     """In every fifth; with another share of matches once it is given."""
-    log_odds = np.concatenate([model.log_odds(features) for features, _ in drawn(3, 200)])
-    is_match = np.concatenate([found for _, found in drawn(3, 200)])
+    odds = np.concatenate([log_odds(model, features) for features, _ in drawn(3, 3000)])
+    is_match = np.concatenate([found for _, found in drawn(3, 3000)])
     rarer = ~is_match | (np.arange(len(is_match)) % 4 == 0)
     for kept, prior in (
         (np.ones(len(is_match), bool), None),
         (rarer, float(is_match[rarer].mean())),
     ):
-        stated = np.array([model.probability(one, prior=prior) for one in log_odds[kept]])
+        stated = np.array([model.probability(one, prior=prior) for one in odds[kept]])
         for low in np.arange(0, 1, 0.2):
             some = (stated >= low) & (stated < low + 0.2)
             assert abs(stated[some].mean() - is_match[kept][some].mean()) < 0.15
 
 
-def test_many_copies_do_not_hide_each_other(model: EvidenceModel) -> None:
-    """Twenty equal matches are sure: what a query has in common with them counts up to a limit
-    alone."""
+def test_nine_copies_do_not_hide_each_other(model: EvidenceModel) -> None:
+    """They are sure, though some of them count as what unrelated videos reach."""
     (features, _), *_ = drawn(2)
-    features[:20] = [model.most[0] + 5, 0]
-    assert model.probability(model.log_odds(features)[0]) > 0.95
+    features[:9] = [0.95, 0]
+    assert model.probability(log_odds(model, features)[0]) > 0.95
 
 
 def test_too_little_to_fit_on_is_said() -> None:

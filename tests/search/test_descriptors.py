@@ -17,7 +17,8 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSettings, VvsSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import fit_whitening
-from hapvr.search.descriptors import blank_pictures, frame_descriptors, mean_directions
+from hapvr.scorer.blank import blank_pictures, mean_directions
+from hapvr.search.descriptors import frame_descriptors
 from hapvr.seeding import torch_rng
 from hapvr.steps.search_model import network_digest, stored_network_digest
 from hapvr.video.decode import sample_frames

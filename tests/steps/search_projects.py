@@ -73,7 +73,10 @@ def evidence() -> EvidenceModel:
         features[:, FEATURES.index("whole_picture")] = rng.integers(2, size=20) | is_match
         searches.append((features[None], is_match))
     return fit_evidence(
-        searches, [f"video {number}" for number in range(500)], source={"benchmark": "made up"}
+        searches,
+        [f"video {number}" for number in range(500)],
+        num_videos=20,
+        source={"benchmark": "made up"},
     )
 
 

@@ -15,7 +15,7 @@ export async function showResults(place, values) {
   keepPairs(pairs, location.hash);
 
   const share = answer.prior === null ? "" : `, verdicts at precision ${answer.precision} where ` +
-    `${(100 * answer.prior).toPrecision(3) * 1} % of the pairs match`;
+    `${(100 * answer.prior).toPrecision(3) * 1} % of the ${answer.prior_of === "pairs" ? "pairs match" : "searches have a match"}`;
   const best = answer.matches[0];
   place.append(
     element("div", { class: "asked" },
