@@ -131,27 +131,6 @@ def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(
     )
 
 
-def test_a_hash_finds_what_the_network_does_not(searcher: Searcher, tmp_path: Path) -> None:
-    """The network is given other regions, as if an edit had undone all that it looks at; the
-    pictures are the long clip's."""
-    query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[10:26])))
-    regions = np.resize(
-        searcher.collection.whole("in/other 1.mp4").regions, query.features.regions.shape
-    )
-    found = {}
-    for hashes in (query.features.hashes, np.zeros(16, np.uint64)):
-        blind = replace(
-            query, features=replace(query.features, regions=regions, hashes=hashes, crops=())
-        )
-        answer = searcher.answer(blind, SearchOptions())
-        found[bool(hashes.any())] = next(
-            match for match in answer.matches if match.reference == "in/long.mp4"
-        )
-    assert found[True].similarity == found[False].similarity < 0.7
-    assert found[False].verdict != "match"
-    assert (found[True].verdict, found[True].rank <= 2) == ("match", True)
-
-
 def test_parts_of_two_places_are_segments(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +153,7 @@ def test_a_picture_in_a_picture_is_found(searcher: Searcher, tmp_path: Path) -> 
         for second in range(10)
     ]
     for frame, shown in zip(host, LONG[10:20], strict=True):
-        frame.paste(Image.fromarray(scene(shown)).resize((96, 80)), (84, 70))
+        frame.paste(Image.fromarray(scene(shown)).resize((96, 80)), (96, 80))
     write_mp4(tmp_path / "query.mp4", np.repeat(np.stack(host), 4, axis=0), fps=4)
     query = searcher.read(tmp_path / "query.mp4")
     best = searcher.answer(query, SearchOptions()).matches[0]
