@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from hapvr.demo.scene import Camera, Scene, film
+from hapvr.demo.camera import Camera, film
+from hapvr.demo.scene import Scene
 from tests.commands.conftest import Call, call
 
 __all__ = ["call"]

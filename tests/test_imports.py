@@ -158,6 +158,7 @@ LATE_IMPORTS = {
     "hapvr.commands.search": VERBS,
     "hapvr.commands.stages": VERBS,
     "hapvr.commands.terminal": VERBS,
+    "hapvr.care.health": "MLflow takes seconds, and a collection without training has none",
     "hapvr.chain": "a run of one step loads that step alone; the search index is Lance",
     "hapvr.model.checkpoint": "torch, where only the description of a network is read",
     "hapvr.networks.encoder": "torch, which an installation for searches does not have",
@@ -171,7 +172,7 @@ LATE_IMPORTS = {
     "hapvr.steps.sources": "editing and generating videos, which most sources do not",
     "hapvr.steps.whitening": "torch, which imported whitening alone needs",
     "hapvr.steps.videos": "downloads, where all files are local",
-    "hapvr.train.batch": "torchvision, in a source without augmented views",
+    "hapvr.train.sources.online_views": "torchvision, in a source without augmented views",
     "hapvr.trainer": "MLflow, in the processes of a training that do not track",
     "hapvr.video.sources": "tables of scenes and annotations, which few sources have",
 }

@@ -19,7 +19,7 @@ def config_of(descriptor: str, crop_px: int) -> BackboneConfig:
     return BackboneConfig.model_validate(values)
 
 
-@pytest.mark.parametrize(("descriptor", "crop_px"), [("imac", 128), ("l3_irmac", 224)])
+@pytest.mark.parametrize(("descriptor", "crop_px"), [("imac_released", 128), ("l3_irmac", 224)])
 def test_backbone_gives_one_vector_of_a_frame(descriptor: str, crop_px: int) -> None:
     """A unit vector for each of four maps; the settings name it."""
     config = config_of(descriptor, crop_px)

@@ -64,6 +64,7 @@ def test_one_query_against_a_list_with_segments(model: PyFuncModel, registered: 
         "query_end_s": 5.0,
         "reference_start_s": 4.0,
         "reference_end_s": 7.0,
+        "certain": 1,
     }
     assert list(table["segments"][1:]) == [[], []]
     calibration = load_bundle(registered.bundle).calibration
