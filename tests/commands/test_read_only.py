@@ -57,6 +57,7 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 """Arguments and a part of the answer."""
 
 WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
+    ("benchmarks", "import"): (("vcdb", "vcdb", "--out", "imported-vcdb"), "imported-vcdb"),
     ("download",): (CONFIG, "/data"),
     ("extract",): (CONFIG, "/data"),
     ("features", "import"): (("features.hdf5", "--out", "data"), "/data"),
@@ -134,6 +135,9 @@ def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> 
     (folder / "marks.csv").write_text(f"first,second,verdict\n{long},{short},match\n")
     (folder / "hashes.txt").write_text("0" * 64)
     write_published(folder / "published.pth")
+    annotations = folder / "vcdb" / "annotation"
+    annotations.mkdir(parents=True)
+    (annotations / "event.txt").write_text("a.flv,b.mp4,00:00:01,00:00:10,00:01:05,00:01:14\n")
     with h5py.File(folder / "features.hdf5", "w") as file:
         file["one"] = np.ones((3, 9, 32), np.float32)
     golden_similarities("svd_labeled_similarities_dev").write_parquet(

@@ -263,10 +263,13 @@ def test_files_that_are_cut_are_named(copy: tuple[Path, ExactIndex], kind: str) 
         FrameIndex(folder, SMALL).search_frames(vectors_of(exact.shards["a"])[:2], 5)
 
 
-def test_lengths_in_a_manifest_that_are_wrong(copy: tuple[Path, ExactIndex]) -> None:
-    """The engine panics at some of them, which is no Exception of Python's."""
+def test_a_manifest_with_wrong_lengths_never_reaches_the_engine(
+    copy: tuple[Path, ExactIndex],
+) -> None:
+    """The engine panics at some of them, which is no Exception of Python's. Manifests of versions
+    before the current one are not read."""
     folder, _ = copy
-    said = []
+    said = set()
     for path in (folder / "frames.lance" / "_versions").glob("*.manifest"):
         whole = path.read_bytes()
         for place in range(len(whole) - 40, len(whole), 2):
@@ -274,9 +277,9 @@ def test_lengths_in_a_manifest_that_are_wrong(copy: tuple[Path, ExactIndex]) -> 
             try:
                 FrameIndex(folder, SMALL)
             except DamagedError as error:
-                said.append(str(error))
+                said.add("is not what was written" in str(error))
         path.write_bytes(whole)
-    assert any("out of range" in one for one in said), said
+    assert said == {True}
 
 
 def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex]) -> None:

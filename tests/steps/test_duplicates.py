@@ -222,7 +222,8 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(
     assert {"copy", "overlap"} <= {row["kind"] for row in of_folder["pairs"]}
     part_of_a_name = told("--pairs", "--between", "in/trip", "in")
     assert part_of_a_name["pairs"] == []
-    assert "no video of the collection has the id in/trip or" in part_of_a_name["warnings"][0]
+    unknown = "no video of the collection has the id in/trip or"
+    assert any(unknown in warning for warning in part_of_a_name["warnings"])
     tasks = tmp_path / "groups.label-studio.json"
     members = told(
         "--between",
