@@ -20,6 +20,8 @@ def answer_lines(answer: SearchAnswer, *, every: bool) -> list[str]:
         f"{answer.videos} videos",
         f"model    {answer.model}{', untrained' if answer.untrained else ''}{_basis(answer)}",
     ]
+    if answer.incidents:
+        lines.append("asked    which videos show the same incident, also from other cameras")
     lines += [f"warning  {warning}" for warning in answer.warnings]
     lines.append(f"answer   {answer.headline}")
 

@@ -176,17 +176,18 @@ class Match:
 class SearchAnswer:
     """What one query gives. Without an error, no match means that nothing was found.
 
-    query_id: of a query that is a video of the collection, else "". seconds: of the searched part
-    of the query. prior: share of matches for which the probabilities hold, among candidates
-    (`prior_of` pairs), or of searches with a match. compared: how many videos were scored of those
-    that the collection has. warnings: what speaks against believing the answer. model:
-    `models:/NAME/VERSION` or a bundle; untrained: whether nothing in it was trained. precision: of
-    the verdicts; None where the model gives no probabilities. error: why there is no answer; empty
-    if there is one.
+    query_id: of a query that is a video of the collection, else "". incidents: whether videos of
+    the same incident were asked for, not copies. seconds: of the searched part of the query. prior:
+    share of matches for which the probabilities hold, among candidates (`prior_of` pairs), or of
+    searches with a match. compared: how many videos were scored of those that the collection has.
+    warnings: what speaks against believing the answer. model: `models:/NAME/VERSION` or a bundle;
+    untrained: whether nothing in it was trained. precision: of the verdicts; None where the model
+    gives no probabilities. error: why there is no answer; empty if there is one.
     """
 
     query: str
     query_id: str = ""
+    incidents: bool = False
     matches: tuple[Match, ...] = ()
     seconds: float = 0.0
     prior: float | None = None

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import DataRoot
@@ -259,8 +259,9 @@ class Searcher(SearchEngine):
             query_id=query.video_id,
             matches=matches,
             seconds=asked.seconds,
-            prior=asked.prior if self.gives_probabilities(options) else None,
-            prior_of="pairs" if self.evidence is None else self.evidence.prior_of,
+            incidents=options.incidents,
+            prior=self._prior_of_probabilities(asked),
+            prior_of="pairs" if options.incidents else self._prior_of_copies,
             compared=len(candidates),
             videos=self.num_videos,
             warnings=self._warnings(query, options, matches, lost),
@@ -274,6 +275,19 @@ class Searcher(SearchEngine):
         if options.incidents:
             return self.incident_calibration is not None
         return self.evidence is not None
+
+    @property
+    def _prior_of_copies(self) -> Literal["pairs", "searches"]:
+        return "pairs" if self.evidence is None else self.evidence.prior_of
+
+    def _prior_of_probabilities(self, asked: Question) -> float | None:
+        """The share of matches for which the probabilities of an answer hold; None: it has none."""
+        if not self.gives_probabilities(asked.options):
+            return None
+        if not asked.options.incidents:
+            return asked.prior
+        assert self.incident_calibration is not None
+        return asked.options.prior or self.incident_calibration.prior
 
     @property
     def incident_calibration(self) -> Calibration | None:

@@ -149,6 +149,16 @@ def test_a_file_is_dropped_and_its_name_stays_text(
     assert page.locator("canvas.matrix").is_visible()
 
 
+def test_the_same_incident_is_another_question(strict: Page, client: Client) -> None:
+    """The answer says which question was asked, and what an untrained model cannot say."""
+    page = strict
+    page.goto(f"{client.address}/#/?id=in/long.mp4")
+    page.get_by_label("Look for the same incident").check()
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(page.get_by_text("Asked: which videos show the same incident")).to_be_visible()
+    expect(page.locator(".result").first).to_contain_text("in/trips/part.mp4")
+
+
 def test_why_a_video_is_found_or_not(strict: Page, client: Client) -> None:
     """Below each result, and for a video that is not in the list: what `hapvr search --explain`
     prints."""

@@ -104,6 +104,30 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
     assert best.verdict == "match"
 
 
+def test_an_incident_is_answered_by_the_trained_similarity(
+    searcher: Searcher, tmp_path: Path
+) -> None:
+    """In its order, with the probability of its own calibration, and the share of matches for which
+    that holds."""
+    query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[25:35])))
+    of_untrained = searcher.answer(query, SearchOptions(incidents=True))
+    assert (of_untrained.prior, of_untrained.matches[0].probability) == (None, None)
+    searcher = replace(searcher, untrained=False)
+    answer = searcher.answer(query, SearchOptions(incidents=True))
+    assert answer.incidents
+    similarities = [match.similarity for match in answer.matches]
+    assert similarities == sorted(similarities, reverse=True)
+    assert answer.matches[0].reference == "in/long.mp4"
+    calibration = searcher.scorer.calibration
+    assert calibration is not None
+    assert (answer.prior, answer.prior_of) == (calibration.prior, "pairs")
+    for match in answer.matches:
+        assert match.probability == pytest.approx(calibration.probability(match.similarity))
+    rarer = searcher.answer(query, SearchOptions(incidents=True, prior=calibration.prior / 10))
+    assert rarer.prior == pytest.approx(calibration.prior / 10)
+    assert (rarer.matches[0].probability or 1) < (answer.matches[0].probability or 0)
+
+
 def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(
     searcher: Searcher, tmp_path: Path
 ) -> None:

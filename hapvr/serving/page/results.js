@@ -23,6 +23,7 @@ export async function showResults(place, values) {
       element("div", {},
         element("h1", { class: "name" }, answer.query),
         element("p", { class: `headline ${verdictClass(best?.verdict)}` }, answer.headline[0].toUpperCase() + answer.headline.slice(1)),
+        answer.incidents && element("p", {}, "Asked: which videos show the same incident, also from other cameras."),
         element("p", { class: "quiet" }, `${clock(answer.seconds)} long; compared with ${number(answer.compared)} of ` +
           `${number(answer.videos)} videos. Model ${answer.model}${answer.untrained ? ", untrained" : ""}${share}.`))),
     ...unsaid(answer.warnings).map((text) => notice(text)),

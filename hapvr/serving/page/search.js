@@ -40,6 +40,7 @@ export async function showSearch(place, values) {
     top: option("top", { step: 1, min: 1, max: 10000, value: values.get("top") ?? 20 }),
     min_probability: option("min_probability", { max: 1, value: "" }),
     folder: element("input", { id: "folder", type: "text", placeholder: "source/folder", spellcheck: false }),
+    incidents: element("input", { id: "incidents", type: "checkbox", checked: values.get("incidents") === "true" }),
   };
   const begin = element("button", { type: "submit", class: "main" }, "Search");
   const state = element("div", { class: "state", role: "status" });
@@ -48,6 +49,8 @@ export async function showSearch(place, values) {
     element("div", { class: "or" }, "or"),
     field("A video of the collection, a path on the server, or a URL", element("div", { class: "row" }, name, begin)),
     suggestions,
+    element("label", { class: "check" }, inputs.incidents,
+      element("span", {}, "Look for the same incident, also from other cameras, instead of for this footage")),
     element("details", { open: ["from", "to", "top"].some((one) => values.get(one)) },
       element("summary", {}, "Options"),
       element("div", { class: "options" },
@@ -57,9 +60,13 @@ export async function showSearch(place, values) {
     state);
   place.append(element("h1", {}, "Find footage"), form);
 
+  const valueOf = (input) => {
+    if (input.type === "checkbox") return input.checked;
+    return input.type === "number" ? Number(input.value) : input.value;
+  };
   const options = () => Object.fromEntries(Object.entries(inputs)
     .filter(([, input]) => input.value !== "")
-    .map(([key, input]) => [key, input.type === "number" ? Number(input.value) : input.value]));
+    .map(([key, input]) => [key, valueOf(input)]));
 
   let running = null;
 
