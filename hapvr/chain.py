@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Literal
 
-from hapvr.config import Job
+from hapvr.automation import Job
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import frames_digest
 from hapvr.data.manifest import (

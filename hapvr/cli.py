@@ -14,12 +14,22 @@ from typing import Any
 import typer
 
 from hapvr import __version__
-from hapvr.commands import evaluation, index, models, pdq, scoring, search, stages, terminal
+from hapvr.commands import (
+    duplicates,
+    evaluation,
+    index,
+    models,
+    pdq,
+    scoring,
+    search,
+    stages,
+    terminal,
+)
 
 VERBS: list[Callable[..., None]] = [
     scoring.score,
     search.search,
-    search.duplicates,
+    duplicates.duplicates,
     search.watch,
     search.serve,
     evaluation.evaluate,

@@ -143,8 +143,10 @@ def _add_sources(root: Path, added: Sequence[Path], exclude: Sequence[str]) -> N
     stored = root / FOLDERS_FILE
     sources: list[dict[str, Any]] = []
     if stored.exists():
-        known = load_config(stored, overrides={"name": "collection"}).sources
-        sources = [source.model_dump(mode="json", exclude_unset=True) for source in known]
+        stored_config = load_config(stored, overrides={"name": "collection"})
+        sources = [
+            source.model_dump(mode="json", exclude_unset=True) for source in stored_config.sources
+        ]
     for folder in added:
         before = _same_folder(sources, folder) or _moved(root, sources, folder)
         if before is None:
@@ -167,8 +169,8 @@ def _exclude(
     for source in sources:
         is_meant = not named or source.get("path") in named
         if patterns and is_meant and "path" in source and source["kind"] != "list":
-            known = source.get("exclude", ())
-            source["exclude"] = list(dict.fromkeys([*known, *patterns]))
+            patterns_before = source.get("exclude", ())
+            source["exclude"] = list(dict.fromkeys([*patterns_before, *patterns]))
 
 
 def _same_folder(sources: Sequence[dict[str, str]], folder: Path) -> dict[str, str] | None:
@@ -204,11 +206,12 @@ def update_collection(
     untrained baseline in its folder. bar: shows the progress of what it is given the name of."""
 
     def run(name: str, **options: Any) -> Any:
-        made, step = None, CHAIN[name]
+        step = CHAIN[name]
+        result = None
         for key in shards_of(project, step):
             with bar(f"{step.name} {key}".rstrip()) as progress:
-                made = step.run(project, key, progress=progress, **options)
-        return made
+                result = step.run(project, key, progress=progress, **options)
+        return result
 
     run("video_manifest")
     run("videos", retry_failed=True, retry_gone=False)
@@ -259,14 +262,18 @@ def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[
         keys = [key for key in shard_keys(data) if source_of(key) == source["name"]]
         rows = [row for _, row in inspected_videos(data, keys) if row["status"] == STATUS_OK]
         sizes = {Path(row["path"]): row["num_bytes"] for row in rows}
-        # a clip that was moved into another source's folder is not below this one
-        files = [
-            (folder / path.relative_to(before), sizes[path])
-            for path in sizes
-            if path.is_relative_to(before)
-        ]
-        if sum(file.is_file() and file.stat().st_size == size for file, size in files) * 2 > len(
-            files
-        ):
+        if _holds_most(folder, sizes, before):
             return source
     return None
+
+
+def _holds_most(folder: Path, sizes: Mapping[Path, int], before: Path) -> bool:
+    """Whether more than half of the files below `before`, of these sizes, are in a folder now. A
+    clip that was moved into another source's folder is not below it."""
+    moved = {
+        path: folder / path.relative_to(before) for path in sizes if path.is_relative_to(before)
+    }
+    is_there = [
+        place.is_file() and place.stat().st_size == sizes[path] for path, place in moved.items()
+    ]
+    return sum(is_there) * 2 > len(moved)

@@ -7,14 +7,13 @@ differs from them.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
-from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, Field, HttpUrl, PrivateAttr, model_validator
 
 from hapvr.augment.settings import ViewsConfig
+from hapvr.automation import AutomationConfig
 from hapvr.files import digest_of
 from hapvr.losses.settings import ContrastSettings, ObjectiveSettings
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
@@ -123,20 +122,6 @@ class EvaluationConfig(Settings):
     gate: GateConfig = GateConfig()
 
 
-Job = Literal[
-    "find_videos",
-    "ingest",
-    "whiten",
-    "extract",
-    "retrain",
-    "describe",
-    "index",
-    "duplicates",
-    "group",
-    "watch",
-]
-
-
 class WatchList(Settings):
     """Queries that every shard is compared with."""
 
@@ -176,37 +161,6 @@ class RetentionConfig(Settings):
     run_days: float | None = Field(default=180.0, ge=1, le=36_500)
     """runs of Dagster and trainings without a registered version are removed so long after their
     end, with logs, artifacts and folders; null: they are kept"""
-
-
-_NUMBERS = ("[1-5]?[0-9]", "1?[0-9]|2[0-3]", "[1-9]|1[0-9]|2[0-8]", "[1-9]|1[0-2]", "[0-7]")
-_PARTS = [rf"(\*|({number})(-({number}))?)(/[1-9][0-9]?)?" for number in _NUMBERS]
-_CRON = re.compile(" ".join(f"{part}(,{part})*" for part in _PARTS))
-
-
-class AutomationConfig(Settings):
-    """What runs by itself. The switches give the state in which schedules and sensors start; the UI
-    turns them on and off."""
-
-    enabled: bool = Field(default=False, description="start with all schedules and sensors on")
-    watch_every_s: int = Field(
-        default=300, ge=5, description="how often sources are looked at for new videos"
-    )
-    retrain_cron: str = Field(
-        default="0 3 * * 0", description="when to re-train whatever has arrived"
-    )
-    timezone: str = Field(
-        default="UTC", description="time zone of `retrain_cron`, e.g. Europe/Berlin"
-    )
-    retrain_new_videos: int = Field(default=1000, ge=1)
-    """re-train as soon as this many training videos have features the model has not seen"""
-    duplicates: bool = False
-    """with `enabled`, also look for duplicates; a new champion then searches for every video again
-    """
-    run_resources: dict[
-        Job, dict[Literal["num_cpus", "num_gpus", "memory"], Annotated[float, Field(ge=0)]]
-    ] = Field(default={})
-    """by job, what a run asks of a Ray cluster, e.g. `{extract: {num_cpus: 2, num_gpus: 0.5}}`;
-    memory in bytes"""
 
 
 class Config(Settings):
@@ -269,49 +223,56 @@ class Config(Settings):
 
     def _problems(self) -> Iterator[str]:
         """What does not go together, and what may not stop Dagster's definitions."""
-        network, validation = self.train.network, self.evaluation.validation
+        yield from self._feature_problems()
+        yield from self._name_problems()
+        yield from self._training_problems()
+        yield from self._source_problems()
+        validation = self.evaluation.validation
+        if validation in self.evaluation.benchmarks:
+            yield f"validation benchmark {validation!r} must not also be a test benchmark"
+
+    def _feature_problems(self) -> Iterator[str]:
+        """Of pooled vectors."""
         if self.features.pooled and self.backbone.descriptor != "regions":
-            descriptor = (
-                f"backbone.descriptor is {self.backbone.descriptor}; set it to "
-                "regions, or pooled to false"
+            yield (
+                "features.pooled is made from the nine regions of a frame, and "
+                f"backbone.descriptor is {self.backbone.descriptor}; set it to regions, or pooled "
+                "to false"
             )
-            yield f"features.pooled is made from the nine regions of a frame, and {descriptor}"
-        sources = [f"{one.name}{part}" for one in self.sources for part in PARTS]
-        lists = {"source": sources, "watch.lists:": [one.name for one in self.watch.lists]}
-        for what, names in lists.items():
-            if repeated := {name for name in names if names.count(name) > 1}:
-                behind = " also with -train or -held-out behind them," if what == "source" else ""
-                yield f"{what} names must differ,{behind} repeated: {min(repeated)}; rename one"
-        if needs_extras(network) and not self.features.pooled:
+        if needs_extras(self.train.network) and not self.features.pooled:
             yield (
                 "features.pooled: set it to true; train.network.distractor_discrimination "
                 "reads pooled vectors"
             )
-        if isinstance(network, VvsSettings) and not self.train.repeat_short_clips:
+
+    def _name_problems(self) -> Iterator[str]:
+        """Of sources and watch lists that cannot be told apart."""
+        sources = [f"{source.name}{part}" for source in self.sources for part in PARTS]
+        repeated = _repeated(sources)
+        if repeated:
+            yield (
+                "source names must differ, also with -train or -held-out behind them, repeated: "
+                f"{repeated}; rename one"
+            )
+        repeated = _repeated([watch_list.name for watch_list in self.watch.lists])
+        if repeated:
+            yield f"watch.lists: names must differ, repeated: {repeated}; rename one"
+
+    def _training_problems(self) -> Iterator[str]:
+        """Of the network's family and of processes."""
+        train = self.train
+        network = train.network
+        if isinstance(network, VvsSettings) and not train.repeat_short_clips:
             yield (
                 "train.repeat_short_clips: false, and family vvs compares clips of one "
                 "length; set it to true"
             )
-        if network.family != "similarity" and self.train.num_processes > 1:
+        if network.family != "similarity" and train.num_processes > 1:
             yield f"train.num_processes: family {network.family} trains in one process; set it to 1"
-        yield from self._source_problems()
-        if self.train.batch_videos % self.train.num_processes:
+        if train.batch_videos % train.num_processes:
             yield (
-                f"train.batch_videos {self.train.batch_videos} must be a multiple of "
-                f"num_processes {self.train.num_processes}"
-            )
-        if validation in self.evaluation.benchmarks:
-            yield f"validation benchmark {validation!r} must not also be a test benchmark"
-        cron, zone = self.automation.retrain_cron, self.automation.timezone
-        if _CRON.fullmatch(cron) is None:
-            wanted = (
-                "numbers or * for minute, hour, day up to 28, month and day of the week: 0 3 * * 0"
-            )
-            yield f"automation.retrain_cron: wanted {wanted} (got {cron!r:.120})"
-        if zone != "UTC" and zone not in available_timezones():
-            yield (
-                f"automation.timezone: not a time zone of this machine, as Europe/Berlin "
-                f"is (got {zone!r:.120})"
+                f"train.batch_videos {train.batch_videos} must be a multiple of "
+                f"num_processes {train.num_processes}"
             )
 
     def _source_problems(self) -> Iterator[str]:
@@ -333,6 +294,11 @@ class Config(Settings):
                 "train.objective.frame_ap_weight: labelled pairs have no labels of frames; set it "
                 "to 0"
             )
+
+
+def _repeated(names: Sequence[str]) -> str:
+    """The first name, in their order as text, that stands more than once; "" if none does."""
+    return min((name for name in names if names.count(name) > 1), default="")
 
 
 def digest(*settings: Settings) -> str:

@@ -18,9 +18,10 @@ from hapvr.model.settings import family_of
 from hapvr.settings import Settings, explain
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-MAX_FILES, MAX_BYTES = 32, 1 << 18
-"""Files that one configuration may extend, each counted as often as it is named; the size of each.
-"""
+MAX_FILES = 32
+"""Files that one configuration may extend, each counted as often as it is named."""
+MAX_BYTES = 1 << 18
+"""The size of each."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -126,10 +127,10 @@ def read_overrides(values: Iterable[str]) -> dict[str, Any]:
             AttributeError,
             RecursionError,
         ) as error:
-            said = (
-                f"not a YAML value ({' '.join(str(error).split())[:200]}); put quotes around text"
-            )
-            raise ConfigError(f"--set {key}: {text!r:.120}: {said}") from error
+            problem = " ".join(str(error).split())[:200]
+            raise ConfigError(
+                f"--set {key}: {text!r:.120}: not a YAML value ({problem}); put quotes around text"
+            ) from error
     return overrides
 
 
@@ -185,11 +186,10 @@ def _with_environment(
         ]
     if not isinstance(value, str) or not VARIABLE.search(value):
         return value
-    variables[place], known = (
-        value,
-        {name: line for name, text in os.environ.items() if (line := text.rstrip("\r\n"))},
-    )
-    return VARIABLE.sub(lambda match: known[match[1]], value)
+    variables[place] = value
+    lines = {name: text.rstrip("\r\n") for name, text in os.environ.items()}
+    set_variables = {name: line for name, line in lines.items() if line}
+    return VARIABLE.sub(lambda match: set_variables[match[1]], value)
 
 
 def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
@@ -230,8 +230,9 @@ def _read_yaml(path: Path) -> Any:
         RecursionError,
     ) as error:
         problem = " ".join(str(error).split())[:300]
-        said = f"is not readable YAML ({problem}); configs/ has examples"
-        raise ConfigError(f"config: {str(path)!r:.200} {said}") from error
+        raise ConfigError(
+            f"config: {str(path)!r:.200} is not readable YAML ({problem}); configs/ has examples"
+        ) from error
 
 
 def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,7 +240,8 @@ def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     `source` or `family` replace."""
     merged = dict(base)
     for key, value in data.items():
-        before, merged[key] = base.get(key), value
+        before = base.get(key)
+        merged[key] = value
         if isinstance(before, dict) and isinstance(value, dict):
             same_family = "family" not in value or value["family"] == family_of(before)
             if same_family and value.get("source") in (None, before.get("source")):

@@ -157,14 +157,16 @@ def _is_folder(entry: str) -> bool:
 def explain(error: ValidationError, *, secrets: Collection[str] = ()) -> str:
     """What is wrong with which setting, in one line; of many errors the first 20. secrets: texts
     that must not be shown."""
-    lines, hidden = [], {form for secret in secrets for form in (secret, repr(secret)[1:-1])}
+    lines = []
+    hidden = {form for secret in secrets for form in (secret, repr(secret)[1:-1])}
     for item in error.errors()[:20]:
         name = f"{'.'.join(str(part) for part in item['loc']):.200}"
         got = "" if isinstance(item["input"], dict) else f" (got {item['input']!r:.120})"
-        said = item["msg"].removeprefix("Value error, ")
-        if any(form in text for form in hidden for text in (said, str(item["input"]))):
-            said, got = "the value from the environment is not valid", ""
-        lines.append(f"{name}: {said}{got}".removeprefix(": "))
+        problem = item["msg"].removeprefix("Value error, ")
+        if any(form in text for form in hidden for text in (problem, str(item["input"]))):
+            problem = "the value from the environment is not valid"
+            got = ""
+        lines.append(f"{name}: {problem}{got}".removeprefix(": "))
     return "; ".join(lines)
 
 

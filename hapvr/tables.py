@@ -29,7 +29,8 @@ TABLE_ERRORS = (OSError, ValueError, pa.ArrowException)
 
 MAX_USER_BYTES = 1 << 30
 """Maximum size of a user's table."""
-USER_MEMORY_BYTES, USER_TIMEOUT_S = 6 << 30, 300.0
+USER_MEMORY_BYTES = 6 << 30
+USER_TIMEOUT_S = 300.0
 """What reading one may take: a few bytes can stand for terabytes, or for millions of columns."""
 
 _CHECKSUM_KEY = b"hapvr.checksum"
@@ -170,8 +171,6 @@ def _checksum(table: pa.Table) -> str:
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A table of these columns, as text without a last line end; bars within cells are escaped."""
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    lines += [
-        "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in rows
-    ]
-    return "\n".join(lines)
+    escaped = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    ruler = ["---" for _ in head]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ruler, *escaped))

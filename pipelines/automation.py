@@ -27,7 +27,7 @@ from pipelines.monitoring import UNFINISHED
 from pipelines.resources import automation_settings, project_resource
 
 if TYPE_CHECKING:
-    from hapvr.config import Job
+    from hapvr.automation import Job
     from hapvr.steps.project import Project
     from hapvr.steps.training import PendingData
 

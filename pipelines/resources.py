@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from assets.project import ProjectResource
-    from hapvr.config import AutomationConfig
+    from hapvr.automation import AutomationConfig
     from hapvr.steps.project import Project
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -60,7 +60,7 @@ def project_resource() -> "ProjectResource":
 def automation_settings() -> "AutomationConfig":
     """The configuration's section; defaults if the file is wrong, which every run, tick and `make
     demo` then says."""
-    from hapvr.config import AutomationConfig
+    from hapvr.automation import AutomationConfig
     from hapvr.errors import ConfigError
 
     try:

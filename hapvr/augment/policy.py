@@ -30,7 +30,8 @@ from hapvr.video.frames import decode_jpegs
 CROP_AREAS = {"weak": (0.8, 1.0), "strong": (0.5, 1.0)}
 """Areas of crops as parts of the frame's. S2VS and HAP-VR give none; these are of S2VS's release.
 """
-NOISE_MEAN, NOISE_SPREAD = 115, 57
+NOISE_MEAN = 115
+NOISE_SPREAD = 57
 """Levels of Gaussian noise: mean and standard deviation of ImageNet's pixels, as the papers give
 none."""
 
@@ -167,7 +168,9 @@ def video_in_video(host: Tensor, *, donor: Tensor, rng: np.random.Generator) -> 
     of theirs (S2VS 3.2 and Table 11). Both are [T, 3, S, S]."""
     size_px = host.shape[-1]
     inset_px = max(1, round(size_px * rng.uniform(0.3, 0.7)))
-    top, left = (int(start) for start in rng.integers(size_px - inset_px + 1, size=2))
+    corner = rng.integers(size_px - inset_px + 1, size=2)
+    top = int(corner[0])
+    left = int(corner[1])
     frames = host.clone()
     frames[:, :, top : top + inset_px, left : left + inset_px] = functional.resize(  # type: ignore[attr-defined]  # re-exported without __all__
         donor, [inset_px, inset_px], antialias=True
@@ -221,10 +224,16 @@ def overlay(
     x = rng.uniform(0, picture.width) - (left + right) / 2
     y = rng.uniform(0, picture.height) - (top + bottom) / 2
     opacity = round(255 * rng.uniform(0.7, 1.0))
-    first, second = (tuple(int(level) for level in rng.integers(0, 256, size=3)) for _ in range(2))
+    disc_colour = _random_colour(rng)
+    text_colour = _random_colour(rng)
     layer = Image.new("RGBA", picture.size)
     draw = ImageDraw.Draw(layer)
     if kind == "emoji":
-        draw.ellipse((x + left, y + top, x + right, y + bottom), fill=(*first, opacity))
-    draw.text((x, y), text, font=font, fill=(*second, opacity))
+        draw.ellipse((x + left, y + top, x + right, y + bottom), fill=(*disc_colour, opacity))
+    draw.text((x, y), text, font=font, fill=(*text_colour, opacity))
     return Image.alpha_composite(picture.convert("RGBA"), layer).convert("RGB")
+
+
+def _random_colour(rng: np.random.Generator) -> tuple[int, int, int]:
+    red, green, blue = rng.integers(0, 256, size=3).tolist()
+    return red, green, blue

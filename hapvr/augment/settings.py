@@ -41,5 +41,7 @@ class ViewsConfig(Settings):
 
     def indices_of(self, window: int) -> tuple[list[int], list[int]]:
         """The weak and the strong cached views that are cut from a window."""
-        weak, strong, step = self.num_weak, self.num_strong, self.num_windows
-        return [*range(window, weak, step)], [*range(weak + window, weak + strong, step)]
+        step = self.num_windows
+        weak = range(window, self.num_weak, step)
+        strong = range(self.num_weak + window, self.num_weak + self.num_strong, step)
+        return list(weak), list(strong)

@@ -54,16 +54,15 @@ def add(
 
     project = add_folders(data, folders or [], exclude or [])
     videos, copies = update_collection(project, progress_bar)
-    usable = [row for row in videos if row["status"] == "ok"]
-    failed = [row for row in videos if row["status"] != "ok"]
+    usable = _with_status(videos, is_ok=True)
+    failed = _with_status(videos, is_ok=False)
     aside = set_aside(project, [row["video_id"] for row in failed])
     lost = [row for row in failed if row["video_id"] not in aside]
     groups = None if copies is None else len({member.group for member in copies})
-    columns = ("video_id", "status", "reason", "message")
     result = {
         "data": project.root.url,
         "videos": len(usable),
-        "unusable": [{name: row[name] for name in columns} for row in lost],
+        "unusable": list(map(_problem_of, lost)),
         "set_aside": len(aside),
         "groups": groups,
     }
@@ -80,6 +79,15 @@ def add(
     show(result, text=lines)
 
 
+def _with_status(videos: Sequence[Mapping[str, Any]], *, is_ok: bool) -> list[Mapping[str, Any]]:
+    """The videos that can be used, or the others."""
+    return [row for row in videos if (row["status"] == "ok") is is_ok]
+
+
+def _problem_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("video_id", "status", "reason", "message")}
+
+
 def _problem_lines(
     usable: Sequence[Mapping[str, Any]], lost: Sequence[Mapping[str, Any]]
 ) -> list[str]:
@@ -87,8 +95,8 @@ def _problem_lines(
     lines = [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
     for row in usable:
         if row["message"]:
-            said = "only a part can be read" if row.get("is_partial") else "note"
-            lines.append(f"{said}: {row['video_id']}: {row['message']}")
+            kind = "only a part can be read" if row.get("is_partial") else "note"
+            lines.append(f"{kind}: {row['video_id']}: {row['message']}")
     return lines
 
 

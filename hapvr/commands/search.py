@@ -1,22 +1,17 @@
-"""`hapvr search`, `duplicates`, `watch` and `serve`: what contains footage of a query, what are
-copies, what watch lists find."""
+"""`hapvr search`, `watch` and `serve`: what contains footage of a query, what watch lists find."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from warnings import warn
 
 from typer import Argument, Option
 
-from hapvr.commands import terminal
 from hapvr.commands.answers import answer_lines, watched_line
+from hapvr.commands.outputs import OutOption, check_out, write_out
 from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import (
     ConfigOption,
@@ -30,19 +25,9 @@ from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from hapvr.search.duplicates import DuplicatePair, GroupMember
     from hapvr.search.marks import Pair
-    from hapvr.search.match import SearchAnswer
-    from hapvr.steps.project import Project
-    from hapvr.steps.searcher import Searcher
-
-OUT_SUFFIXES = (".csv", ".parquet")
-TASKS_SUFFIX = ".label-studio.json"
-OutOption = Annotated[
-    Path | None, Option(help=f"Also write a .csv, a .parquet, or tasks to NAME{TASKS_SUFFIX}.")
-]
+    from hapvr.search.match import Query, SearchAnswer
+    from hapvr.steps.searcher import Searcher, SearchOptions
 
 
 def search(
@@ -65,8 +50,8 @@ def search(
     prior: Annotated[
         float | None,
         Option(
-            help="Share of matches among candidates, in (0, 1). Default: by the copies that "
-            "are there."
+            help="Share of matches in (0, 1), of searches or candidates as the answer says. "
+            "Default: half of the searches have one."
         ),
     ] = None,
     every: Annotated[
@@ -124,23 +109,32 @@ def search(
     asked = [(name, partial(read, name)) for name in names]
     asked += [(video_id, partial(searcher.read_id, video_id)) for video_id in ids or []]
     if explained is not None:
-        explanations = [explain(searcher, query(), explained, options) for _, query in asked]
-        text = [line for lines in explanations for line in lines]
+        explanations = [
+            explain(searcher, read_query(), explained, options) for _, read_query in asked
+        ]
+        text = list(chain.from_iterable(explanations))
         return show({"config": str(config), "explanations": explanations}, text=text)
 
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
-        for number, (name, query) in enumerate(asked):
-            progress(number, len(asked))
-            answers.append(answer_or_error(name, lambda _: searcher.answer(query(), options)))  # noqa: B023  # at once
+        for name, read_query in asked:
+            progress(len(answers), len(asked))
+            answer = partial(_answer, searcher, read_query, options)
+            answers.append(answer_or_error(name, answer))
 
-    text = [line for answer in answers for line in answer_lines(answer, every=every)]
+    text = list(chain.from_iterable(answer_lines(answer, every=every) for answer in answers))
     try:
         result = {"config": str(config), "queries": answer_values(answers)}
         show(result, text=text, failed=any(answer.error for answer in answers))
     finally:  # the answers are shown where they cannot be written
         if out is not None:
-            _write(out, answer_table(answers), _pairs_of(answers), searcher)
+            write_out(out, answer_table(answers), _pairs_of(answers), searcher)
+
+
+def _answer(
+    searcher: Searcher, read_query: Callable[[], Query], options: SearchOptions, _: str
+) -> SearchAnswer:
+    return searcher.answer(read_query(), options)
 
 
 def _check_search(
@@ -151,7 +145,7 @@ def _check_search(
         raise ArgumentError(
             "search: wanted a file, URL or picture, or --id for a video of the collection"
         )
-    _check_out(out)
+    check_out(out)
     if out is not None and explained is not None:
         raise ArgumentError("search: --explain writes no file; wanted --explain or --out")
 
@@ -163,145 +157,6 @@ def _pairs_of(answers: Sequence[SearchAnswer]) -> list[Pair]:
         for answer in answers
         for match in answer.matches
     ]
-
-
-def duplicates(
-    config: ConfigOption,
-    pairs: Annotated[
-        bool, Option("--pairs", help="List pairs of every kind instead of groups of copies.")
-    ] = False,
-    between: Annotated[
-        tuple[str, str] | None,
-        Option(
-            metavar="A B", help="Only what the folders of ids A and B share, e.g. SOURCE/FOLDER."
-        ),
-    ] = None,
-    plan: Annotated[
-        Path | None, Option(help="Also write what to keep, link or move: .json, .csv or .sh.")
-    ] = None,
-    out: OutOption = None,
-    model: IndexModelOption = None,
-    set_: SetOption = None,
-) -> None:
-    """Groups of copies, which copy to keep and why; with --pairs also parts, overlaps and other
-    footage.
-
-    Nothing is deleted. A shard that was looked through is left alone until its features, the model
-    or the settings change.
-    """
-    from hapvr.search.plan import SUFFIXES
-    from hapvr.steps.duplicates import make_duplicate_pairs
-    from hapvr.steps.searcher import UNSURE, Searcher
-
-    _check_out(out)
-    terminal.require_outside(plan)
-    if plan is not None and (pairs or plan == out or plan.suffix.lower() not in SUFFIXES):
-        raise ArgumentError(
-            "--plan: wanted a name that ends in .json, .csv or .sh, other than --out, and "
-            "not --pairs"
-        )
-    project = open_project(config, set_)
-    searcher = Searcher.open(project, model=model)
-    warnings = list(searcher.warnings)
-    warnings += _unknown_folders(searcher, between)
-    if searcher.evidence is None:
-        warnings.append(f"only files of the same bytes are listed; {UNSURE}")
-    for key in searcher.collection.shards() if searcher.evidence is not None else ():
-        with progress_bar(key) as progress:
-            make_duplicate_pairs(project, searcher, key, progress=progress)
-    if pairs:
-        answer = _pair_answer(project, searcher, between)
-    else:
-        answer = _group_answer(project, searcher, between, plan)
-    named = f"{searcher.model}{', untrained' * searcher.untrained}"
-    text = [f"model    {named}", *(f"warning  {warning}" for warning in warnings), *answer.text]
-    if out is not None:
-        _write(out, answer.rows, answer.tasks, searcher)
-    said = {"model": searcher.model, "untrained": searcher.untrained, "warnings": warnings}
-    kind = "pairs" if pairs else "groups"
-    show({kind: answer.rows.to_pylist(), **said}, text=text)
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What `hapvr duplicates` found, as a table, lines for people, and tasks of Label Studio."""
-
-    rows: pa.Table
-    text: list[str]
-    tasks: list[Pair]
-
-
-def _unknown_folders(searcher: Searcher, between: tuple[str, str] | None) -> list[str]:
-    """A warning for each folder of --between in which no video is."""
-    from hapvr.search.match import printable
-    from hapvr.video.sources import is_inside
-
-    known = searcher.collection.shard_of
-    return [
-        f"no video of the collection has the id {printable(folder)} or is in that folder"
-        for folder in between or ()
-        if not any(is_inside(video_id, folder) for video_id in known)
-    ]
-
-
-def _are_between(ids: Sequence[str], between: tuple[str, str] | None) -> bool:
-    """Whether two different ones of these videos are in the two folders that are asked about."""
-    from hapvr.video.sources import is_inside
-
-    if between is None:
-        return True
-    first, second = ({name for name in ids if is_inside(name, folder)} for folder in between)
-    return bool(first and second) and len(first | second) > 1
-
-
-def _pair_answer(project: Project, searcher: Searcher, between: tuple[str, str] | None) -> _Answer:
-    from hapvr.search.duplicates import pair_table
-    from hapvr.steps.duplicates import duplicate_pairs
-
-    least = project.config.search.min_duplicate_probability
-    found = duplicate_pairs(project, searcher, min_probability=least)
-    found = [pair for pair in found if _are_between((pair.first, pair.second), between)]
-    rows = _with_verdicts(pair_table(found), [pair.verdict for pair in found])
-    tasks: list[Pair] = [
-        (pair.first, pair.second, pair.verdict, pair.probability) for pair in found
-    ]
-    return _Answer(rows, _pair_lines(found), tasks)
-
-
-def _group_answer(
-    project: Project,
-    searcher: Searcher,
-    between: tuple[str, str] | None,
-    plan: Path | None,
-) -> _Answer:
-    """plan: is written, too."""
-    from hapvr.search.duplicates import group_rows
-    from hapvr.search.plan import write_plan
-    from hapvr.steps.duplicates import make_duplicate_groups, remember_plan
-
-    members: list[GroupMember] = []
-    made = make_duplicate_groups(project, searcher)
-    for _, group in groupby(made, key=lambda member: member.group):
-        inside = list(group)
-        if _are_between([member.video_id for member in inside], between):
-            members += inside
-    if plan is not None:
-        write_plan(plan, members)
-        remember_plan(project, members)
-    rows = _with_verdicts(group_rows(members), [member.verdict for member in members])
-    medoids = {member.group: member.video_id for member in members if member.medoid}
-    tasks: list[Pair] = [
-        (medoids[member.group], member.video_id, member.verdict, None)
-        for member in members
-        if not member.medoid
-    ]
-    return _Answer(rows, _group_lines(members), tasks)
-
-
-def _with_verdicts(rows: pa.Table, verdicts: Sequence[str | None]) -> pa.Table:
-    import pyarrow as pa
-
-    return rows.append_column("verdict", pa.array(verdicts, pa.string()))
 
 
 def watch(config: ConfigOption, set_: SetOption = None) -> None:
@@ -377,92 +232,3 @@ def serve(
     )
     show({"address": server.address}, text=f"Search: {server.address}")
     server.run()
-
-
-def _check_out(out: Path | None) -> None:
-    terminal.require_outside(out)
-    if out is None or out.name.endswith(TASKS_SUFFIX):
-        return
-    if out.suffix.lower() not in OUT_SUFFIXES:
-        wanted = ", ".join((*OUT_SUFFIXES, TASKS_SUFFIX))
-        raise ArgumentError(
-            f"--out is {str(out)!r:.200}; wanted a name that ends in one of {wanted}"
-        )
-
-
-def _write(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher) -> None:
-    """Write rows as a table, or pairs as tasks of Label Studio, by the suffix."""
-    from hapvr.files import write_atomic
-    from hapvr.search.marks import label_studio_tasks
-    from hapvr.tables import export_table
-
-    def path_of(name: str) -> Path | None:
-        path = searcher.collection.metadata.of(name).path
-        if path is None and Path(name).is_file():
-            return Path(name).resolve()
-        return path
-
-    def whole(name: str) -> str:  # marks may be imported in another folder
-        return name if searcher.collection.metadata.of(name).path else str(Path(name).resolve())
-
-    with write_atomic(out) as part:
-        if not out.name.endswith(TASKS_SUFFIX):
-            export_table(rows, part, out.suffix.lower())
-            return
-        named = [
-            (whole(first), whole(second), verdict, probability)
-            for first, second, verdict, probability in pairs
-        ]
-        tasks = label_studio_tasks(named, path_of)
-        num_skipped = len(pairs) - len(tasks)
-        if num_skipped:
-            warn(f"{out}: {num_skipped} pairs are skipped, as a video of theirs has no file here")
-        part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
-
-
-def _group_lines(members: list[GroupMember]) -> list[str]:
-    from hapvr.search.plan import needless
-
-    groups = [list(group) for _, group in groupby(members, key=lambda member: member.group)]
-    unsure = [group for group in groups if any(one.verdict == "unsure" for one in group)]
-    lines = [f"{len(groups)} groups of copies, {len(needless(members))} files more than needed"]
-    if unsure:
-        lines.append(
-            f"{len(unsure)} of the groups are unsure: look at them before you delete anything"
-        )
-    for group in groups:
-        verdicts = [member.verdict for member in group if member.verdict]
-        verdict = "unsure" if "unsure" in verdicts else verdicts[-1]
-        lines.append(f"group {group[0].group}, {len(group)} videos: {verdict}")
-        has_kept = any(member.keep for member in group)
-        if not has_kept:  # the reason is that of all
-            lines.append(f"  {group[0].reason}")
-        lines += [_member_line(member, group[0], with_reason=has_kept) for member in group]
-    return lines
-
-
-def _member_line(member: GroupMember, first: GroupMember, *, with_reason: bool) -> str:
-    file = member.metadata
-    size = f"{file.width_px}x{file.height_px} {file.codec} {file.num_bytes / 1e6:.1f} MB"
-    line = f"  {'keep' if member.keep else '    '}  {member.video_id}  ({size})"
-    if with_reason:
-        return f"{line}: {member.reason}"
-    is_same = member is not first and file.sha256 == first.metadata.sha256
-    return f"{line}: the same file as the first" if is_same else line
-
-
-def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:
-    from hapvr.search.match import chance
-
-    counts = Counter(pair.kind for pair in pairs)
-    lines = [
-        f"{len(pairs)} pairs: "
-        f"{', '.join(f'{number} {kind}' for kind, number in sorted(counts.items()))}"
-    ]
-    return lines + [
-        f"{pair.kind:<13}  {pair.verdict or '':<8}  {chance(pair.probability)}  "
-        f"{pair.first} ({100 * pair.first_covered:.0f} %) - {pair.second} "
-        f"({100 * pair.second_covered:.0f} %)"
-        f"{'  the same file' * pair.same_file}{'  marked as a match' * bool(pair.mark)}"
-        for pair in pairs
-    ]

@@ -187,8 +187,8 @@ class DataRoot:
             try:
                 held = lock.acquire(blocking=False)
             except Timeout:
-                made = f"{name} is being made by another process; waiting for it to end"
-                warnings.warn(busy or made)
+                waiting = f"{name} is being made by another process; waiting for it to end"
+                warnings.warn(busy or waiting)
                 held = lock.acquire()
         with held:
             yield

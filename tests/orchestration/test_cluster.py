@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from hapvr.config import AutomationConfig, Job
+from hapvr.automation import AutomationConfig, Job
 from tests.conftest import CHECKOUT
 
 
