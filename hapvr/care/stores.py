@@ -409,6 +409,12 @@ STORES: dict[str, Store] = {
         made_from=_index_made_from,
         forget=forgetting.forget_in_indexes,
     ),
+    "marks": Store(
+        keys=_one(marks.PLACE),
+        check=lambda root, _: marks.read_marks(root),
+        forget=forgetting.forget_in_marks,
+        advice=ONLY_RECORD,
+    ),
     "duplicate_pairs": _rows(
         "duplicate_pairs", PAIR_SCHEMA, forgetting.forget_in_rows("duplicate_pairs")
     ),
@@ -419,12 +425,6 @@ STORES: dict[str, Store] = {
         forget=forgetting.forget_in_groups,
     ),
     "watch_matches": _rows("watch_matches", WATCH_SCHEMA, forgetting.forget_in_watch_lists),
-    "marks": Store(
-        keys=_one(marks.PLACE),
-        check=lambda root, _: marks.read_marks(root),
-        forget=forgetting.forget_in_marks,
-        advice=ONLY_RECORD,
-    ),
     "outbox": Store(
         keys=_one(OUTBOX_PLACE),
         check=lambda root, _: AlertOutbox(root).check(),

@@ -153,12 +153,14 @@ def _run_metrics(bundle: Path) -> dict[str, float]:
     evidence and of its calibration, where it has them."""
     parts = {"evidence": read_evidence(bundle), "calibration": read_calibration(bundle)}
     names = ("brier", "prior", "num_matches", "num_others")
-    return {
-        f"{part}/{name}": float(getattr(values, name))
+    numbers = {
+        f"{part}/{name}": getattr(values, name)
         for part, values in parts.items()
         if values is not None
         for name in names
     }
+    # The Brier score of a calibration that ships was not measured.
+    return {name: float(number) for name, number in numbers.items() if number is not None}
 
 
 def local_baseline(project: Project, *, progress: Progress = no_progress) -> Path:
