@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-MAX_BLANK_SIMILARITY = {1: 0.7, 9: 0.9}
-"""By the vectors of a frame: cosine with a picture of one colour above which a frame is blank. Of
-vectors made for copies, real pictures stay below 0.42."""
+MAX_BLANK_SIMILARITY = 0.9
+"""Cosine with a picture of one colour above which a frame is blank, by any network."""
+MAX_BLANK_SIMILARITY_OF_COPIES = 0.7
+"""The same for vectors made for copies, by which real pictures stay below 0.42."""
 
 
 def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
@@ -36,9 +37,11 @@ def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
 
 
 def is_blank(
-    vectors: npt.NDArray[np.float32], blank: npt.NDArray[np.float32], *, num_vectors: int
+    vectors: npt.NDArray[np.float32],
+    blank: npt.NDArray[np.float32],
+    *,
+    most: float = MAX_BLANK_SIMILARITY,
 ) -> npt.NDArray[np.bool_]:
-    """[T], which frames are blank. vectors: [T, D], `mean_directions` of their `num_vectors`
-    vectors; blank: [B, D] of pictures of one colour."""
-    most = MAX_BLANK_SIMILARITY[1 if num_vectors == 1 else 9]
+    """[T], which frames are blank. vectors: [T, D], `mean_directions` of their regions; blank: [B,
+    D] of pictures of one colour; most: the cosine with one of these that is not blank yet."""
     return np.asarray((vectors @ blank.T).max(axis=1) > most)

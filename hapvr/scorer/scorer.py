@@ -14,7 +14,12 @@ from hapvr.errors import ArgumentError, VideoError
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
-from hapvr.scorer.blank import blank_pictures, is_blank, mean_directions
+from hapvr.scorer.blank import (
+    MAX_BLANK_SIMILARITY_OF_COPIES,
+    blank_pictures,
+    is_blank,
+    mean_directions,
+)
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.segments import (
     DEFAULT_THRESHOLD,
@@ -294,8 +299,9 @@ class VideoScorer:
         self, matrix: NDArray[np.float64], query: EmbeddedVideo, reference: EmbeddedVideo
     ) -> NDArray[np.float64]:
         """Similarities in which frames of one colour are like none. Of frames with nine regions
-        these tell enough."""
-        if query.regions.shape[1] != 1:
+        these tell enough, and how near to one colour the vectors of a trained network are, nobody
+        has measured."""
+        if query.regions.shape[1] != 1 or not self._untrained:
             return matrix
         if self._blank is None:
             networks: Any = self.networks  # of any kind
@@ -304,7 +310,8 @@ class VideoScorer:
         shown = matrix.copy()
         for video, rows in ((query, shown), (reference, shown.T)):
             vectors = mean_directions(self.networks.vectors(video.regions))
-            rows[is_blank(vectors, self._blank, num_vectors=1)] = -1
+            is_empty = is_blank(vectors, self._blank, most=MAX_BLANK_SIMILARITY_OF_COPIES)
+            rows[is_empty] = -1
         return shown
 
     def matching_segments(

@@ -52,7 +52,7 @@ def frame_descriptors(
     reasons = np.full(len(vectors), "", dtype="<U6")
     reasons[~vectors.any(axis=1)] = "blank"
     if blank is not None and len(blank):
-        reasons[is_blank(vectors, blank, num_vectors=regions.shape[-2])] = "blank"
+        reasons[is_blank(vectors, blank)] = "blank"
     last = None
     for place in np.flatnonzero(reasons == ""):
         if last is not None and float(vectors[last] @ vectors[place]) > MAX_FROZEN_SIMILARITY:
