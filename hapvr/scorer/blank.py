@@ -37,11 +37,15 @@ def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
 
 
 def is_blank(
-    vectors: npt.NDArray[np.float32],
-    blank: npt.NDArray[np.float32],
-    *,
-    most: float = MAX_BLANK_SIMILARITY,
+    vectors: npt.NDArray[np.float32], blank: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.bool_]:
     """[T], which frames are blank. vectors: [T, D], `mean_directions` of their regions; blank: [B,
-    D] of pictures of one colour; most: the cosine with one of these that is not blank yet."""
-    return np.asarray((vectors @ blank.T).max(axis=1) > most)
+    D] of pictures of one colour."""
+    return np.asarray((vectors @ blank.T).max(axis=1) > MAX_BLANK_SIMILARITY)
+
+
+def is_blank_of_copies(
+    vectors: npt.NDArray[np.float32], blank: npt.NDArray[np.float32]
+) -> npt.NDArray[np.bool_]:
+    """`is_blank` of vectors made for copies."""
+    return np.asarray((vectors @ blank.T).max(axis=1) > MAX_BLANK_SIMILARITY_OF_COPIES)

@@ -14,12 +14,7 @@ from hapvr.errors import ArgumentError, VideoError
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
-from hapvr.scorer.blank import (
-    MAX_BLANK_SIMILARITY_OF_COPIES,
-    blank_pictures,
-    is_blank,
-    mean_directions,
-)
+from hapvr.scorer.blank import blank_pictures, is_blank_of_copies, mean_directions
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.segments import (
     DEFAULT_THRESHOLD,
@@ -310,8 +305,7 @@ class VideoScorer:
         shown = matrix.copy()
         for video, rows in ((query, shown), (reference, shown.T)):
             vectors = mean_directions(self.networks.vectors(video.regions))
-            is_empty = is_blank(vectors, self._blank, most=MAX_BLANK_SIMILARITY_OF_COPIES)
-            rows[is_empty] = -1
+            rows[is_blank_of_copies(vectors, self._blank)] = -1
         return shown
 
     def matching_segments(
