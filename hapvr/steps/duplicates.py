@@ -67,7 +67,7 @@ PICTURES_SCHEMA = pa.schema(
     ]
 )
 """A row per content. What is of the file is null where the file could not be measured."""
-PAIRS_VERSION = 3
+PAIRS_VERSION = 4
 """Changes with what is said of a pair."""
 KEEP_VERSION = 7
 """Changes with the rule that chooses the copy to keep."""
