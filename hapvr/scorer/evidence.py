@@ -34,6 +34,7 @@ LEVEL_FLOOR_SMALL = 0.25
 files, where nothing unrelated may be near."""
 SMALL_COLLECTION = 100
 _RUN = FEATURES.index("frame_run")
+Flags = NDArray[np.bool_]
 ROUNDS = 3
 """How often the views that say most of each candidate are chosen by the weights fitted before."""
 FOLDS = 5
@@ -68,15 +69,24 @@ class EvidenceModel:
     source: Mapping[str, Any] = field(default_factory=dict)
     """what these were"""
 
-    def contributions(self, features: Floats, *, num_videos: int) -> Floats:
-        """[N, F], what each feature adds to the log-odds. features: [N, F] in the order of
-        FEATURES, of all candidates of a view; num_videos: in the collection."""
-        weights = np.array([self.weights[name] for name in FEATURES])
-        return np.asarray(_levelled(features, num_videos) * weights, np.float64)
+    def contributions(
+        self, features: Floats, *, num_videos: int, is_copy: Flags | None = None
+    ) -> Floats:
+        """[N, F], what each feature adds to the log-odds.
 
-    def log_odds(self, features: Floats, *, num_videos: int) -> Floats:
+        features: [N, F] in the order of FEATURES, of all candidates of a view.
+        num_videos: in the collection.
+        is_copy: [N], candidates that show the query's own footage, so that the level of unrelated
+            videos is not theirs; None where no copies are known.
+        """
+        weights = np.array([self.weights[name] for name in FEATURES])
+        return np.asarray(_levelled(features, num_videos, is_copy) * weights, np.float64)
+
+    def log_odds(
+        self, features: Floats, *, num_videos: int, is_copy: Flags | None = None
+    ) -> Floats:
         """[N] of the features of `contributions`."""
-        added = self.contributions(features, num_videos=num_videos)
+        added = self.contributions(features, num_videos=num_videos, is_copy=is_copy)
         return np.asarray(added.sum(axis=1) + self.intercept, np.float64)
 
     def probability(self, log_odds: float, *, prior: float | None = None) -> float:
@@ -154,10 +164,13 @@ def levelled(run: Floats | float, level: float) -> Floats:
     return np.asarray((run - level) / np.sqrt(max(1 - level, 1e-6)), np.float64)
 
 
-def _levelled(features: Floats, num_videos: int) -> Floats:
+def _levelled(features: Floats, num_videos: int, is_copy: Flags | None = None) -> Floats:
     """Features of one view of a search, the run by how far it exceeds the level."""
     runs = features[:, _RUN]
-    level = level_of(runs[~np.isnan(runs)], num_videos=num_videos)
+    counts = ~np.isnan(runs)
+    if is_copy is not None:
+        counts &= ~is_copy
+    level = level_of(runs[counts], num_videos=num_videos)
     relative = features.copy()
     relative[:, _RUN] = levelled(runs, level)
     return relative

@@ -75,6 +75,12 @@ class EmbeddedVideo:
         clock = replace(self.clock, times_s=self.clock.times_s[first:last])
         return EmbeddedVideo(self.regions[first:last], clock, self.hashes[first:last])
 
+    def take(self, rows: Sequence[int]) -> EmbeddedVideo:
+        """Some frames, with their own times."""
+        times_s = tuple(self.clock.times_s[row] for row in rows)
+        clock = replace(self.clock, times_s=times_s)
+        return EmbeddedVideo(self.regions[list(rows)], clock, self.hashes[list(rows)])
+
 
 class VideoScorer:
     """Scores pairs of videos with a trained network. Keeps the features of the last videos seen;

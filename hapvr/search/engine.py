@@ -12,6 +12,7 @@ from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from hapvr.errors import DataError, VideoError
 from hapvr.model.settings import COMPARATOR_STEP
@@ -22,11 +23,18 @@ from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run, clearest
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
+from hapvr.search.crowds import (
+    MOST_HITS,
+    all_alike,
+    have_same_course,
+    known_copies,
+    rows_between,
+)
 from hapvr.search.descriptors import ShardIndex, frame_descriptors
 from hapvr.search.index import FrameIndex
 from hapvr.search.votes import Candidate, vote, with_others
 
-FORMAT = 10
+FORMAT = 11
 """Version of the scores: pairs and matches stored with another version are compared again."""
 
 QUERY_FRAMES = 600
@@ -36,7 +44,8 @@ FRAME_HITS = 100
 SMALL_COLLECTION = 33
 """Videos up to which all are compared, whether or not a frame votes for them."""
 WIDER = 5
-"""How many times as many hits are asked for where only some videos may be found."""
+"""How many times as many hits are asked for where only some videos may be found, or all that came
+are ALIKE."""
 TOLERANCE_FRAMES = 1.0
 """Sampled frames by which the offsets of one copy may differ."""
 
@@ -84,6 +93,9 @@ class ScoredCandidate:
     """why it was compared"""
     view: int = 0
     """number of the query's view that was compared"""
+    is_copy: bool = False
+    """whether it was found to show the query's own footage, see `known_copies`; only asked where
+    many videos are like the query"""
     log_odds: float | None = None
     """of a match, from all evidence; None without a model of it"""
 
@@ -154,23 +166,33 @@ class SearchEngine:
                 "query: its frames are black, or of one other colour, throughout, so nothing "
                 "can be found by it",
             )
-        wider = 1 if allowed is None else WIDER
-        hits = self.index.search_frames(vectors[rows], FRAME_HITS * wider)
+        wanted = FRAME_HITS if allowed is None else FRAME_HITS * WIDER
+        hits, num_hits = self._nearest_frames(vectors[rows], wanted)
+        max_candidates = self.candidates * num_hits // wanted
         voted = vote(
             hits,
             seconds[rows],
             num_videos=self.num_videos,
-            num_hits=FRAME_HITS * wider,
+            num_hits=num_hits,
             tolerance_s=TOLERANCE_FRAMES / self.scorer.sampling.fps,
-            max_candidates=self.candidates,
+            max_candidates=max_candidates,
             allowed=allowed,
         )
         others: list[str] = []
         if self.num_videos <= SMALL_COLLECTION:
             known = self.index.frames().video_ids()
             others = [name for name in known if allowed is None or allowed(name)]
-        candidates = with_others(voted, others, max_candidates=self.candidates)
+        candidates = with_others(voted, others, max_candidates=max_candidates)
         return [replace(candidate, num_asked=len(rows)) for candidate in candidates]
+
+    def _nearest_frames(self, vectors: Floats, num_hits: int) -> tuple[pa.Table, int]:
+        """The nearest frames of some frames of a query, and how many were asked for of each: more
+        than `num_hits` where even the last ones are like it, as where there are many copies."""
+        hits = self.index.search_frames(vectors, num_hits)
+        while num_hits < MOST_HITS and all_alike(hits, len(vectors), num_hits):
+            num_hits = min(num_hits * WIDER, MOST_HITS)
+            hits = self.index.search_frames(vectors, num_hits)
+        return hits, num_hits
 
     def score(
         self,
@@ -228,9 +250,43 @@ class SearchEngine:
                     )
         scores = list(scored.values())
         if self.evidence is not None:
-            odds = self.evidence.log_odds(evidence_of(scores), num_videos=self.num_videos).tolist()
-            scores = [replace(one, log_odds=value) for one, value in zip(scores, odds, strict=True)]
+            scores = self._with_log_odds(query, scores, self.evidence, deadline)
         return sorted(scores, key=_order), lost
+
+    def _with_log_odds(
+        self,
+        query: EmbeddedVideo,
+        scores: Sequence[ScoredCandidate],
+        evidence: EvidenceModel,
+        deadline: Deadline,
+    ) -> list[ScoredCandidate]:
+        """The candidates of a view with the log-odds of a match."""
+        runs = [score.frame_run for score in scores]
+
+        def shows_same(place: int) -> bool:
+            return self.shows_same_footage(query, scores[place], deadline)
+
+        is_copy = known_copies(runs, num_videos=self.num_videos, shows_same=shows_same)
+        odds = evidence.log_odds(evidence_of(scores), num_videos=self.num_videos, is_copy=is_copy)
+        return [
+            replace(score, is_copy=bool(copy), log_odds=float(value))
+            for score, copy, value in zip(scores, is_copy, odds, strict=True)
+        ]
+
+    def shows_same_footage(
+        self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER
+    ) -> bool:
+        """Whether the frames of the longest common part have the same course, so that the video is
+        no look-alike of the query but a copy. DataError where it is gone."""
+        segments = self.segments(query, score, deadline)
+        if not segments:
+            return False
+        part = segments[0]
+        times = self.collection.times(score.video_id)
+        shown = rows_between(query.clock.times_s, part.query_start_s, part.query_end_s)
+        same = rows_between(times, part.reference_start_s, part.reference_end_s)
+        stretch = self._embedded(score.video_id, times, same, deadline)
+        return have_same_course(self.scorer, query.part(*shown), stretch)
 
     def probability(
         self, candidate: ScoredCandidate, *, prior: float | None = None

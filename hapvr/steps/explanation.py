@@ -3,6 +3,8 @@ which cut it falls out."""
 
 from dataclasses import replace
 
+import numpy as np
+
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.evidence import FEATURES
@@ -64,9 +66,11 @@ def explain(
         ]
         if (model := searcher.evidence) is not None:
             parts = [
-                *model.contributions(evidence_of(found), num_videos=searcher.num_videos)[
-                    names.index(video_id)
-                ].tolist(),
+                *model.contributions(
+                    evidence_of(found),
+                    num_videos=searcher.num_videos,
+                    is_copy=np.array([one.is_copy for one in found]),
+                )[names.index(video_id)].tolist(),
                 model.intercept,
             ]
             known = zip((*FEATURES, "intercept"), parts, strict=True)
