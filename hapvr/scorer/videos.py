@@ -24,6 +24,7 @@ from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.query_views import WHOLE, crops_of
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
+from hapvr.video.content import cut_to, seen_box
 from hapvr.video.decode import FileState, check_file
 from hapvr.video.frames import Hashes, decode_jpegs, frame_hashes, square
 from hapvr.video.pool import sample_videos
@@ -223,8 +224,9 @@ class VideoReader:
         """Features of sampled frames, T >= 1. crops: also of the crops of a query. Raises
         VideoError `timeout`."""
         parts: list[list[NDArray[np.float32]]] = []
+        film = seen_box(jpegs, self._picture)
         for start in range(0, len(jpegs), BATCH_FRAMES):
-            frames = decode_jpegs(jpegs[start : start + BATCH_FRAMES])
+            frames = cut_to(decode_jpegs(jpegs[start : start + BATCH_FRAMES]), film)
             boxes = [WHOLE]
             if crops:
                 boxes += crops_of(*frames.shape[-2:])

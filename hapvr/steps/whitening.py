@@ -38,6 +38,7 @@ from hapvr.provenance import Provenance, differences, environment
 from hapvr.seeding import numpy_rng
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
+from hapvr.video.content import cut_to, seen_box
 from hapvr.video.frames import decode_jpegs, in_threads, square
 from hapvr.video.settings import Picture
 
@@ -196,13 +197,14 @@ def _sample_regions(
 
 
 def squares(jpegs: Sequence[bytes], size_px: int, picture: Picture) -> Frames:
-    """[N, 3, size_px, size_px], frames as a network sees them; a long video is never whole in
-    memory at its full size."""
+    """[N, 3, size_px, size_px], frames of one video as a network sees them; a long one is never
+    whole in memory at its full size."""
+    box = seen_box(jpegs, picture)
     parts = [
         jpegs[start : start + DECODED_FRAMES] for start in range(0, len(jpegs), DECODED_FRAMES)
     ]
     return np.concatenate(
-        in_threads(lambda part: square(decode_jpegs(part), size_px, picture), parts)
+        in_threads(lambda part: square(cut_to(decode_jpegs(part), box), size_px, picture), parts)
     )
 
 
