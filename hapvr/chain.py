@@ -78,7 +78,7 @@ CHAIN: Mapping[str, Step] = {
         Step(
             "video_manifest",
             "find_videos",
-            "sources:make_manifest",
+            "video_manifest:make_manifest",
             does="lists the videos of all sources in shards; it only grows",
         ),
         Step(

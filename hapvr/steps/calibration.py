@@ -112,10 +112,14 @@ def calibration_figure(calibration: Calibration) -> Figure:
     probabilities = [calibration.probability(similarity) for similarity in similarities]
     axes.plot(similarities, probabilities, color=BLUE, label="probability of a match")
 
-    reached = [each for each in calibration.thresholds if each.similarity is not None]
+    reached = {
+        threshold.similarity: threshold.found
+        for threshold in calibration.thresholds
+        if threshold.similarity is not None
+    }
     axes.plot(
-        [threshold.similarity for threshold in reached],
-        [threshold.found for threshold in reached],
+        list(reached),
+        list(reached.values()),
         "o",
         color=GREY,
         label="precision at and above a threshold",

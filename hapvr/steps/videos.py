@@ -35,7 +35,8 @@ from hapvr.files import file_sha256
 from hapvr.progress import Progress, no_progress, shows_work
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
-from hapvr.steps.sources import CORPUS_FOLDER, file_state, is_away
+from hapvr.steps.source_listing import is_away
+from hapvr.steps.sources import CORPUS_FOLDER, file_state
 from hapvr.video.pool import RETRYABLE, SampledVideo, reader_state, sample_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 

@@ -20,7 +20,8 @@ from hapvr.data.manifest import read_manifest
 from hapvr.errors import DataError
 from hapvr.steps import videos
 from hapvr.steps.project import Project
-from hapvr.steps.sources import is_away, make_manifest
+from hapvr.steps.source_listing import is_away
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos, open_frames
 from hapvr.video.pool import SampledVideo, sample_videos
 from tests.conftest import write_clip
