@@ -45,6 +45,7 @@ def fetch_and_probe(
                 else:
                     path = path_of_text(row.uri)
                 if path is not None:
+                    project.digests.watch(path)
                     yield row.video_id, path
 
         sampling = project.config.sampling
@@ -55,7 +56,9 @@ def fetch_and_probe(
             if result is not None and result.path is None:
                 yield _unfetched_row(video_id, result), None
             else:
-                yield _inspected_row(next(inspected), reader_state(sampling)), None
+                video = next(inspected)
+                project.digests.record(video.path, video.file_sha256)
+                yield _inspected_row(video, reader_state(sampling)), None
 
 
 def _begin_downloads(

@@ -6,12 +6,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 from hapvr.data import frames
-from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import (
     VIDEO_COLUMNS,
     VIDEOS_STAGE,
@@ -29,19 +25,17 @@ from hapvr.data.shard_build import (
 from hapvr.data.shards import (
     STATUS_FAILED,
     STATUS_OK,
-    Shard,
     ShardIndex,
     frame_columns,
     index_row,
 )
 from hapvr.errors import DataError
-from hapvr.files import file_sha256
 from hapvr.progress import Progress, no_progress, shows_work
 from hapvr.provenance import Provenance
-from hapvr.steps.fetching import DOWNLOAD_FOLDER, fetch_and_probe
+from hapvr.steps.fetching import fetch_and_probe
 from hapvr.steps.project import Project
 from hapvr.steps.source_listing import is_away
-from hapvr.steps.sources import CORPUS_FOLDER, MISSING_STATE, file_state
+from hapvr.steps.sources import MISSING_STATE, file_state
 from hapvr.video.pool import RETRYABLE, SampledVideo, reader_state, sample_videos
 from hapvr.video.sources import is_remote, path_of_text
 
@@ -166,60 +160,6 @@ def _is_tried_again(row: IndexRow, reader: str, *, retry_failed: bool, retry_gon
     return retry_gone and row["status"] in ("unavailable", "not_video")
 
 
-@dataclass(frozen=True)
-class DamagedFile:
-    """A file that we fetched or generated, and that is not there as it was. problem: in words."""
-
-    video_id: str
-    path: Path
-    problem: str
-
-
-def damaged_files(root: DataRoot, key: str) -> list[DamagedFile]:
-    """Files of a shard that were changed since we fetched or generated them, and fetched ones that
-    are lost. Generated ones that are gone may be of an earlier benchmark.
-
-    Raises DamagedError where the shard cannot be read.
-    """
-    if root.local is None:
-        return []
-    damaged = []
-    for row in Shard(root, VIDEOS_STAGE, key).rows():
-        path = path_of_text(row["path"])
-        origin = _origin(root, key, row["video_id"], path)
-        if row["status"] != STATUS_OK or not origin:
-            continue
-        problem = ""
-        if not os.path.lexists(path):
-            problem = "is missing" if origin == "fetched" else ""
-        elif not os.path.isfile(path):
-            problem = "is not a regular file"
-        elif file_sha256(path) != row["sha256"]:
-            problem = "changed since it was fetched or made"
-        if problem:
-            damaged.append(DamagedFile(row["video_id"], path, problem))
-    return damaged
-
-
-def _origin(
-    root: DataRoot, key: str, video_id: str, path: Path
-) -> Literal["fetched", "generated", ""]:
-    """Whether we fetched a file below the data root, as its name tells, or generated it; "" for a
-    user's own, and for one behind a link."""
-    assert root.local is not None
-    base = root.local.resolve()
-    if path != path.resolve():
-        return ""
-    generated = base / CORPUS_FOLDER / video_id.partition("/")[0]
-    if path.is_relative_to(generated / "videos"):
-        return "generated" if (generated / "corpus.json").is_file() else ""
-    if path.parent != base / DOWNLOAD_FOLDER / key:
-        return ""
-    from hapvr.video.download import file_stem  # with yt-dlp, which generated files need none
-
-    return "fetched" if path.name.startswith(f"{file_stem(video_id)}.") else ""
-
-
 def make_frames(
     project: Project,
     key: str,
@@ -252,8 +192,20 @@ def make_frames(
     tried_again = {row["video_id"] for row in recorded if is_tried_again(row)}
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        pending = [(video_id, path_of_text(good[video_id]["path"])) for video_id in video_ids]
-        for video in sample_videos(pending, config=sampling, doing=shows_work(progress)):
+        pending = {video_id: path_of_text(good[video_id]["path"]) for video_id in video_ids}
+        # What the step `videos` of this run has read as it is now is not read once more for that.
+        are_as_recorded = all(
+            project.digests.of(path) == good[video_id]["sha256"]
+            for video_id, path in pending.items()
+        )
+        for video in sample_videos(
+            pending.items(),
+            config=sampling,
+            digest=not are_as_recorded,
+            doing=shows_work(progress),
+        ):
+            if are_as_recorded:
+                video = _or_changed(project, video)
             if video.reason == MISSING and is_away(project, source_of(key)):
                 raise DataError(
                     f"frames: the files of {source_of(key)} are away; connect their drive "
@@ -287,6 +239,14 @@ def make_frames(
 def _is_back(row: IndexRow, video: IndexRow) -> bool:
     """Whether a file that was not there is now, e.g. as it was moved meanwhile."""
     return row["reason"] == MISSING and os.path.exists(path_of_text(video["path"]))
+
+
+def _or_changed(project: Project, video: SampledVideo) -> SampledVideo:
+    """A video whose digest was known before it was decoded, or that its file changed since."""
+    if video.reason or project.digests.of(video.path):
+        return video
+    message = f"video: {video.path.name} changed while it was read; run the step again"
+    return SampledVideo(video.video_id, video.path, reason=CHANGED, message=message)
 
 
 def _frames_entry(video: SampledVideo, recorded_sha256: str, reader: str) -> VideoEntry:
