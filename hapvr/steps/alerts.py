@@ -48,13 +48,15 @@ QUIET_S = 86_400.0
 
 @dataclass(frozen=True)
 class Concern:
-    """Something that somebody is told. key: the same for the same thing. text: a sentence with the
-    next step. lasting: a condition, which is told again when it comes back after QUIET_S."""
+    """Something that somebody is told."""
 
     event: str
     key: str
+    """the same for the same thing"""
     text: str
+    """a sentence with the next step"""
     lasting: bool = False
+    """whether it is a condition, which is told again when it comes back after QUIET_S"""
 
 
 class AlertOutbox:
@@ -183,30 +185,31 @@ def _message(concern: Concern, now_s: float) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Delivery:
-    """delivered: in this call. waiting: messages that are still to be delivered. problem: of the
-    last one that failed."""
+    """What a call of `deliver_alerts` did."""
 
     delivered: int
     waiting: int
+    """messages that are still to be delivered"""
     problem: str = ""
+    """of the last one that failed"""
 
 
-def training_failed(run: str, said: str) -> Concern:
-    """run: the key of the training, which its retries have, too."""
+def training_failed(run: str, reason: str) -> Concern:
+    """A training that failed. run: its key, which its retries have, too."""
     text = (
-        f"training {run} failed: {said}; run it again once the reason is gone, or `hapvr "
+        f"training {run} failed: {reason}; run it again once the reason is gone, or `hapvr "
         f"models register {run}` if it was trained"
     )
     return Concern("training_failed", f"training/{run}", text)
 
 
-def run_failed(job: str, run: str, said: str) -> Concern:
+def run_failed(job: str, run: str, reason: str) -> Concern:
     """A run of a job that nobody tries again. Of other jobs than trainings one a day: hundreds of
     shards may fail at once."""
     if job == "retrain":
-        return training_failed(run, said)
+        return training_failed(run, reason)
     key = f"run/{job}/{datetime.now(UTC).date()}"
-    return Concern("run_failed", key, f"run {run} of {job} failed and is not retried: {said}")
+    return Concern("run_failed", key, f"run {run} of {job} failed and is not retried: {reason}")
 
 
 def tell(project: Project, *concerns: Concern) -> None:
@@ -218,12 +221,16 @@ def tell(project: Project, *concerns: Concern) -> None:
 
 def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
     """Post what is due to `watch.webhook.url` and stop at the first that fails; the next call tries
-    it after the others. A message is done when the answer is 2xx, and this is on the disk before
-    the next one goes out. A message that was under way when the process was killed goes out again
-    with the same header `Idempotency-Key`, by which a receiver knows it. With
-    `watch.webhook.secret` the header X-Hapvr-Signature-256 is `sha256=` and the HMAC of the body in
-    hexadecimal. Two processes do not deliver at once. Nothing is sent without a webhook. limit_s:
-    after so long no other message is begun."""
+    it after the others. Nothing is sent without a webhook.
+
+    A message is done when the answer is 2xx, and this is on the disk before the next one goes out.
+    A message that was under way when the process was killed goes out again with the same header
+    `Idempotency-Key`, by which a receiver knows it. With `watch.webhook.secret` the header
+    X-Hapvr-Signature-256 is `sha256=` and the HMAC of the body in hexadecimal. Two processes do not
+    deliver at once.
+
+    limit_s: after so long no other message is begun.
+    """
     webhook = project.config.watch.webhook
     if webhook is None:
         return Delivery(0, 0)

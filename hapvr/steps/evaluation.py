@@ -140,29 +140,34 @@ def definition_digest(definition: BenchmarkDefinition) -> str:
 
 
 class StoredScores(BaseModel, extra="allow"):
-    """scores.json. digest: the edition of the benchmark, see `definition_digest`; results:
-    `EvaluationResult.to_json`."""
+    """scores.json."""
 
     digest: str
+    """the edition of the benchmark, see `definition_digest`"""
     target_means: dict[str, float]
     results: dict[str, dict[str, Any]]
+    """`EvaluationResult.to_json`"""
 
 
 def stored_scores(project: Project, run: TrainingRun, name: str) -> dict[str, Any]:
     """What `make_benchmark_scores` wrote for a run. Raises DamagedError if it has not been run."""
+    file = run.folder / "benchmarks" / name / "scores.json"
     hint = f"materialise benchmark_scores for model {run.key}"
-    return read_json_as(
-        run.folder / "benchmarks" / name / "scores.json", StoredScores, hint=hint
-    ).model_dump()
+    return read_json_as(file, StoredScores, hint=hint).model_dump()
 
 
 def train_seeds(
     project: Project, *, key: str, seeds: int, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Train with `seeds` seeds, from `train.seed` on, and score the benchmarks. No run becomes the
-    current model. key: names the trainings, KEY-SEED; a second call of that name leaves finished
-    ones alone and goes on with the others. Returns seed, key and metrics of each: validation at the
-    best step, and every task of `evaluation.benchmarks`."""
+    current model.
+
+    key: names the trainings, KEY-SEED; a second call of that name leaves finished ones alone and
+    goes on with the others.
+
+    Returns seed, key and metrics of each: validation at the best step, and every task of
+    `evaluation.benchmarks`.
+    """
     runs = []
     train = project.config.train
     for seed in range(train.seed, train.seed + seeds):

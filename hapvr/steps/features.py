@@ -153,11 +153,16 @@ def import_features(
     progress: Progress = no_progress,
 ) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below
-    `root`. fps: frames per second of the features, which the file does not tell; it dates the
-    frames. An unusable dataset becomes a failed row, with the reasons of `read_hdf5_features`. Ids
-    stay as they are. Finished shards of the same file are left alone. Raises DataError for a file
-    that is not an HDF5 file or holds no features, ArgumentError for a wrong fps, and for a name or
-    ids that are taken."""
+    `root`.
+
+    An unusable dataset becomes a failed row, with the reasons of `read_hdf5_features`. Ids stay as
+    they are. Finished shards of the same file are left alone.
+
+    fps: frames per second of the features, which the file does not tell; it dates the frames.
+
+    Raises: DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a
+    wrong fps, and for a name or ids that are taken.
+    """
     from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 
     _require_import_arguments(name, fps)

@@ -34,7 +34,10 @@ def fetch_and_probe(
     doing: Callable[[str], None] | None,
 ) -> Generator[VideoEntry, None, None]:
     """The entry of each video, in order; downloads run ahead in threads, each with a process.
-    again: fetched once more. doing: is told which file is read."""
+
+    again: ids of those that are fetched once more.
+    doing: is told which file is read.
+    """
     with ExitStack() as stack:
         fetched = _begin_downloads(project, rows, again=again, stack=stack)
 

@@ -21,15 +21,15 @@ MAX_FRAME_RATE_ERROR = 0.1
 MAX_NORM_ERROR = 0.01
 
 UNAVAILABLE_HINT = (
-    "The sites have them no more; if so many surprise you, see "
-    "download.cookies_file and the proxy, and try again."
+    "The sites have them no more; if so many surprise you, see download.cookies_file and the "
+    "proxy, and try again."
 )
 FAILED_HINT = (
     "`reason` says why. Materialise the shard again, fetch damaged files again, or leave them out."
 )
 DUPLICATE_HINT = (
-    "Equal files count as different videos, so training takes copies for "
-    "negatives: keep one of each."
+    "Equal files count as different videos, so training takes copies for negatives: keep one of "
+    "each."
 )
 UNDECODABLE_HINT = (
     "`reason` says why; `timeout` and `killed` may pass with higher limits of `sampling`."
@@ -39,25 +39,27 @@ FRAME_RATE_HINT = (
 )
 VALUES_HINT = (
     "NaN, infinity or zero vectors: weights or whitening are damaged, or half precision "
-    "overflowed. Delete the shard's "
-    "features and materialise them again; if it stays, fit the whitening again."
+    "overflowed. Delete the shard's features and materialise them again; if it stays, fit the "
+    "whitening again."
 )
 NORMS_HINT = (
-    "Region vectors are not of unit length: they were imported without "
-    "normalisation, or are damaged."
+    "Region vectors are not of unit length: they were imported without normalisation, or are "
+    "damaged."
 )
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check. severity: error where what follows would be wrong, warn where it would be less;
-    values: what was measured; hint: what to do, "" where it passed."""
+    """One check."""
 
     name: str
     passed: bool
     severity: Literal["warn", "error"]
+    """error where what follows would be wrong, warn where it would be less"""
     values: Mapping[str, Any] = field(default_factory=dict)
+    """what was measured"""
     hint: str = ""
+    """what to do"""
 
 
 def check_videos(project: Project, key: str) -> list[Finding]:

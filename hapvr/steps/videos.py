@@ -55,13 +55,16 @@ def make_videos(
     progress: Progress = no_progress,
 ) -> StageResult:
     """Fetch what is remote, probe every file, and write a row per video, failures with their
-    reason. status: ok, unavailable, too_large, not_video, or failed.
+    reason. The status is ok, unavailable, too_large, not_video, or failed.
 
-    A finished shard is left alone, but with retry_failed its failed videos are tried again, as are
-    files that are no video where this program or its limits are others than then; unless
-    `retry_gone` is false, unavailable ones and what is no video are tried, too. Rows that are not
-    tried stay as they are, and so do those of usable videos whose drive is away, or which their
-    site has no more."""
+    A finished shard is left alone, unless `retry_failed`. Rows that are not tried again stay as
+    they are, and so do those of usable videos whose drive is offline, or which their site has no
+    more.
+
+    retry_failed: try failed videos again, and files that are no video where this program or its
+    limits are others than then.
+    retry_gone: with `retry_failed` also try unavailable videos, and all that is no video.
+    """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
     shard = project.shard(VIDEOS_STAGE, key)
     index = shard.find()
@@ -170,9 +173,12 @@ def make_frames(
 ) -> StageResult:
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with
     its reason. Videos whose bytes and sampling are those of an earlier run are not decoded again,
-    but for those whose file was not there and is now. retry_failed: those that failed are tried
-    again; retry_changeable: those of them for which another try may end otherwise, as the reason
-    is one of CHANGEABLE, or this program or its limits are others than then."""
+    but for those whose file was not there and is now.
+
+    retry_failed: try those that failed again.
+    retry_changeable: of these, try those for which another try may end otherwise, as the reason is
+    one of CHANGEABLE, or this program or its limits are others than then.
+    """
     sampling = project.config.sampling
     shard = project.shard(frames.STAGE, key)
     videos = project.shard(VIDEOS_STAGE, key).rows()
