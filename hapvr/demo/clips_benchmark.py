@@ -72,12 +72,11 @@ def split_user_videos(
     each other clip is a scene of its own.
     trained: files that were trained on, so that they are not held out now.
 
-    The assignment depends on a clip's
-    content (of a named scene, on its name), so it stays when clips are added; only where a part
-    would lack its minimum (one scene to validate, one to test, two to train) are the nearest scenes
-    moved. A held-out part of a single clip borrows training clips as distractors. The edits that
-    combine two videos show a clip that is held out in the other part: it is neither a query of this
-    part nor trained on.
+    The assignment depends on a clip's content (of a named scene, on its name), so it stays when
+    clips are added; only where a part would lack its minimum (one scene to validate, one to test,
+    two to train) are the nearest scenes moved. A held-out part of a single clip borrows training
+    clips as distractors. The edits that combine two videos show a clip that is held out in the
+    other part: it is neither a query of this part nor trained on.
 
     Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded."""
     scene_of = scenes or {}
