@@ -9,7 +9,7 @@ from assets.factory import Made, step_asset
 from assets.training import training_key
 
 if TYPE_CHECKING:
-    from hapvr.steps.evaluation import Decision
+    from hapvr.steps.gate import Decision
 
 BETTER = "better_on_the_target"
 NOT_WORSE = "no_required_metric_worse"

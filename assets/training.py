@@ -46,10 +46,10 @@ def similarity_model(
     pipes_subprocess_client: dg.PipesSubprocessClient,
 ) -> Iterator[dg.MaterializeResult]:
     from hapvr.steps.baseline import ensure_baseline
+    from hapvr.steps.pending_training import pending_data
     from hapvr.steps.training import (
         fail_training,
         finish_training,
-        pending_data,
         prepare_training,
         trained_run,
         training_command,

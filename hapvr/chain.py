@@ -23,7 +23,7 @@ from hapvr.data.manifest import (
     shard_keys,
     training_shard_keys,
 )
-from hapvr.data.shards import STATUS_OK, Shard
+from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
@@ -31,22 +31,25 @@ from hapvr.steps.project import Project
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the chain. name: of the asset. job: the Dagster job that makes it. does: in half
-    a sentence. inputs: steps that it is made from. make: `module:function` of `hapvr.steps`, called
-    with the project, `progress`, and for a step per shard `key`; takes: what else it is called
-    with, the champion or a searcher by it. shards: "" for a step that is made once; else which
-    shards it is made for: all, those of the training split, or those of the collection; others get
-    an empty record. gpu: computes on a GPU where there is one.
-    """
+    """One step of the chain."""
 
     name: str
+    """of the asset"""
     job: Job
+    """the Dagster job that makes it"""
     make: str
+    """`module:function` of `hapvr.steps`, called with the project, `progress`, and for a step per
+    shard `key`"""
     does: str
+    """in half a sentence"""
     inputs: tuple[str, ...] = ()
+    """steps that it is made from"""
     takes: Literal["", "model", "searcher"] = ""
+    """what else it is called with: the champion, or a searcher by it"""
     shards: Literal["", "all", "training", "collection"] = ""
+    """which shards it is made for, others get an empty record; "" for a step that is made once"""
     gpu: bool = False
+    """whether it computes on a GPU where there is one"""
 
     @property
     def per_shard(self) -> bool:
@@ -78,7 +81,7 @@ CHAIN: Mapping[str, Step] = {
         Step(
             "video_manifest",
             "find_videos",
-            "sources:make_manifest",
+            "video_manifest:make_manifest",
             does="lists the videos of all sources in shards; it only grows",
         ),
         Step(
@@ -301,66 +304,3 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     if watch_lists(project):
         wanted["watch_matches"] = unwatched_shards(project)
     return wanted
-
-
-@dataclass(frozen=True)
-class StepStatus:
-    """done and missing: shards, or 1 and 0 of a step without shards; failed_videos: rows with a
-    reason in its shards."""
-
-    step: str
-    done: int
-    missing: int
-    failed_videos: int = 0
-
-
-def chain_status(project: Project) -> list[StepStatus]:
-    """How far every step is, from what is stored below the data root."""
-    awaited = outdated(project)
-    files = _files_of_steps(project)
-    statuses = []
-    for step in CHAIN.values():
-        if step.job in ("ingest", "extract"):
-            statuses.append(_shards_status(project, step))
-            continue
-        if step.name in files:
-            present = [project.root.exists(name) for name in files[step.name]]
-        elif step.name == "video_manifest":
-            present = [True] * len(shard_keys(project.root))
-        elif step.name == "registered_model":
-            present = [bool(awaited)]  # without a champion nothing is asked for
-        elif step.name in awaited:
-            present = [key not in awaited[step.name] for key in shards_of(project, step)]
-        else:
-            present = []
-        statuses.append(StepStatus(step.name, sum(present), len(present) - sum(present)))
-    return statuses
-
-
-def _files_of_steps(project: Project) -> dict[str, list[str]]:
-    """The files of steps that have no shards, below the data root."""
-    from hapvr.steps.training import CURRENT_NAME, current_key
-
-    root = project.root
-    scores = f"models/{current_key(root)}/benchmarks" if root.exists(CURRENT_NAME) else "models"
-    benchmarks = project.config.evaluation.benchmarks
-    return {
-        "whitening": ["whitening/whitening.json"],
-        "similarity_model": [CURRENT_NAME],
-        "benchmark_scores": [f"{scores}/{name}/scores.json" for name in benchmarks],
-    }
-
-
-def _shards_status(project: Project, step: Step) -> StepStatus:
-    """Of a step whose shards have a row per video."""
-    missing = 0
-    done = 0
-    failed = 0
-    for key in shards_of(project, step):
-        index = project.shard(step.name, key).find()
-        if index is None:
-            missing += 1
-            continue
-        done += 1
-        failed += sum(row["status"] != STATUS_OK for row in index.rows())
-    return StepStatus(step.name, done, missing, failed)

@@ -28,8 +28,8 @@ from pipelines.resources import automation_settings, project_resource
 
 if TYPE_CHECKING:
     from hapvr.automation import Job
+    from hapvr.steps.pending_training import PendingData
     from hapvr.steps.project import Project
-    from hapvr.steps.training import PendingData
 
 SETTINGS = automation_settings()
 ONE_AT_A_TIME = "hapvr/one_at_a_time"
@@ -246,7 +246,7 @@ def _retrain_if_due(
     instance: dg.DagsterInstance, project: "Project"
 ) -> dg.RunRequest | dg.SkipReason:
     """A training where enough videos are new to the model, and none runs."""
-    from hapvr.steps.training import pending_data
+    from hapvr.steps.pending_training import pending_data
 
     pending = pending_data(project)
     wanted = project.config.automation.retrain_new_videos
@@ -277,7 +277,7 @@ def _retrain_if_due(
 def retrain_on_schedule(
     context: dg.ScheduleEvaluationContext, project: ProjectResource
 ) -> dg.RunRequest | dg.SkipReason:
-    from hapvr.steps.training import pending_data
+    from hapvr.steps.pending_training import pending_data
 
     running = _running(context.instance, "retrain")
     if running:

@@ -33,7 +33,7 @@ EXCEPTED: dict[str, str] = {}
 RECORDED: dict[str, dict[str, int]] = {
     "hapvr/benchmark": {"branches": 4, "lines": 1, "names": 8, "packed": 14},
     "hapvr/care": {"branches": 1, "lines": 2, "names": 17, "packed": 11},
-    "hapvr/chain.py": {"lines": 1},
+    "hapvr/demo": {"lines": 1},
     "hapvr/model": {"branches": 3, "names": 6, "packed": 25},
     "hapvr/networks": {"branches": 1, "names": 4, "packed": 13, "statements": 1},
     "hapvr/registry": {"branches": 1, "lines": 1, "names": 21, "packed": 16, "parameters": 1},
@@ -46,15 +46,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "parameters": 2,
     },
     "hapvr/search": {"branches": 3, "lines": 4, "names": 39, "nesting": 2, "packed": 67},
-    "hapvr/steps": {
-        "branches": 15,
-        "lines": 5,
-        "names": 80,
-        "nesting": 1,
-        "packed": 102,
-        "parameters": 1,
-        "statements": 3,
-    },
+    "hapvr/steps": {"branches": 5, "lines": 2, "names": 39, "packed": 35, "statements": 1},
     "hapvr/train": {
         "branches": 2,
         "lines": 2,
@@ -63,7 +55,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "packed": 16,
         "parameters": 1,
     },
-    "hapvr/video": {"branches": 5, "lines": 3, "names": 30, "packed": 48, "parameters": 1},
+    "hapvr/video": {"branches": 5, "lines": 3, "names": 30, "packed": 50, "parameters": 1},
 }
 """Rooms that are still to be unfolded: how many findings of each rule they have at most."""
 

@@ -24,7 +24,8 @@ from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shards import Shard
 from hapvr.errors import ArgumentError
 from hapvr.steps.project import Project
-from hapvr.steps.sources import CORPUS_FOLDER, make_manifest
+from hapvr.steps.sources import CORPUS_FOLDER
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.video.settings import PARTS
 from hapvr.video.sources import is_remote, path_of_text
 

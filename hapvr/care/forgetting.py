@@ -30,11 +30,12 @@ from hapvr.search.marks import Mark, keep_marks, read_marks
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import PICTURES_PLACE, rows_place
+from hapvr.steps.fetching import download_folder
 from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.search_index import INDEX_NAME, remove
 from hapvr.steps.sources import CORPUS_FOLDER, inspected_videos
 from hapvr.steps.training import MODELS, tracker_of
-from hapvr.steps.videos import content_digest, download_folder
+from hapvr.steps.videos import content_digest
 from hapvr.tables import read_table, write_table
 from hapvr.video.download import remove_fetched
 from hapvr.video.sources import is_remote

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hapvr.chain import StepStatus, chain_status
+from hapvr.chain_status import StepStatus, chain_status
 from hapvr.data.manifest import FORGETTING
 from hapvr.errors import HapvrError
 from hapvr.files import read_text

@@ -45,6 +45,7 @@ from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA, read_rows
 from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
+from hapvr.steps.damaged_files import DamagedFile, damaged_files
 from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
 from hapvr.steps.project import REGISTRY, Project
@@ -52,7 +53,7 @@ from hapvr.steps.search_index import make_descriptors, update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
-from hapvr.steps.videos import DamagedFile, content_digest, damaged_files
+from hapvr.steps.videos import content_digest
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 from hapvr.tables import read_frame
 from hapvr.train import run_folder

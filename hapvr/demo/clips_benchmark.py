@@ -36,7 +36,7 @@ from hapvr.provenance import Provenance, environment
 from hapvr.seeding import numpy_rng
 from hapvr.video.pool import in_workers
 from hapvr.video.settings import CopyEdits, OwnVideosSource, SamplingConfig
-from hapvr.video.sources import text_of_path
+from hapvr.video.sources import ManifestEntry, text_of_path
 
 GENERATOR_VERSION = 4
 MAX_QUERIES = 100
@@ -52,7 +52,7 @@ def split_user_videos(
     out: Path,
     source: OwnVideosSource,
     *,
-    files: Collection[Path] | None = None,
+    entries: Iterable[ManifestEntry] | None = None,
     scenes: Mapping[str, str] | None = None,
     trained: Collection[str] = (),
     progress: Progress = no_progress,
@@ -67,18 +67,20 @@ def split_user_videos(
     one of each hard edit, and one in longer footage; which ones depends on its content alone.
     progress: counts queries.
 
-    files: those that are used; None: all. scenes: by path below `videos`, what the clip shows;
-    clips of one scene stay in one part, and each other clip is a scene of its own. trained: files
-    that were trained on, so that they are not held out now. The assignment depends on a clip's
-    content (of a named scene, on its name), so it stays when clips are added; only where a part
-    would lack its minimum (one scene to validate, one to test, two to train) are the nearest scenes
-    moved. A held-out part of a single clip borrows training clips as distractors. The edits that
-    combine two videos show a clip that is held out in the other part: it is neither a query of this
-    part nor trained on.
+    entries: the clips, as `scan_folder` lists them; None: it is asked.
+    scenes: by path below `videos`, what the clip shows; clips of one scene stay in one part, and
+    each other clip is a scene of its own.
+    trained: files that were trained on, so that they are not held out now.
+
+    The assignment depends on a clip's content (of a named scene, on its name), so it stays when
+    clips are added; only where a part would lack its minimum (one scene to validate, one to test,
+    two to train) are the nearest scenes moved. A held-out part of a single clip borrows training
+    clips as distractors. The edits that combine two videos show a clip that is held out in the
+    other part: it is neither a query of this part nor trained on.
 
     Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded."""
     scene_of = scenes or {}
-    groups, unusable = find_clips(videos, out=out, name=source.name, files=files)
+    groups, unusable = find_clips(videos, out=out, name=source.name, entries=entries)
     _warn_of_unknown_clips(scene_of, videos, groups, unusable)
     by_scene = _scenes(groups, scene_of, trained)
     if len(by_scene) < MIN_CLIPS:

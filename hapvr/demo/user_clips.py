@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from hapvr.video.decode import probe_video, sample_frames
 from hapvr.video.pool import sample_videos
 from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import SamplingConfig
-from hapvr.video.sources import path_of_text, scan_folder
+from hapvr.video.sources import ManifestEntry, path_of_text, scan_folder
 
 MAX_SECONDS = 60.0
 MAX_FRAMES = 600
@@ -44,23 +44,24 @@ class UserClip:
 
 
 def find_clips(
-    videos: Path, *, out: Path, name: str, files: Collection[Path] | None = None
+    videos: Path, *, out: Path, name: str, entries: Iterable[ManifestEntry] | None = None
 ) -> tuple[list[list[UserClip]], set[Path]]:
     """Groups of identical decodable files below `videos`, in the order of first appearance, and the
-    files that do not decode; each is tried in a worker process, and `scan_folder` says which files
-    those are. name: of the source, for messages. files: those of them that are used; None: all.
-    Raises DataError if the folder is missing or holds no videos, ArgumentError if `out`, where the
+    files that do not decode; each is tried in a worker process.
+
+    name: of the source, for messages.
+    entries: the files, as `scan_folder` lists them; None: it is asked.
+
+    Raises: DataError if the folder is missing or holds no videos, ArgumentError if `out`, where the
     results go, is inside it: the next call would take the results for input.
     """
     if out.resolve().is_relative_to(videos.resolve()):
         raise ArgumentError(
             f"out: {out} is inside the folder of clips {videos}; choose a folder outside of it"
         )
-    items = []
-    for entry in scan_folder(videos, source=name, notices=files is None):
-        path = path_of_text(entry.uri)
-        if files is None or path in files:
-            items.append((entry.video_id, path))
+    if entries is None:
+        entries = scan_folder(videos, source=name)
+    items = [(entry.video_id, path_of_text(entry.uri)) for entry in entries]
 
     groups: dict[str, list[UserClip]] = {}
     unusable = set()

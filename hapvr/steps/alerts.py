@@ -40,6 +40,7 @@ _TABLE = """CREATE TABLE IF NOT EXISTS messages (
     seen_s REAL
 )"""
 _PUT = "INSERT OR IGNORE INTO messages (id, body, key, seen_s) VALUES (?, ?, ?, ?)"
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _READABLE = "typeof(body) = 'text' AND json_valid(body) AND json_type(body) = 'object'"
 QUIET_S = 86_400.0
 """A condition that was not found for so long is a new one when it is found again."""
@@ -47,13 +48,15 @@ QUIET_S = 86_400.0
 
 @dataclass(frozen=True)
 class Concern:
-    """Something that somebody is told. key: the same for the same thing. text: a sentence with the
-    next step. lasting: a condition, which is told again when it comes back after QUIET_S."""
+    """Something that somebody is told."""
 
     event: str
     key: str
+    """the same for the same thing"""
     text: str
+    """a sentence with the next step"""
     lasting: bool = False
+    """whether it is a condition, which is told again when it comes back after QUIET_S"""
 
 
 class AlertOutbox:
@@ -76,18 +79,13 @@ class AlertOutbox:
     def put_concerns(self, concerns: Iterable[Concern]) -> None:
         """As `put`; of a condition that lasts another message is kept once it was not found for
         QUIET_S."""
-        now_s, moment = time.time(), datetime.now(UTC).isoformat(timespec="seconds")
-        seen = "UPDATE messages SET seen_s = ? WHERE key = ? AND seen_s >= ?"
+        now_s = time.time()
         with self._open() as database:
-            for one in concerns:
-                if (
-                    one.lasting
-                    and database.execute(seen, (now_s, one.key, now_s - QUIET_S)).rowcount
-                ):
+            for concern in concerns:
+                if concern.lasting and _is_known(database, concern, now_s):
                     continue
-                name = digest_of([one.key, now_s] if one.lasting else [one.key])[:32]
-                body = {"id": name, "event": one.event, "text": one.text, "time": moment}
-                database.execute(_PUT, (name, json.dumps(body, ensure_ascii=False), one.key, now_s))
+                message_id, body = _message(concern, now_s)
+                database.execute(_PUT, (message_id, body, concern.key, now_s))
 
     def due(self) -> list[tuple[str, str]]:
         """Ids and bodies of undelivered messages: those that were tried least, the oldest first."""
@@ -125,14 +123,14 @@ class AlertOutbox:
     def check(self) -> None:
         """Read the whole file. Raises DamagedError for one that is damaged."""
         with self._open() as database:
-            (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
-            (others,) = database.execute(
+            (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if state != "ok":
+                raise sqlite3.DatabaseError(state)
+            (num_unreadable,) = database.execute(
                 f"SELECT COUNT(*) FROM messages WHERE NOT ({_READABLE})"
             ).fetchone()
-            if found != "ok" or others:
-                raise sqlite3.DatabaseError(
-                    found if found != "ok" else f"{others} messages are no JSON objects"
-                )
+            if num_unreadable:
+                raise sqlite3.DatabaseError(f"{num_unreadable} messages are no JSON objects")
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -140,8 +138,9 @@ class AlertOutbox:
         try:
             require_regular(self._path)
         except OSError as error:
-            said = f"watch: {self._path} cannot be used: {error.strerror}; remove it"
-            raise DamagedError(said) from error
+            raise DamagedError(
+                f"watch: {self._path} cannot be used: {error.strerror}; remove it"
+            ) from error
         try:
             with closing(sqlite3.connect(self._path, timeout=BUSY_S)) as database:
                 database.execute("PRAGMA synchronous = FULL")
@@ -149,46 +148,68 @@ class AlertOutbox:
                     database.execute(_TABLE)
                     yield database
         except sqlite3.DatabaseError as error:
-            kind, hint = (
-                DataError,
-                "correct its permissions, free space, end what else uses it, and run this again",
-            )
-            damage = sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in damage:
-                kind, hint = (
-                    DamagedError,
-                    "restore or remove it, and remove watch_matches/: what it does not know "
-                    "is announced again",
-                )
-            raise kind(f"watch: {self._path} cannot be used ({error}); {hint}") from error
+            problem = f"watch: {self._path} cannot be used ({error})"
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+            if code & 0xFF in _DAMAGE:
+                raise DamagedError(
+                    f"{problem}; restore or remove it, and remove watch_matches/: what it does not "
+                    "know is announced again"
+                ) from error
+            raise DataError(
+                f"{problem}; correct its permissions, free space, end what else uses it, and run "
+                "this again"
+            ) from error
+
+
+def _is_known(database: sqlite3.Connection, concern: Concern, now_s: float) -> bool:
+    """Whether a condition was found less than QUIET_S ago; if so, it was found now."""
+    seen = "UPDATE messages SET seen_s = ? WHERE key = ? AND seen_s >= ?"
+    updated = database.execute(seen, (now_s, concern.key, now_s - QUIET_S))
+    return updated.rowcount > 0
+
+
+def _message(concern: Concern, now_s: float) -> tuple[str, str]:
+    """Id and body of the message about a concern."""
+    parts: list[object] = [concern.key]
+    if concern.lasting:
+        parts.append(now_s)
+    message_id = digest_of(parts)[:32]
+    body = {
+        "id": message_id,
+        "event": concern.event,
+        "text": concern.text,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return message_id, json.dumps(body, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """delivered: in this call. waiting: messages that are still to be delivered. problem: of the
-    last one that failed."""
+    """What a call of `deliver_alerts` did."""
 
     delivered: int
     waiting: int
+    """messages that are still to be delivered"""
     problem: str = ""
+    """of the last one that failed"""
 
 
-def training_failed(run: str, said: str) -> Concern:
-    """run: the key of the training, which its retries have, too."""
+def training_failed(run: str, reason: str) -> Concern:
+    """A training that failed. run: its key, which its retries have, too."""
     text = (
-        f"training {run} failed: {said}; run it again once the reason is gone, or `hapvr "
+        f"training {run} failed: {reason}; run it again once the reason is gone, or `hapvr "
         f"models register {run}` if it was trained"
     )
     return Concern("training_failed", f"training/{run}", text)
 
 
-def run_failed(job: str, run: str, said: str) -> Concern:
+def run_failed(job: str, run: str, reason: str) -> Concern:
     """A run of a job that nobody tries again. Of other jobs than trainings one a day: hundreds of
     shards may fail at once."""
     if job == "retrain":
-        return training_failed(run, said)
+        return training_failed(run, reason)
     key = f"run/{job}/{datetime.now(UTC).date()}"
-    return Concern("run_failed", key, f"run {run} of {job} failed and is not retried: {said}")
+    return Concern("run_failed", key, f"run {run} of {job} failed and is not retried: {reason}")
 
 
 def tell(project: Project, *concerns: Concern) -> None:
@@ -200,16 +221,23 @@ def tell(project: Project, *concerns: Concern) -> None:
 
 def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
     """Post what is due to `watch.webhook.url` and stop at the first that fails; the next call tries
-    it after the others. A message is done when the answer is 2xx, and this is on the disk before
-    the next one goes out. A message that was under way when the process was killed goes out again
-    with the same header `Idempotency-Key`, by which a receiver knows it. With
-    `watch.webhook.secret` the header X-Hapvr-Signature-256 is `sha256=` and the HMAC of the body in
-    hexadecimal. Two processes do not deliver at once. Nothing is sent without a webhook. limit_s:
-    after so long no other message is begun."""
+    it after the others. Nothing is sent without a webhook.
+
+    A message is done when the answer is 2xx, and this is on the disk before the next one goes out.
+    A message that was under way when the process was killed goes out again with the same header
+    `Idempotency-Key`, by which a receiver knows it. With `watch.webhook.secret` the header
+    X-Hapvr-Signature-256 is `sha256=` and the HMAC of the body in hexadecimal. Two processes do not
+    deliver at once.
+
+    limit_s: after so long no other message is begun.
+    """
     webhook = project.config.watch.webhook
     if webhook is None:
         return Delivery(0, 0)
-    outbox, number, problem, began = AlertOutbox(project.root), 0, "", time.monotonic()
+    outbox = AlertOutbox(project.root)
+    num_delivered = 0
+    problem = ""
+    began = time.monotonic()
     with project.root.lock("watch-outbox"):
         for name, body in outbox.due():
             if time.monotonic() - began > limit_s:
@@ -218,15 +246,16 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
             outbox.tried(name, delivered=not problem)
             if problem:
                 break
-            number += 1
-    return Delivery(number, outbox.counts()[1], problem)
+            num_delivered += 1
+    return Delivery(num_delivered, outbox.counts()[1], problem)
 
 
 def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     """Why the message was not taken, without the address, which may hold a token; empty if it was.
     The whole exchange has TIMEOUT_S: what comes byte by byte, or is put off by `100 Continue`
     forever, is given up. It follows no redirect and uses no proxy."""
-    parts, ended = urlsplit(webhook.url), list[str]()
+    parts = urlsplit(webhook.url)
+    problems: list[str] = []  # one when the exchange has ended, empty where it went well
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
     headers = {"Content-Type": "application/json", "Idempotency-Key": name}
@@ -240,15 +269,15 @@ def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
                 target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
                 connection.request("POST", target, body=body, headers=headers)
                 status = connection.getresponse().status
-            ended.append("" if 200 <= status < 300 else f"{parts.hostname} answered {status}")
+            problems.append("" if 200 <= status < 300 else f"{parts.hostname} answered {status}")
         except (OSError, ValueError, http.client.HTTPException) as error:
-            ended.append(f"{parts.hostname} cannot be reached ({error})")
+            problems.append(f"{parts.hostname} cannot be reached ({error})")
 
     thread = threading.Thread(target=exchange, daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
-    if ended:
-        return ended[0]
+    if problems:
+        return problems[0]
     with suppress(OSError):
         if connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)

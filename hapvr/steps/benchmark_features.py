@@ -65,7 +65,7 @@ def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dic
     with a video file's suffix if it came from a folder; the source of the benchmark's name wins."""
     wanted = set(definition.video_ids)
     prefix = f"{definition.name}/"
-    found: dict[str, str] = {}
+    stored: dict[str, str] = {}
     for stored_id in sorted(available, key=lambda name: (not name.startswith(prefix), name)):
         names = [stored_id, stored_id.partition("/")[2]]
         names += [
@@ -73,9 +73,10 @@ def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dic
             for name in names
             if PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES
         ]
-        if own := next((name for name in names if name in wanted), None):
-            found.setdefault(own, stored_id)
-    return found
+        own_id = next((name for name in names if name in wanted), None)
+        if own_id:
+            stored.setdefault(own_id, stored_id)
+    return stored
 
 
 def shards_with_features(root: DataRoot, definition: BenchmarkDefinition) -> list[str]:
@@ -91,9 +92,8 @@ def shards_with_features(root: DataRoot, definition: BenchmarkDefinition) -> lis
     if not chosen:
         raise DataError(
             f"features: none of {len(finished)} finished shards below {root.url}/{STAGE} "
-            "holds a video of "
-            f"{definition.name}; its ids are e.g. {definition.queries[0]!r}. See `hapvr "
-            "extract` and `hapvr features import`"
+            f"holds a video of {definition.name}; its ids are e.g. {definition.queries[0]!r}. See "
+            "`hapvr extract` and `hapvr features import`"
         )
     return chosen
 
@@ -161,13 +161,10 @@ def benchmark_shards(project: Project, name: str) -> list[str]:
     """Shards whose features a benchmark reads: those of the source of that name, or all that are
     not for training."""
     manifest = read_manifest(project.root)
-    own = manifest.filter(pl.col("source") == name)
-    return (
-        (own if len(own) else manifest.filter(pl.col("split") != "train"))["shard"]
-        .unique()
-        .sort()
-        .to_list()
-    )
+    videos = manifest.filter(pl.col("source") == name)
+    if not len(videos):
+        videos = manifest.filter(pl.col("split") != "train")
+    return videos["shard"].unique().sort().to_list()
 
 
 def check_evaluation(project: Project) -> None:
@@ -180,11 +177,12 @@ def check_evaluation(project: Project) -> None:
         if not set(tasks) & set(evaluation.target_metrics):
             raise ConfigError(
                 f"evaluation.target_metrics: benchmark {name} has none of "
-                f"{', '.join(evaluation.target_metrics)}; it has "
-                f"{', '.join(tasks)}"
+                f"{', '.join(evaluation.target_metrics)}; it has {', '.join(tasks)}"
             )
-        measured |= set(tasks) if name in evaluation.benchmarks else set()
-    if unmeasured := sorted(set(evaluation.gate.required_metrics) - measured):
+        if name in evaluation.benchmarks:
+            measured |= set(tasks)
+    unmeasured = sorted(set(evaluation.gate.required_metrics) - measured)
+    if unmeasured:
         raise ConfigError(
             f"evaluation.gate.required_metrics: {', '.join(unmeasured)} was measured on no "
             "benchmark; the benchmarks have "

@@ -1,6 +1,9 @@
 """What a trained model's answers are worth, fitted on the validation benchmark: similarity to
 probability, the threshold of segments, and the evidence of searches."""
 
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from hapvr.networks.torch_runtime import choose_device
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, Floats, fit_calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.segments import relative_similarity
+from hapvr.search.engine import SearchEngine
 from hapvr.seeding import numpy_rng
 from hapvr.steps.benchmark_features import (
     benchmark_shards,
@@ -77,18 +81,18 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
         pair = different.row(place)
         videos = dict(features.read(pair, extras=network.needs_extras))
         with torch.inference_mode():
-            first, second = (network.embed(videos[video].float().to(device)) for video in pair)
-            own = (
-                network.self_similarity(video).double().cpu().numpy() for video in (first, second)
-            )
-            return relative_similarity(network.frame_similarity(first, second).cpu().numpy(), *own)
+            embeddings = [network.embed(videos[video_id].float().to(device)) for video_id in pair]
+            similarity = network.frame_similarity(*embeddings).cpu().numpy()
+            own = [network.self_similarity(video).double().cpu().numpy() for video in embeddings]
+        return relative_similarity(similarity, *own)
 
     source: dict[str, Any] = {
         "benchmark": name,
         "task": task.name,
         "labels": sorted(task.positives),
+        "run_key": run.key,
+        "shards": features.digests(),
     }
-    source |= {"run_key": run.key, "shards": features.digests()}
     threshold = frame_threshold(len(different), similarities)
     return fit_calibration(matches, others, source=source, frame_threshold=threshold)
 
@@ -101,20 +105,26 @@ def broadest_task(definition: BenchmarkDefinition) -> Task:
 def calibration_figure(calibration: Calibration) -> Figure:
     """The probability by similarity, and the precision that pairs at and above each threshold
     have."""
-    figure, similarity = Figure(figsize=(5, 4.5), layout="constrained"), np.linspace(-1, 1, 201)
+    figure = Figure(figsize=(5, 4.5), layout="constrained")
     axes = figure.subplots()
+
+    similarities = np.linspace(-1, 1, 201)
+    probabilities = [calibration.probability(similarity) for similarity in similarities]
+    axes.plot(similarities, probabilities, color=BLUE, label="probability of a match")
+
+    reached = {
+        threshold.similarity: threshold.found
+        for threshold in calibration.thresholds
+        if threshold.similarity is not None
+    }
     axes.plot(
-        similarity,
-        list(map(calibration.probability, similarity)),
-        color=BLUE,
-        label="probability of a match",
+        list(reached),
+        list(reached.values()),
+        "o",
+        color=GREY,
+        label="precision at and above a threshold",
     )
-    reached = [
-        (one.similarity, one.found) for one in calibration.thresholds if one.similarity is not None
-    ]
-    axes.plot(
-        *np.reshape(reached, (-1, 2)).T, "o", color=GREY, label="precision at and above a threshold"
-    )
+
     counts = f"{calibration.num_matches:,} matches, {calibration.num_others:,} others"
     axes.set(
         xlabel="similarity",
@@ -125,6 +135,35 @@ def calibration_figure(calibration: Calibration) -> Figure:
     return figure
 
 
+@dataclass(frozen=True)
+class _Labels:
+    """What a benchmark says of its stored videos, by the ids that they are stored under."""
+
+    matches: Mapping[str, frozenset[str]]
+    """what a search for a video has to find, of the videos that have matches"""
+    relations: Mapping[str, frozenset[str]]
+    """all videos that a label connects with a video, matches among them"""
+    scenes: Mapping[str, str]
+    """what a video shows"""
+    combined: frozenset[str]
+    """edits of two clips"""
+
+    def unknown(self, video_id: str) -> frozenset[str]:
+        """The video itself and all that may show its footage, whatever the labels say: what a
+        label connects with it, what a label connects with these, and other videos of its scene."""
+        relations = self.relations[video_id]
+        near = {video_id, *relations}
+        for related in relations:
+            near |= self.relations[related]
+        scene = self.scenes.get(video_id)
+        near |= {name for name, its_scene in self.scenes.items() if its_scene == scene}
+        return frozenset(near)
+
+    def group(self, video_id: str) -> str:
+        """Names the videos whose searches are fitted or predicted together."""
+        return self.scenes.get(video_id) or min(self.unknown(video_id))
+
+
 def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     """Fit on searches for the videos of the validation benchmark among these and the training
     split; why not, where there are too few. Every candidate counts twice: beside the matches of its
@@ -132,78 +171,138 @@ def fit_on_validation(project: Project, bundle: Path) -> EvidenceModel | str:
     name = project.config.evaluation.validation
     if name is None:
         return "the configuration names no validation benchmark"
-    definition, keys = project_benchmark(project, name), benchmark_shards(project, name)
-    stored = stored_ids(definition, FeatureStore(project.root, keys).available())
-    # held-out files are in the collection too, as the originals of the benchmark
-    trained = read_manifest(project.root).filter(pl.col("split") == TRAIN)["shard"].unique().sort()
-    finished = [
-        key for key in trained if project.shard(FEATURES_STAGE, key).provenance() is not None
-    ]
-    positives = broadest_task(definition).positives
-    matches: dict[str, set[str]] = {}
-    related: dict[str, set[str]] = {}
-    for query, reference, label in definition.labels.iter_rows():
-        if query in stored and reference in stored and query != reference:
-            for one, other in (
-                (stored[query], stored[reference]),
-                (stored[reference], stored[query]),
-            ):
-                related.setdefault(one, set()).add(other)
-                if label in positives:
-                    matches.setdefault(one, set()).add(other)
-    videos = (
-        []
-        if definition.videos is None
-        else definition.videos.select("video_id", "group", "edit").rows()
+    labels = _read_labels(
+        project, project_benchmark(project, name), benchmark_shards(project, name)
     )
-    # other clips of a user's scene may be shown by the same footage, whatever the labels say
-    made_of = [one for one in project.config.sources if f"{one.name}-validation" == definition.name]
-    named = source_scenes(project, made_of[0]) if made_of and videos else {}
-    scenes = {
-        stored[video]: named.get(group, group) for video, group, _ in videos if video in stored
-    }
-    # those of two clips also show footage of one that nobody labelled, and that others may show as
-    # well
-    combining = {kind for kind, edit in ALL_EDITS.items() if edit.combines}
-    combined = {stored[video] for video, _, edit in videos if video in stored and edit in combining}
-    usable = sorted(matches.keys() - combined)
-    ids = [
-        usable[place] for place in numpy_rng(0, "searches").permutation(len(usable))[:MAX_QUERIES]
+    drawn = _draw_queries(labels)
+    engine = _open_engine(project, bundle, labels, drawn, benchmark_shards(project, name))
+    queries = [video_id for video_id in drawn if video_id in engine.collection.shard_of]
+    framed = [video_id for video_id in queries if _has_frames(project, engine, video_id)]
+    searches = [
+        *_search_for_videos(engine, labels, queries),
+        *_search_for_edits(project, engine, labels, framed),
     ]
-    first = dict.fromkeys([*ids, *(other for one in ids for other in sorted(related[one]))])
-    engine = memory_engine(
-        project, bundle, videos_of(project, dict.fromkeys([*keys, *finished]), first=first)
-    )
-    ids = [one for one in ids if one in engine.collection.shard_of]
-    near = {
-        one: {other for middle in (one, *related[one]) for other in related[middle]} | {one}
-        for one in ids
-    }
-    for one in ids:
-        near[one] |= {other for other, scene in scenes.items() if scene == scenes.get(one)}
-    shard_of = engine.collection.shard_of
-    framed = [
-        one for one in ids if project.shard(FRAMES_STAGE, shard_of[one]).provenance() is not None
-    ]
-
-    searches: list[Searched] = []
-    for one in ids:
-        views, group = (
-            candidates_of(engine, engine.collection.whole(one)),
-            scenes.get(one) or min(near[one]),
-        )
-        hidden = frozenset(near[one] - matches[one])
-        searches += known(views, matches=frozenset(matches[one]), hidden=hidden, group=group)
-    for place, one in enumerate(framed[:EDITED_VIDEOS]):
-        donor, group = framed[place - 1], scenes.get(one) or min(near[one])
-        for clip, _ in edited_parts(project, engine, one, donor, [INNER_EDIT]):
-            hidden = frozenset((near[one] | near[donor]) - {one})
-            searches += known(
-                candidates_of(engine, clip), matches=frozenset({one}), hidden=hidden, group=group
-            )
     source = {
         "benchmark": name,
         "videos": engine.num_videos,
         "edited": min(len(framed), EDITED_VIDEOS),
     }
     return fit(searches, num_videos=engine.num_videos, source=source)
+
+
+def _read_labels(
+    project: Project, definition: BenchmarkDefinition, shards: Sequence[str]
+) -> _Labels:
+    """The labels between videos of these shards."""
+    stored = stored_ids(definition, FeatureStore(project.root, shards).available())
+    positives = broadest_task(definition).positives
+    matches = defaultdict[str, set[str]](set)
+    relations = defaultdict[str, set[str]](set)
+    for query, reference, label in definition.labels.iter_rows():
+        if query not in stored or reference not in stored or query == reference:
+            continue
+        first = stored[query]
+        second = stored[reference]
+        relations[first].add(second)
+        relations[second].add(first)
+        if label in positives:
+            matches[first].add(second)
+            matches[second].add(first)
+    return _Labels(
+        matches={video_id: frozenset(found) for video_id, found in matches.items()},
+        relations={video_id: frozenset(related) for video_id, related in relations.items()},
+        scenes=_scenes(project, definition, stored),
+        combined=_combined_edits(definition, stored),
+    )
+
+
+def _scenes(
+    project: Project, definition: BenchmarkDefinition, stored: Mapping[str, str]
+) -> dict[str, str]:
+    """Stored id -> what the video shows: the scene that a user named, whose other clips may show
+    the same footage, else the clip that an edit was made of."""
+    if definition.videos is None or not len(definition.videos):
+        return {}
+    scene_of_clip: Mapping[str, str] = {}
+    for source in project.config.sources:
+        if f"{source.name}-validation" == definition.name:
+            scene_of_clip = source_scenes(project, source)
+            break
+    return {
+        stored[video_id]: scene_of_clip.get(clip, clip)
+        for video_id, clip in definition.videos.select("video_id", "group").iter_rows()
+        if video_id in stored
+    }
+
+
+def _combined_edits(definition: BenchmarkDefinition, stored: Mapping[str, str]) -> frozenset[str]:
+    """Stored ids of edits of two clips: they also show footage of a clip that no label names."""
+    if definition.videos is None:
+        return frozenset()
+    return frozenset(
+        stored[video_id]
+        for video_id, edit in definition.videos.select("video_id", "edit").iter_rows()
+        if video_id in stored and edit in ALL_EDITS and ALL_EDITS[edit].combines
+    )
+
+
+def _draw_queries(labels: _Labels) -> list[str]:
+    """Videos to search for, in a seeded order: such as have matches, and show one clip."""
+    usable = sorted(labels.matches.keys() - labels.combined)
+    order = numpy_rng(0, "searches").permutation(len(usable))
+    return [usable[place] for place in order[:MAX_QUERIES]]
+
+
+def _open_engine(
+    project: Project, bundle: Path, labels: _Labels, queries: Sequence[str], shards: Sequence[str]
+) -> SearchEngine:
+    """A search of the benchmark's shards and of the training split, in memory.
+
+    The queries and what labels connect with them are in it before all others."""
+    first = dict.fromkeys(queries)
+    for video_id in queries:
+        first |= dict.fromkeys(sorted(labels.relations[video_id]))
+    # Held-out files are in the collection too, as the originals of the benchmark.
+    trained = read_manifest(project.root).filter(pl.col("split") == TRAIN)["shard"].unique().sort()
+    finished = [
+        key for key in trained if project.shard(FEATURES_STAGE, key).provenance() is not None
+    ]
+    keys = dict.fromkeys([*shards, *finished])
+    return memory_engine(project, bundle, videos_of(project, keys, first=first))
+
+
+def _has_frames(project: Project, engine: SearchEngine, video_id: str) -> bool:
+    """Whether the frames of a video's shard are there, of which edits are made."""
+    key = engine.collection.shard_of[video_id]
+    return project.shard(FRAMES_STAGE, key).provenance() is not None
+
+
+def _search_for_videos(
+    engine: SearchEngine, labels: _Labels, queries: Sequence[str]
+) -> Iterator[Searched]:
+    """Searches for whole videos."""
+    for video_id in queries:
+        matches = labels.matches[video_id]
+        yield from known(
+            candidates_of(engine, engine.collection.whole(video_id)),
+            matches=matches,
+            hidden=labels.unknown(video_id) - matches,
+            group=labels.group(video_id),
+        )
+
+
+def _search_for_edits(
+    project: Project, engine: SearchEngine, labels: _Labels, framed: Sequence[str]
+) -> Iterator[Searched]:
+    """Searches for parts of videos, each shown within the video before it. framed: videos that have
+    frames."""
+    for place, video_id in enumerate(framed[:EDITED_VIDEOS]):
+        donor = framed[place - 1]
+        unknown = labels.unknown(video_id) | labels.unknown(donor)
+        for clip, _ in edited_parts(project, engine, video_id, donor, [INNER_EDIT]):
+            yield from known(
+                candidates_of(engine, clip),
+                matches=frozenset({video_id}),
+                hidden=unknown - {video_id},
+                group=labels.group(video_id),
+            )

@@ -1,6 +1,7 @@
 """Why a search shows a video at its place, or not: what each view of the query finds of it, and at
 which cut it falls out."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,11 +10,14 @@ from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.evidence import FEATURES
 from hapvr.scorer.query_views import IN_A_PART
-from hapvr.scorer.scorer import NEVER
-from hapvr.search.engine import evidence_of
-from hapvr.search.match import Query, chance, times
+from hapvr.scorer.scorer import NEVER, EmbeddedVideo
+from hapvr.search.engine import ScoredCandidate, evidence_of
+from hapvr.search.match import Match, Query, chance, times
 from hapvr.search.votes import Candidate
 from hapvr.steps.searcher import Searcher, SearchOptions
+
+BLANK = " " * 9
+"""Instead of a label."""
 
 
 def explain(
@@ -30,59 +34,98 @@ def explain(
     everything = replace(
         options, top=max(searcher.num_videos, 1), min_probability=0.0, segments=False
     )
-    matches = {
-        match.reference: match
-        for match in searcher.answer(query, everything, deadline=deadline).matches
-    }
-    row, views = matches.get(video_id), searcher.views_of(query, options, deadline)
+    answer = searcher.answer(query, everything, deadline=deadline)
+    match = next((each for each in answer.matches if each.reference == video_id), None)
+    views = searcher.views_of(query, options, deadline)
     scored, _ = searcher.score_views(
         views, allowed=searcher.allowed(query, options), deadline=deadline
     )
-    lines: list[str] = []
-    for number, (view, found) in enumerate(zip(views, scored, strict=True)):
-        names = [one.video_id for one in found]
-        where, is_candidate = IN_A_PART if number else "in the whole picture", video_id in names
-        if not is_candidate:
-            try:
-                alone = searcher.shortlist(view, allowed=lambda one: one == video_id)
-            except VideoError:  # the view shows nothing
-                alone = []
-            alone = alone or [Candidate(video_id=video_id, votes=0.0, windows=())]
-            compared, lost = searcher.score(view, alone, number=number)
-            if lost:
-                raise DataError(lost[video_id])
-            found, names = [*found, *compared], [*names, video_id]
-        one = found[names.index(video_id)]
-        said = one.candidate
-        lines.append(
-            f"view     {where}: {'a' if is_candidate else 'no'} candidate, similarity "
-            f"{one.similarity:+.3f}; "
-            f"two frames in a row {one.frame_run:+.3f}; "
-            f"{said.num_voting} of {said.num_asked} frames vote for one offset"
-        )
-        lines += [f"{'':9}votes {window.votes:.2f}  {times(window)}" for window in said.windows]
-        lines += [
-            f"{'':9}common part  {times(part)}" for part in searcher.segments(view, one, deadline)
-        ]
-        if (model := searcher.evidence) is not None:
-            parts = [
-                *model.contributions(
-                    evidence_of(found),
-                    num_videos=searcher.num_videos,
-                    is_copy=np.array([one.is_copy for one in found]),
-                )[names.index(video_id)].tolist(),
-                model.intercept,
-            ]
-            known = zip((*FEATURES, "intercept"), parts, strict=True)
-            lines += [f"{'':9}log odds {added:+6.2f}  {name}" for name, added in known if added]
-    if row is not None:
-        lines.insert(0, f"rank     {row.rank}  {chance(row.probability)}")
-    if row is None and any(video_id == one.video_id for found in scored for one in found):
-        outcome = "left out: people marked the pair as no match"
-    elif row is None:
-        outcome = "no candidate: others have more votes (see search.candidates), or it was left out"
-    elif (row.probability or 0.0) < options.min_probability and not row.mark:
-        outcome = f"left out: its probability is below {options.min_probability:g}"
-    else:
-        outcome = f"left out: {options.top} are better" if row.rank > options.top else "shown"
-    return [f"query    {query.name}", f"video    {video_id}: {outcome}", *lines]
+    is_candidate = any(
+        candidate.video_id == video_id for candidates in scored for candidate in candidates
+    )
+    outcome = _outcome(match, is_candidate, options)
+    lines = [f"query    {query.name}", f"video    {video_id}: {outcome}"]
+    if match is not None:
+        lines.append(f"rank     {match.rank}  {chance(match.probability)}")
+    for number, (view, candidates) in enumerate(zip(views, scored, strict=True)):
+        lines += _view_lines(searcher, view, number, candidates, video_id, deadline)
+    return lines
+
+
+def _outcome(match: Match | None, is_candidate: bool, options: SearchOptions) -> str:
+    """Whether the video is shown, or why not. match: where nothing is cut off."""
+    if match is None and is_candidate:
+        return "left out: people marked the pair as no match"
+    if match is None:
+        return "no candidate: others have more votes (see search.candidates), or it was left out"
+    if (match.probability or 0.0) < options.min_probability and not match.mark:
+        return f"left out: its probability is below {options.min_probability:g}"
+    if match.rank > options.top:
+        return f"left out: {options.top} are better"
+    return "shown"
+
+
+def _view_lines(
+    searcher: Searcher,
+    view: EmbeddedVideo,
+    number: int,
+    candidates: Sequence[ScoredCandidate],
+    video_id: str,
+    deadline: Deadline,
+) -> list[str]:
+    """What a view of the query finds of a video. number: of the view, 0 for the whole picture."""
+    names = [candidate.video_id for candidate in candidates]
+    article = "a"
+    if video_id not in names:
+        article = "no"
+        candidates = [*candidates, *_score_alone(searcher, view, number, video_id)]
+        names.append(video_id)
+    place = names.index(video_id)
+    scored = candidates[place]
+    votes = scored.candidate
+    where = IN_A_PART if number else "in the whole picture"
+    lines = [
+        f"view     {where}: {article} candidate, similarity {scored.similarity:+.3f}; "
+        f"two frames in a row {scored.frame_run:+.3f}; "
+        f"{votes.num_voting} of {votes.num_asked} frames vote for one offset"
+    ]
+    lines += [f"{BLANK}votes {window.votes:.2f}  {times(window)}" for window in votes.windows]
+    segments = searcher.segments(view, scored, deadline)
+    lines += [f"{BLANK}common part  {times(segment)}" for segment in segments]
+    lines += _evidence_lines(searcher, candidates, place)
+    return lines
+
+
+def _score_alone(
+    searcher: Searcher, view: EmbeddedVideo, number: int, video_id: str
+) -> list[ScoredCandidate]:
+    """The video compared with a view whose candidate it is not."""
+    try:
+        alone = searcher.shortlist(view, allowed=lambda name: name == video_id)
+    except VideoError:  # the view shows nothing
+        alone = []
+    if not alone:
+        alone = [Candidate(video_id=video_id, votes=0.0, windows=())]
+    compared, lost = searcher.score(view, alone, number=number)
+    if lost:
+        raise DataError(lost[video_id])
+    return compared
+
+
+def _evidence_lines(
+    searcher: Searcher, candidates: Sequence[ScoredCandidate], place: int
+) -> list[str]:
+    """What each kind of evidence adds to the log odds of the candidate at this place."""
+    model = searcher.evidence
+    if model is None:
+        return []
+    contributions = model.contributions(
+        evidence_of(candidates),
+        num_videos=searcher.num_videos,
+        is_copy=np.array([candidate.is_copy for candidate in candidates]),
+    )
+    added = dict(zip(FEATURES, contributions[place].tolist(), strict=True))
+    added["intercept"] = model.intercept
+    return [
+        f"{BLANK}log odds {log_odds:+6.2f}  {name}" for name, log_odds in added.items() if log_odds
+    ]

@@ -87,28 +87,24 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     """Extract [T, 9, D] features of every video of the shard that has frames; the others keep their
     failed row. Videos whose frames and settings are those of an earlier run are not extracted
     again. Raises DataError for imported ones, which cannot be made again."""
-    stored, source = project.shard(STAGE, key).find(), source_of(key)
-    if stored is not None and IMPORTED in stored.provenance.settings:
-        hint = (
-            f"give the source {source} another name, or move features/{source}-* to "
-            "another data root"
-        )
-        raise DataError(
-            f"features: those of shard {key} were imported, and would be replaced; {hint}"
-        )
+    _require_not_imported(project.shard(STAGE, key))
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
-    rows, made_of = frames.rows(), frames_digest(frames)
+    rows = frames.rows()
+    inputs = {"frames": frames_digest(frames)}
     digests = {row["video_id"]: row["frames_sha256"] for row in rows if row["status"] == STATUS_OK}
     extractor = open_extractor(project, extras=project.config.features.pooled)
     backbone = project.config.backbone
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        wanted, shown = frozenset(video_ids), deque[tuple[Sequence[float], Hashes]]()
+        wanted = frozenset(video_ids)
+        shown = deque[tuple[Sequence[float], Hashes]]()
 
         def clips() -> Iterator[tuple[str, Frames]]:
             reader = open_frames(project, key)
-            for video_id in (video_id for video_id in reader.video_ids if video_id in wanted):
+            for video_id in reader.video_ids:
+                if video_id not in wanted:
+                    continue
                 video = reader.read(video_id)
                 shown.append((video.timestamps_s, frame_hashes(video.jpegs)))
                 yield video_id, squares(video.jpegs, backbone.crop_px, backbone.picture)
@@ -121,7 +117,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     recipe = ShardRecipe(
         shard=project.shard(STAGE, key),
         settings=extractor.settings | extractor.extras | {HASH_SETTING: HASH_VERSION},
-        inputs={"frames": made_of},
+        inputs=inputs,
         columns=fields(num_regions=extractor.num_vectors, dims=extractor.dims),
         index_columns=INDEX_COLUMNS,
     )
@@ -135,6 +131,18 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
     )
 
 
+def _require_not_imported(shard: Shard) -> None:
+    """Raise DataError for features that would be replaced, and cannot be made again."""
+    index = shard.find()
+    if index is None or IMPORTED not in index.provenance.settings:
+        return
+    source = source_of(shard.key)
+    raise DataError(
+        f"features: those of shard {shard.key} were imported, and would be replaced; give the "
+        f"source {source} another name, or move features/{source}-* to another data root"
+    )
+
+
 def import_features(
     root: DataRoot,
     file: Path,
@@ -145,40 +153,40 @@ def import_features(
     progress: Progress = no_progress,
 ) -> list[StageResult]:
     """Write every dataset of an HDF5 file as features into the shards `<name>-00000`, ... below
-    `root`. fps: frames per second of the features, which the file does not tell; it dates the
-    frames. An unusable dataset becomes a failed row, with the reasons of `read_hdf5_features`. Ids
-    stay as they are. Finished shards of the same file are left alone. Raises DataError for a file
-    that is not an HDF5 file or holds no features, ArgumentError for a wrong fps, and for a name or
-    ids that are taken."""
+    `root`.
+
+    An unusable dataset becomes a failed row, with the reasons of `read_hdf5_features`. Ids stay as
+    they are. Finished shards of the same file are left alone.
+
+    fps: frames per second of the features, which the file does not tell; it dates the frames.
+
+    Raises: DataError for a file that is not an HDF5 file or holds no features, ArgumentError for a
+    wrong fps, and for a name or ids that are taken.
+    """
     from hapvr.benchmark.hdf5 import read_hdf5_features, survey_hdf5
 
-    try:
-        TypeAdapter(
-            tuple[SourceName, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
-        ).validate_python((name, fps))
-    except ValidationError as error:
-        raise ArgumentError(
-            f"name {name!r} or fps {fps} cannot be used: {explain(error)}"
-        ) from None
-    video_ids, (num_regions, dims) = survey_hdf5(file)
-    shape = {"num_regions": num_regions, "dims": dims}
-    settings = {IMPORTED: {"format": "hdf5", "sha256": file_sha256(file)}, "fps": fps, **shape}
-    names = {source_of(key) for key in shard_keys(root)}
-    taken = {row.video_id for key in shard_keys(root) for row in read_manifest_shard(root, key)}
-    for key in root.list_folders(STAGE):
-        found = Shard(root, STAGE, key).find()
-        imported = None if found is None else found.provenance.settings.get(IMPORTED)
-        if found is not None and (source_of(key), imported) != (name, settings[IMPORTED]):
-            names.add(source_of(key))
-            taken.update(row["video_id"] for row in found.rows())
-    if name in names or not taken.isdisjoint(video_ids):
-        what = (
-            f"shards {name}" if name in names else f"a video {min(taken & set(video_ids))!r:.200}"
-        )
-        raise ArgumentError(
-            f"{root.url} has {what} already; choose another --name, or a data root of its "
-            "own as --out"
-        )
+    _require_import_arguments(name, fps)
+    video_ids, shape = survey_hdf5(file)
+    num_regions, dims = shape
+    settings = {
+        IMPORTED: {"format": "hdf5", "sha256": file_sha256(file)},
+        "fps": fps,
+        "num_regions": num_regions,
+        "dims": dims,
+    }
+    _require_free(root, name, video_ids, origin=settings[IMPORTED])
+
+    def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        for video_id, features, reason, message in read_hdf5_features(file, pending, shape):
+            if features is None:
+                yield index_row(video_id, 0, reason=reason, message=message), None
+                continue
+            num_frames = len(features)
+            times_s = (np.arange(num_frames) / fps).tolist()
+            hashes = [NO_HASH] * num_frames
+            columns = frame_columns(video_id, times_s, hashes, features)
+            yield index_row(video_id, num_frames), columns
+
     results = []
     for number, start in enumerate(range(0, len(video_ids), shard_videos)):
         ids = video_ids[start : start + shard_videos]
@@ -186,25 +194,44 @@ def import_features(
             shard=Shard(root, STAGE, f"{name}-{number:05d}"),
             settings=settings,
             inputs={"video_ids": hashlib.sha256("\n".join(ids).encode()).hexdigest()},
-            columns=fields(**shape),
+            columns=fields(num_regions=num_regions, dims=dims),
         )
-
-        def make(pending: Sequence[str]) -> Generator[VideoEntry, None, None]:
-            for video_id, features, reason, message in read_hdf5_features(
-                file, pending, (num_regions, dims)
-            ):
-                if features is None:
-                    yield index_row(video_id, 0, reason=reason, message=message), None
-                else:
-                    times, hashes = (
-                        (np.arange(len(features)) / fps).tolist(),
-                        [NO_HASH] * len(features),
-                    )
-                    yield (
-                        index_row(video_id, len(features)),
-                        frame_columns(video_id, times, hashes, features),
-                    )
-
         results.append(build_shard(recipe, video_ids=ids, make=make))
         progress(start + len(ids), len(video_ids))
     return results
+
+
+def _require_import_arguments(name: str, fps: float) -> None:
+    """Raise ArgumentError for a name that no source may have, or a wrong rate."""
+    wanted = tuple[SourceName, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+    try:
+        TypeAdapter(wanted).validate_python((name, fps))
+    except ValidationError as error:
+        raise ArgumentError(
+            f"name {name!r} or fps {fps} cannot be used: {explain(error)}"
+        ) from None
+
+
+def _require_free(root: DataRoot, name: str, video_ids: Sequence[str], *, origin: object) -> None:
+    """Raise ArgumentError where the name or an id is taken, but by an earlier import of the same
+    file under this name. origin: of the file, as its features record it."""
+    names: set[str] = set()
+    ids: set[str] = set()
+    for key in shard_keys(root):
+        names.add(source_of(key))
+        ids |= {row.video_id for row in read_manifest_shard(root, key)}
+    for key in root.list_folders(STAGE):
+        index = Shard(root, STAGE, key).find()
+        if index is None:
+            continue
+        is_same = source_of(key) == name and index.provenance.settings.get(IMPORTED) == origin
+        if not is_same:
+            names.add(source_of(key))
+            ids |= {row["video_id"] for row in index.rows()}
+    taken_ids = ids & set(video_ids)
+    if name not in names and not taken_ids:
+        return
+    what = f"shards {name}" if name in names else f"a video {min(taken_ids)!r:.200}"
+    raise ArgumentError(
+        f"{root.url} has {what} already; choose another --name, or a data root of its own as --out"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from hapvr.config_file import load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard
 from hapvr.errors import ConfigError
+from hapvr.steps.file_digests import FileDigests
 
 REGISTRY = "mlflow/mlflow.db"
 """MLflow's database, where `tracking.uri` names no other."""
@@ -21,12 +22,15 @@ COLLECTION_FILE = "collection.yaml"
 
 @dataclass(frozen=True)
 class Project:
-    """config; root: where the data lies; folder: what relative paths of the configuration start
-    from."""
+    """What a run works on."""
 
     config: Config
     root: DataRoot
+    """where the data is stored"""
     folder: Path
+    """what relative paths of the configuration start from"""
+    digests: FileDigests = field(default_factory=FileDigests, compare=False, repr=False)
+    """of the files that this run has read"""
 
     @staticmethod
     def open(

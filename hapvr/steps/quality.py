@@ -21,15 +21,15 @@ MAX_FRAME_RATE_ERROR = 0.1
 MAX_NORM_ERROR = 0.01
 
 UNAVAILABLE_HINT = (
-    "The sites have them no more; if so many surprise you, see "
-    "download.cookies_file and the proxy, and try again."
+    "The sites have them no more; if so many surprise you, see download.cookies_file and the "
+    "proxy, and try again."
 )
 FAILED_HINT = (
     "`reason` says why. Materialise the shard again, fetch damaged files again, or leave them out."
 )
 DUPLICATE_HINT = (
-    "Equal files count as different videos, so training takes copies for "
-    "negatives: keep one of each."
+    "Equal files count as different videos, so training takes copies for negatives: keep one of "
+    "each."
 )
 UNDECODABLE_HINT = (
     "`reason` says why; `timeout` and `killed` may pass with higher limits of `sampling`."
@@ -39,25 +39,27 @@ FRAME_RATE_HINT = (
 )
 VALUES_HINT = (
     "NaN, infinity or zero vectors: weights or whitening are damaged, or half precision "
-    "overflowed. Delete the shard's "
-    "features and materialise them again; if it stays, fit the whitening again."
+    "overflowed. Delete the shard's features and materialise them again; if it stays, fit the "
+    "whitening again."
 )
 NORMS_HINT = (
-    "Region vectors are not of unit length: they were imported without "
-    "normalisation, or are damaged."
+    "Region vectors are not of unit length: they were imported without normalisation, or are "
+    "damaged."
 )
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One check. severity: error where what follows would be wrong, warn where it would be less;
-    values: what was measured; hint: what to do, "" where it passed."""
+    """One check."""
 
     name: str
     passed: bool
     severity: Literal["warn", "error"]
+    """error where what follows would be wrong, warn where it would be less"""
     values: Mapping[str, Any] = field(default_factory=dict)
+    """what was measured"""
     hint: str = ""
+    """what to do"""
 
 
 def check_videos(project: Project, key: str) -> list[Finding]:
@@ -68,14 +70,14 @@ def check_videos(project: Project, key: str) -> list[Finding]:
     failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
     usable = index.filter(pl.col("status") == STATUS_OK)
     collection = collection_keys(project.root, shard_keys(project.root))
-    others = collection if key in collection else [key]
-    indexes = filter(None, (project.shard(VIDEOS_STAGE, other).find() for other in others))
-    everywhere = pl.concat([found.frame().select("status", "sha256") for found in indexes])
-    repeated = (
-        everywhere.filter(pl.col("status") == STATUS_OK)
-        .filter(pl.col("sha256").is_duplicated())
-        .unique()
-    )
+    compared = collection if key in collection else [key]
+    tables = []
+    for shard_key in compared:
+        shard_index = project.shard(VIDEOS_STAGE, shard_key).find()
+        if shard_index is not None:
+            tables.append(shard_index.frame().select("status", "sha256"))
+    everywhere = pl.concat(tables).filter(pl.col("status") == STATUS_OK)
+    repeated = everywhere.filter(pl.col("sha256").is_duplicated()).unique()
     copies = usable.join(repeated, on="sha256", how="semi").sort("video_id")
     return [
         _share("unavailable_videos", unavailable, index, 0.5, UNAVAILABLE_HINT),
@@ -88,14 +90,15 @@ def check_frames(project: Project, key: str) -> list[Finding]:
     """undecodable_videos, frame_rate and stored_bytes of a shard."""
     sampling = project.config.sampling
     shard = project.shard(frames.STAGE, key)
-    index, before = shard.index(), project.shard(VIDEOS_STAGE, key).index()
-    usable = before.filter(pl.col("status") == STATUS_OK)
+    index = shard.index()
+    videos = project.shard(VIDEOS_STAGE, key).index()
+    usable = videos.filter(pl.col("status") == STATUS_OK)
     lost = index.filter(pl.col("status") != STATUS_OK).join(usable, on="video_id", how="semi")
     # Of one-second clips a frame more or less is nothing to worry about.
     expected = (pl.col("duration_s") * sampling.fps).clip(upper_bound=sampling.max_frames)
     rates = (
         index.filter(pl.col("status") == STATUS_OK)
-        .join(before.select("video_id", "duration_s"), on="video_id")
+        .join(videos.select("video_id", "duration_s"), on="video_id")
         .filter(pl.col("duration_s") * sampling.fps >= 1)
     )
     off = rates.filter((pl.col("num_rows") - expected).abs() - 1 > MAX_FRAME_RATE_ERROR * expected)
@@ -111,7 +114,8 @@ def check_features(project: Project, key: str) -> list[Finding]:
     vector once."""
     shard = project.shard(features.STAGE, key)
     stored = features.FeatureFile(shard)
-    bad_values, errors = list[str](), dict[str, float]()
+    bad_values: list[str] = []
+    errors: dict[str, float] = {}
     for video_id in stored.video_ids:
         norms = np.linalg.norm(stored.regions(video_id).astype(np.float32), axis=-1)
         if (np.isfinite(norms) & (norms > 0)).all():
@@ -132,8 +136,8 @@ def video_status(project: Project) -> pl.DataFrame:
     ended."""
     tables = []
     for key in shard_keys(project.root):
-        found = project.shard("frames", key).find() or project.shard("videos", key).read()
-        tables.append(found.frame().select("video_id", "status", "reason", "message"))
+        index = project.shard("frames", key).find() or project.shard("videos", key).read()
+        tables.append(index.frame().select("video_id", "status", "reason", "message"))
     return pl.concat(tables)
 
 

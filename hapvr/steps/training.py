@@ -9,48 +9,49 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hapvr.config import Config
 from hapvr.config_file import dump_config, load_config
-from hapvr.data import features, frames
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import name_digest, training_shard_keys
-from hapvr.data.shards import STATUS_OK
-from hapvr.errors import ConfigError, DamagedError, DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.files import digest_of, read_json_as, read_text, write_text
-from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import environment, git_revision, require_settings
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.search.collection import serving_index
-from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
-from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
+from hapvr.steps.benchmark_features import check_evaluation
 from hapvr.steps.project import Project
+from hapvr.steps.training_data import (
+    copies_of,
+    data_digests,
+    labels_digest,
+    pair_labels,
+    training_shards,
+)
 from hapvr.train import run_folder
-from hapvr.train.pair_labels import PairLabels, read_pair_labels, video_length_s
 from hapvr.train.sources import SOURCES
 
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
 NETWORK_ARTIFACT = "network"
 """Of an MLflow run: the trained network, as `hapvr.model.checkpoint.load_network` reads it."""
-TRAINED_WITH = ("backbone", "teacher", "whitening", "views", "pseudo_labels", "train")
-"""Sections of the configuration that determine a trained model."""
 DAY_S = 86_400.0
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """key: names the run's folder under `models/`; a retry with the same key resumes from its
-    checkpoint and MLflow run."""
+    """One training, whatever became of it."""
 
     key: str
+    """names its folder below `models/`; a retry with the same key resumes from its checkpoint and
+    MLflow run"""
     folder: Path
     mlflow_run_id: str
 
@@ -64,31 +65,6 @@ def tracker_of(project: Project) -> Tracker:
     return Tracker(project.tracking_uri, project.config.tracking.registered_model)
 
 
-def stages_read(project: Project) -> tuple[str, ...]:
-    """The stages whose shards `train.source` reads."""
-    config = project.config
-    return SOURCES[config.train.source].reads(config)
-
-
-def training_shards(project: Project) -> list[str]:
-    """Shards of the training split that have what `train.source` reads, sorted. Raises DataError if
-    there are none."""
-    keys = training_shard_keys(project.root)
-    stages = stages_read(project)
-    ready = [key for key in keys if _is_finished(project, key, *stages)]
-    if not ready:
-        raise DataError(
-            f"training: none of the {len(keys)} training shards has {' and '.join(stages)}; "
-            "materialise them first, from a "
-            "source whose split is train"
-        )
-    return ready
-
-
-def _is_finished(project: Project, key: str, *stages: str) -> bool:
-    return all(project.shard(stage, key).provenance() is not None for stage in stages)
-
-
 def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
     """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing
     inputs, and as `check_evaluation` does, before there is any run."""
@@ -97,24 +73,16 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
             f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them"
         )
     check_evaluation(project)
-    config, folder = project.config, project.root.local_path(f"{MODELS}/{key}")
-    begun = (folder / run_folder.RESULT_NAME).is_file() or run_folder.list_checkpoints(
-        folder / run_folder.CHECKPOINTS
-    )
+    config = project.config
+    folder = project.root.local_path(f"{MODELS}/{key}")
+    begun = _begun_record(folder)
     # one that is repeated goes on with its shards: its record says what the network has seen
-    shards = run_folder.read_record(folder)["shards"] if begun else training_shards(project)
-    labels = pair_labels(project, folder, shards, begun=bool(begun))
+    shards = training_shards(project) if begun is None else begun["shards"]
+    copies = copies_of(project) if begun is None else begun["copies"]
+    labels = pair_labels(project, folder, shards, begun=begun is not None)
     digests = data_digests(project, shards) | labels_digest(labels)
-    if begun:
-        before = load_config(folder / run_folder.CONFIG_NAME).training_identity()
-        before |= {"data": run_folder.read_record(folder)["data_digests"]}
-        wanted, hint = (
-            config.training_identity() | {"data": digests},
-            "Use those again, or give another --run",
-        )
-        require_settings(
-            before, wanted, what=f"training: {key} has other settings or data", hint=hint
-        )
+    if begun is not None:
+        _require_same_training(config, folder, key, begun, digests)
     (folder / run_folder.FAILURE_NAME).unlink(missing_ok=True)
     write_text(folder / run_folder.CONFIG_NAME, dump_config(config))
     if labels is not None:
@@ -122,20 +90,62 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     # identity and precision of the networks that made the data, as the data itself says, or as an
     # online training loads them
     weights = SOURCES[config.train.source].frozen_networks(project.root, shards, config)
-    tracker = tracker_of(project)
     record = {"data_digests": digests, "weights": weights, "environment": environment()}
-    copies = run_folder.read_record(folder)["copies"] if begun else copies_of(project)
-    left_out = ("sources", "data_root", "tracking", "watch")
-    params = {name: value for name, value in config.stored().items() if name not in left_out}
-    run_id = tracker.start(key, name=f"{config.name}-{key}", params=params, tags=tags)
-    sources = {f"{part}.weights": identity["source"] for part, identity in weights.items()}
-    data = {"data.num_shards": str(len(shards)), "data.digest": digest_of(digests)}
-    tracker.tag(run_id, {"git.revision": git_revision(), **sources, **data})
-    tracker.client.log_artifact(run_id, str(folder / run_folder.CONFIG_NAME), "config")
-    tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
+    run_id = _start_run(project, key, folder, record, num_shards=len(shards), tags=tags)
     stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, "copies": copies, **record}
     write_text(folder / run_folder.RUN_NAME, json.dumps(stored, indent=1))
     return TrainingRun(key, folder, run_id)
+
+
+def _begun_record(folder: Path) -> dict[str, Any] | None:
+    """The record of a training that has a checkpoint or a result, None of another."""
+    has_result = (folder / run_folder.RESULT_NAME).is_file()
+    if has_result or run_folder.list_checkpoints(folder / run_folder.CHECKPOINTS):
+        return run_folder.read_record(folder)
+    return None
+
+
+def _require_same_training(
+    config: Config,
+    folder: Path,
+    key: str,
+    begun: Mapping[str, Any],
+    digests: Mapping[str, str],
+) -> None:
+    """Raise DataError where a training would go on with other settings or data."""
+    before = load_config(folder / run_folder.CONFIG_NAME).training_identity()
+    require_settings(
+        {**before, "data": begun["data_digests"]},
+        {**config.training_identity(), "data": digests},
+        what=f"training: {key} has other settings or data",
+        hint="Use those again, or give another --run",
+    )
+
+
+def _start_run(
+    project: Project,
+    key: str,
+    folder: Path,
+    record: Mapping[str, Any],
+    *,
+    num_shards: int,
+    tags: Mapping[str, str],
+) -> str:
+    """The id of the MLflow run of a training, which gets settings, tags and lineage."""
+    config = project.config
+    tracker = tracker_of(project)
+    skipped = ("sources", "data_root", "tracking", "watch")
+    params = {name: value for name, value in config.stored().items() if name not in skipped}
+    run_id = tracker.start(key, name=f"{config.name}-{key}", params=params, tags=tags)
+    run_tags = {"git.revision": git_revision()}
+    for part, identity in record["weights"].items():
+        run_tags[f"{part}.weights"] = identity["source"]
+    run_tags["data.num_shards"] = str(num_shards)
+    run_tags["data.digest"] = digest_of(record["data_digests"])
+    tracker.tag(run_id, run_tags)
+    tracker.client.log_artifact(run_id, str(folder / run_folder.CONFIG_NAME), "config")
+    tracker.client.log_text(run_id, json.dumps(record, indent=1), LINEAGE_FILE)
+    return run_id
 
 
 def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
@@ -155,22 +165,14 @@ def training_command(project: Project, run: TrainingRun) -> list[str]:
     """`hapvr.trainer`, by torchrun if it is several processes; on Linux it dies with the process
     that started it. torchrun would be one more process that imports torch, so a single trainer runs
     without it."""
-    num_processes, command = project.config.train.num_processes, [sys.executable]
+    num_processes = project.config.train.num_processes
+    command = [sys.executable]
     if num_processes > 1:
-        command += [
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={num_processes}",
-        ]
-    command += [
-        "-m",
-        "hapvr.trainer",
-        "--run-folder",
-        str(run.folder),
-        "--project-folder",
-        str(project.folder),
-    ]
+        command += ["-m", "torch.distributed.run", "--standalone"]
+        command.append(f"--nproc-per-node={num_processes}")
+    command += ["-m", "hapvr.trainer"]
+    command += ["--run-folder", str(run.folder)]
+    command += ["--project-folder", str(project.folder)]
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "TERM", *command] if setpriv else command
 
@@ -201,9 +203,8 @@ def run_training(project: Project, run: TrainingRun) -> None:
     )
     try:
         code = process.wait()
-    except (
-        BaseException
-    ):  # interrupted: let it write a checkpoint; in our group, Ctrl-C would end it first
+    except BaseException:
+        # interrupted: let it write a checkpoint; in our group, Ctrl-C would end it first
         process.terminate()
         process.wait()
         raise
@@ -214,18 +215,16 @@ def run_training(project: Project, run: TrainingRun) -> None:
 def fail_training(project: Project, run: TrainingRun) -> str:
     """Close the MLflow run of a training that did not end well; returns what the trainer said, and
     what to do."""
-    failure, died = (
-        run.folder / run_folder.FAILURE_NAME,
-        "training: the process died; see its output",
-    )
-    said = (failure.is_file() and read_text(failure)) or died
+    file = run.folder / run_folder.FAILURE_NAME
+    failure = read_text(file) if file.is_file() else ""
+    failure = failure or "training: the process died; see its output"
     with suppress(OSError):  # the folder may be gone, or the disk full
-        failure.write_text(said, encoding="utf-8")
+        file.write_text(failure, encoding="utf-8")
     try:
         tracker_of(project).client.set_terminated(run.mlflow_run_id, status="FAILED")
     except Exception as error:  # of MLflow, too: what is told is why the training failed
         warnings.warn(f"the MLflow run {run.mlflow_run_id} stays open: {error}")
-    return f"{said} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
+    return f"{failure} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
 
 
 def finish_training(
@@ -233,7 +232,9 @@ def finish_training(
 ) -> dict[str, Any]:
     """End the MLflow run with all it lacks, and make it the current model; returns the trainer's
     result. Raises DataError if it is not complete."""
-    result, run_id, tracker = training_result(run), run.mlflow_run_id, tracker_of(project)
+    result = training_result(run)
+    run_id = run.mlflow_run_id
+    tracker = tracker_of(project)
     complete_metrics(tracker.client, run_id, run_folder.read_history(run.folder))
     for name in (run_folder.RUN_NAME, run_folder.HISTORY_NAME):
         tracker.client.log_artifact(run_id, str(run.folder / name), "training")
@@ -261,12 +262,12 @@ def training_result(run: TrainingRun) -> dict[str, Any]:
 def current_key(root: DataRoot) -> str:
     """The key of the run whose training ended last. Raises DamagedError if CURRENT_NAME names a run
     that does not exist."""
-    key, models = str(root.read_json(CURRENT_NAME).get("key")), root.local_path(MODELS)
+    key = str(root.read_json(CURRENT_NAME).get("key"))
+    models = root.local_path(MODELS)
     if not RUN_KEY.fullmatch(key) or not (models / key).is_dir():
         raise DamagedError(
             f"{root.local_path(CURRENT_NAME)} names the run {key!r:.120}, which is not "
-            "there; train again, or write the key "
-            f"of a run below {models} into it"
+            f"there; train again, or write the key of a run below {models} into it"
         )
     return key
 
@@ -302,121 +303,26 @@ def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: s
     )
 
 
-def pair_labels(
-    project: Project, folder: Path, shards: Sequence[str], *, begun: bool
-) -> PairLabels | None:
-    """The labelled pairs that `train.source` reads: those of the configuration, or those that a
-    training began with. Raises DataError for pairs that do not fit the videos."""
-    if project.config.train.source != "labelled_pairs":
-        return None
-    files = [features.FeatureFile(project.shard(features.STAGE, key)) for key in shards]
-    file_of = {video_id: file for file in files for video_id in file.video_ids}
-    if begun:
-        return PairLabels.read(folder, file_of)
-    return read_pair_labels(
-        project.config.train.pairs,
-        resolve=project.path,
-        video_ids=file_of.keys(),
-        length_s=lambda video_id: video_length_s(file_of[video_id].times(video_id)),
-    )
-
-
-def labels_digest(labels: PairLabels | None) -> dict[str, str]:
-    """The part of `data_digests` that labelled pairs are."""
-    return {} if labels is None else {"labelled_pairs": labels.digest}
-
-
-def copies_of(project: Project) -> dict[str, str]:
-    """`name_digest` of a video -> its group of copies, by which `train.look_alikes` chooses: a
-    training keeps those it began with."""
-    groups = read_rows(project.root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True).select(
-        ["video_id", "group"]
-    )
-    used = groups.to_pylist() if project.config.train.look_alikes else []
-    return {name_digest(row["video_id"]): row["group"] for row in used}
-
-
-def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
-    """Digest of everything that training reads: whitening, and by shard views and embeddings, or
-    frames."""
-    digests = {"whitening": load_whitening(project.root).sha256}
-    for stage in stages_read(project):
-        for key in shards:
-            made = project.shard(stage, key)
-            digests[f"{stage}/{key}"] = (
-                frames.frames_digest(made) if stage == frames.STAGE else made.read().data_sha256
-            )
-    return digests
-
-
-@dataclass(frozen=True)
-class PendingData:
-    """Training data that the current model has not seen. shards: shards with features and with what
-    the training reads. num_videos: usable videos in them. is_empty: whether a training would give
-    the current model again, as there is one, of the same data and settings. awaited: shards of the
-    benchmarks that have no features yet; without them a training would fail."""
-
-    shards: tuple[str, ...]
-    num_videos: int
-    is_empty: bool
-    awaited: tuple[str, ...]
-
-
-def pending_data(project: Project) -> PendingData:
-    """The training data of the project that the current model has not seen."""
-    config, current = project.config, False
-    stages = (features.STAGE, *stages_read(project))
-    new = [key for key in training_shard_keys(project.root) if _is_finished(project, key, *stages)]
-    if project.root.exists(CURRENT_NAME):
-        try:
-            folder = trained_run(project).folder
-            record, before = (
-                run_folder.read_record(folder),
-                load_config(folder / run_folder.CONFIG_NAME),
-            )
-            new = [key for key in new if key not in record["shards"]]
-            same = all(
-                getattr(before, section) == getattr(config, section) for section in TRAINED_WITH
-            )
-            same &= before.sampling.identity_fields() == config.sampling.identity_fields()
-            seen = [
-                key for key in record["shards"] if _is_finished(project, key, *stages_read(project))
-            ]
-            labels = pair_labels(project, folder, seen, begun=False)
-            digests = data_digests(project, seen) | labels_digest(labels)
-            current = same and digests.items() <= record["data_digests"].items()
-        except (DataError, ConfigError) as error:
-            warnings.warn(f"{error}. It counts as no model")
-    num_videos = sum(
-        int((project.shard(features.STAGE, key).index()["status"] == STATUS_OK).sum())
-        for key in new
-    )
-    names = filter(None, (*config.evaluation.benchmarks, config.evaluation.validation))
-    read = sorted({key for name in names for key in benchmark_shards(project, name)})
-    awaited = tuple(key for key in read if not _is_finished(project, key, features.STAGE))
-    return PendingData(tuple(new), num_videos, current and not new, awaited)
-
-
 def remove_old_trainings(project: Project) -> list[str]:
     """Remove trainings that ended `retention.run_days` ago, with folder, MLflow run and artifacts;
     returns their keys. Those that made a registered version stay, whatever its alias, and so do the
     current model and that of the index. On a server runs are marked as deleted, and `mlflow gc`
     there frees their space. Raises DataError where no registry answers."""
-    days, root = project.config.retention.run_days, project.root
+    root = project.root
+    days = project.config.retention.run_days
     if days is None or not root.list_folders(MODELS):
         return []
-    tracker, serving = tracker_of(project), serving_index(root)
-    used = {
-        current_key(root) if root.exists(CURRENT_NAME) else "",
-        *Path(serving.model if serving else "").parts,
-    }
-    old = {
-        run_id: key
-        for run_id, key in tracker.removable(time.time() - days * DAY_S).items()
-        if key not in used
-    }
-    for key in filter(RUN_KEY.fullmatch, old.values()):
-        if not root.local_path(f"{MODELS}/{key}").is_symlink():
+    used = set()
+    if root.exists(CURRENT_NAME):
+        used.add(current_key(root))
+    serving = serving_index(root)
+    if serving is not None:
+        used |= set(Path(serving.model).parts)
+    tracker = tracker_of(project)
+    ended = tracker.removable(time.time() - days * DAY_S)
+    old = {run_id: key for run_id, key in ended.items() if key not in used}
+    for key in old.values():
+        if RUN_KEY.fullmatch(key) and not root.local_path(f"{MODELS}/{key}").is_symlink():
             root.delete_folder(f"{MODELS}/{key}")
     tracker.remove(list(old))
     return list(old.values())

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hapvr.augment.policy import ViewDrawer
 from hapvr.augment.views import plan_cached_views
@@ -23,7 +24,7 @@ from hapvr.data.features import (
 )
 from hapvr.data.frames import STAGE as FRAMES_STAGE, frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shards, failed_rows
-from hapvr.data.shards import STATUS_OK, index_row
+from hapvr.data.shards import STATUS_OK, Columns, index_row
 from hapvr.errors import DataError
 from hapvr.networks.backbone import load_teacher
 from hapvr.networks.batches import Embed, Frames, embed_by_networks
@@ -38,18 +39,16 @@ def make_training_views(
 ) -> StageResult:
     """Region features [V, T, 9, D] of the weak and strong views of every training video of the
     shard."""
-    return make_views_and_labels(project, key, outputs=(VIEWS_STAGE,), progress=progress)[
-        VIEWS_STAGE
-    ]
+    results = make_views_and_labels(project, key, outputs=(VIEWS_STAGE,), progress=progress)
+    return results[VIEWS_STAGE]
 
 
 def make_pseudo_labels(
     project: Project, key: str, *, progress: Progress = no_progress
 ) -> StageResult:
     """The teacher's embeddings [V, T, D'] of the same views."""
-    return make_views_and_labels(project, key, outputs=(LABELS_STAGE,), progress=progress)[
-        LABELS_STAGE
-    ]
+    results = make_views_and_labels(project, key, outputs=(LABELS_STAGE,), progress=progress)
+    return results[LABELS_STAGE]
 
 
 def make_views_and_labels(
@@ -64,13 +63,13 @@ def make_views_and_labels(
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
     rows = frames.rows()
-    wanted = [
-        _output(project, key, stage, {FRAMES_STAGE: frames_digest(frames)}) for stage in outputs
-    ]
+    inputs = {FRAMES_STAGE: frames_digest(frames)}
+    wanted = [_output(project, key, stage, inputs) for stage in outputs]
     num_frames = {row["video_id"]: row["num_rows"] for row in rows if row["status"] == STATUS_OK}
 
     def make(unfinished: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:
-        file, config = open_frames(project, key), project.config.views
+        file = open_frames(project, key)
+        config = project.config.views
         plans = plan_cached_views(file.video_ids, config)
 
         def clips() -> Iterator[tuple[str, Frames]]:
@@ -84,23 +83,8 @@ def make_views_and_labels(
         embeds = [embed for recipe, embed in wanted if recipe in unfinished]
         for video_id, results in embed_by_networks(clips(), embeds):
             hosts = [plan.host_id for plan in plans[video_id]]
-            entries = []
-            for values in results:
-                if not np.isfinite(values.astype(np.float16)).all():
-                    said = (
-                        "a network gave values that half precision does not hold; check "
-                        "its weights and input"
-                    )
-                    raise DataError(f"training_views: {video_id}: {said}")
-                data = (
-                    [video_id] * len(hosts),
-                    hosts,
-                    values.reshape(len(hosts), -1, *values.shape[1:]),
-                )
-                entries.append(
-                    (index_row(video_id, len(hosts), num_frames=num_frames[video_id]), data)
-                )
-            yield entries
+            row = index_row(video_id, len(hosts), num_frames=num_frames[video_id])
+            yield [(row, _columns(video_id, hosts, values)) for values in results]
 
     built = build_shards(
         [recipe for recipe, _ in wanted],
@@ -110,6 +94,20 @@ def make_views_and_labels(
         progress=progress,
     )
     return dict(zip(outputs, built, strict=True))
+
+
+def _columns(video_id: str, hosts: Sequence[str], values: NDArray[Any]) -> Columns:
+    """The data of a video's views. values: [V x T, ...], what a network makes of their frames.
+
+    Raises: DataError for values that cannot be stored.
+    """
+    if not np.isfinite(values.astype(np.float16)).all():
+        raise DataError(
+            f"training_views: {video_id}: a network gave values that half precision does not "
+            "hold; check its weights and input"
+        )
+    num_views = len(hosts)
+    return [video_id] * num_views, hosts, values.reshape(num_views, -1, *values.shape[1:])
 
 
 def _output(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,13 @@ from hapvr.video.content import cut_to, seen_box
 from hapvr.video.frames import decode_jpegs, in_threads, square
 from hapvr.video.settings import Picture
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 DECODED_FRAMES = 8
 """Frames that a thread holds at their stored size."""
+VVS_NAMES = {"mean": "mean", "values": "denominator", "vectors": "components"}
+"""What a checkpoint of VVS calls the parts of its PCA."""
 
 
 @dataclass(frozen=True)
@@ -68,42 +73,88 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
     Raises DataError without training frames, DamagedError where one that is damaged would become
     another.
     """
-    root = project.root
-    with root.lock(STAGE):
+    with project.root.lock(STAGE):
         encoder = open_encoder(project.config.backbone, project.config.device)
-        settings = _settings(project, encoder)
-        recorded = whitening_provenance(root)
-        stored = None
-        if recorded is not None:
-            with suppress(DamagedError):  # it is fitted again
-                stored = load_whitening(root)
-        if recorded is not None and IMPORTED in recorded.settings:
-            # one that is damaged has to be imported again
-            return WhiteningResult(stored or load_whitening(root), recorded, done=False)
+        earlier = _find_earlier(project)
+        if earlier is not None and earlier.is_imported:
+            # One that is damaged has to be imported again.
+            whitening = earlier.whitening or load_whitening(project.root)
+            return WhiteningResult(whitening, earlier.provenance, done=False)
 
-        inputs = _inputs(project)
-        same_settings = recorded is not None and not differences(settings, recorded.settings)
-        wanted_sha256 = ""
-        if recorded is not None and same_settings:
-            if stored is not None and _is_final(project, stored, recorded, inputs):
-                return WhiteningResult(stored, recorded, done=False)
-            if stored is None:  # it is fitted on the same shards, and has to be the same
-                inputs = dict(recorded.inputs)
-                wanted_sha256 = root.read_json(PROVENANCE_NAME, hint=RESTORE).get("sha256", "")
-        if recorded is not None and root.exists(FORGETTING):
-            # its inputs are named by their new digests at the end
+        plan = _plan(project, encoder, earlier)
+        if plan.kept is not None:
+            return plan.kept
+        if earlier is not None and project.root.exists(FORGETTING):
+            # Its inputs are named by their new digests at the end.
             raise DataError("whitening: `hapvr forget` has not ended; let it end, or repeat it")
-
-        whitening, num_regions = _fit(project, encoder, list(inputs), progress)
-        if wanted_sha256 not in ("", whitening.sha256) and root.list_folders(FEATURES_STAGE):
-            raise DamagedError(
-                "whitening: it is damaged, and fitted again it would be another one; copy "
-                "whitening.safetensors from models/RUN/bundle, or remove whitening/ to begin anew"
-            )
+        whitening, num_regions = _fit(project, encoder, list(plan.inputs), progress)
+        _require_same(project, whitening, plan.wanted_sha256)
         fitted_on = environment() | {"num_regions": str(num_regions)}
-        provenance = Provenance(STAGE, settings, inputs, fitted_on)
-        save_whitening(root, whitening, provenance)
+        provenance = Provenance(STAGE, plan.settings, plan.inputs, fitted_on)
+        save_whitening(project.root, whitening, provenance)
     return WhiteningResult(whitening, provenance, done=True)
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """The whitening that a data root has."""
+
+    provenance: Provenance
+    whitening: Whitening | None
+    """None where it is damaged"""
+
+    @property
+    def is_imported(self) -> bool:
+        return IMPORTED in self.provenance.settings
+
+
+def _find_earlier(project: Project) -> _Earlier | None:
+    """The whitening that is there, None where there is none."""
+    provenance = whitening_provenance(project.root)
+    if provenance is None:
+        return None
+    whitening = None
+    with suppress(DamagedError):  # it is fitted again
+        whitening = load_whitening(project.root)
+    return _Earlier(provenance, whitening)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What becomes of the whitening: it is kept, or fitted."""
+
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    """training shard -> digest of its frames"""
+    kept: WhiteningResult | None = None
+    wanted_sha256: str = ""
+    """of the whitening that has to result, as it replaces a damaged one; "" where any may"""
+
+
+def _plan(project: Project, encoder: FrameEncoder, earlier: _Earlier | None) -> _Plan:
+    """Whether an earlier whitening stays, and what a new one is fitted on."""
+    settings = _settings(project, encoder)
+    inputs = _inputs(project)
+    if earlier is None or differences(settings, earlier.provenance.settings):
+        return _Plan(settings, inputs)
+    if earlier.whitening is None:
+        wanted_sha256 = project.root.read_json(PROVENANCE_NAME, hint=RESTORE).get("sha256", "")
+        return _Plan(settings, dict(earlier.provenance.inputs), wanted_sha256=wanted_sha256)
+    if _is_final(project, earlier.whitening, earlier.provenance, inputs):
+        kept = WhiteningResult(earlier.whitening, earlier.provenance, done=False)
+        return _Plan(settings, inputs, kept=kept)
+    return _Plan(settings, inputs)
+
+
+def _require_same(project: Project, whitening: Whitening, wanted_sha256: str) -> None:
+    """Raise DamagedError where a damaged whitening would become another, by which features were
+    computed."""
+    if wanted_sha256 in ("", whitening.sha256) or not project.root.list_folders(FEATURES_STAGE):
+        return
+    raise DamagedError(
+        "whitening: it is damaged, and fitted again it would be another one; copy "
+        "whitening.safetensors from models/RUN/bundle, or remove whitening/ to begin anew"
+    )
 
 
 def _settings(project: Project, encoder: FrameEncoder) -> dict[str, Any]:
@@ -235,20 +286,15 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
     from hapvr.model.published import PCA, read_archive
 
     arrays = read_archive(file)[0]
-    of_vvs = any(name.startswith(PCA) for name in arrays)
-    names = ["mean", "d", "V"]
-    if of_vvs:
-        names = [f"{PCA}mean", f"{PCA}denominator", f"{PCA}components"]
-    mean, values, vectors = (arrays.get(name, torch.empty(0, 0, 0)).double() for name in names)
-    mean = mean.flatten()
-
-    fits = values.ndim == 1 and vectors.shape == (len(mean), len(values))
-    if fits and of_vvs:
-        fits = bool((values > 0).all())
-    if fits:
-        lengths = vectors.norm(dim=0)  # about 1
-        fits = bool(((lengths > 0.01) & (lengths < 100)).all())
-    if not fits or not all(tensor.float().isfinite().all() for tensor in (mean, values, vectors)):
+    is_of_vvs = any(name.startswith(PCA) for name in arrays)
+    names = {"mean": "mean", "values": "d", "vectors": "V"}
+    if is_of_vvs:
+        names = {part: f"{PCA}{name}" for part, name in VVS_NAMES.items()}
+    parts = {part: arrays.get(name, torch.empty(0, 0, 0)).double() for part, name in names.items()}
+    mean = parts["mean"].flatten()
+    values = parts["values"]
+    vectors = parts["vectors"]
+    if not _is_pca(mean, values, vectors, positive=is_of_vvs):
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (mean, values, vectors))
         raise DataError(
             f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, "
@@ -257,7 +303,7 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
 
     kept = dims
     if kept is None:
-        kept = len(values) if of_vvs else WhiteningConfig().dims
+        kept = len(values) if is_of_vvs else WhiteningConfig().dims
     usable = int((values >= 0).sum())  # fewer samples than channels leave negative ones
     if not 1 <= kept <= usable:
         raise ArgumentError(
@@ -265,10 +311,23 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
             "negative"
         )
     order = values.argsort(descending=True)[:kept]
-    variances = values.square() if of_vvs else values
+    variances = values.square() if is_of_vvs else values
     whitening = Whitening(
         mean=mean.float().contiguous().numpy(),
         eigenvectors=vectors[:, order].float().contiguous().numpy(),
         eigenvalues=variances[order].float().contiguous().numpy(),
     )
-    return replace(whitening, eps=0.0) if of_vvs else whitening
+    return replace(whitening, eps=0.0) if is_of_vvs else whitening
+
+
+def _is_pca(mean: Tensor, values: Tensor, vectors: Tensor, *, positive: bool) -> bool:
+    """Whether these are finite, fit together, and the vectors are about as long as unit vectors.
+    positive: whether all values have to be above 0."""
+    if values.ndim != 1 or vectors.shape != (len(mean), len(values)):
+        return False
+    if positive and not bool((values > 0).all()):
+        return False
+    lengths = vectors.norm(dim=0)
+    if not bool(((lengths > 0.01) & (lengths < 100)).all()):
+        return False
+    return all(bool(tensor.float().isfinite().all()) for tensor in (mean, values, vectors))

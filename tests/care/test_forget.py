@@ -28,8 +28,8 @@ from hapvr.search.marks import mark, read_marks
 from hapvr.steps.duplicates import duplicate_pairs, outdated_pairs, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import tracker_of
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import open_frames
 from hapvr.steps.watch_lists import make_watch_list
 from hapvr.tables import write_table

@@ -16,7 +16,7 @@ from hapvr.data import set_aside
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.steps.project import Project
-from hapvr.steps.sources import make_manifest
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import digests, folder_settings, open_project

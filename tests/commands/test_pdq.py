@@ -6,7 +6,7 @@ from pathlib import Path
 
 import av
 
-from hapvr.steps.sources import make_manifest
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos
 from tests.commands.conftest import Call
 from tests.conftest import MakeOnce

@@ -17,7 +17,7 @@ from hapvr.steps import search_index
 from hapvr.steps.features import make_features
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
-from hapvr.steps.sources import make_manifest
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos
 from hapvr.steps.whitening import make_whitening
 

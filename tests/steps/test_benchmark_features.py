@@ -18,7 +18,7 @@ from hapvr.steps.benchmark_features import (
     stored_ids,
 )
 from hapvr.steps.project import Project
-from hapvr.steps.sources import make_manifest
+from hapvr.steps.video_manifest import make_manifest
 from tests.conftest import small_settings, write_settings
 
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from hapvr.steps.project import Project
-from hapvr.steps.sources import make_manifest
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project

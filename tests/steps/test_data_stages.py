@@ -18,9 +18,10 @@ from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest
 from hapvr.errors import DataError
-from hapvr.steps import videos
+from hapvr.steps import fetching, videos
 from hapvr.steps.project import Project
-from hapvr.steps.sources import is_away, make_manifest
+from hapvr.steps.source_listing import is_away
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos, open_frames
 from hapvr.video.pool import SampledVideo, sample_videos
 from tests.conftest import write_clip
@@ -148,7 +149,7 @@ def test_only_what_changed_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
 
     clips[1].touch()
     with monkeypatch.context() as patch:
-        patch.setattr(videos, "sample_videos", dropping_out)
+        patch.setattr(fetching, "sample_videos", dropping_out)
         assert make_videos(project, "in-00000").num_ok == 1
     away.rename(clips[1])
     assert make_videos(project, "in-00000").num_ok == 2

@@ -24,10 +24,11 @@ from hapvr.registry.versions import (
 )
 from hapvr.scorer.bundle import read_calibration
 from hapvr.seeding import numpy_rng
-from hapvr.steps import evaluation
+from hapvr.steps import gate
 from hapvr.steps.baseline import ensure_baseline
 from hapvr.steps.benchmark_features import project_benchmark
-from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest, make_decision
+from hapvr.steps.evaluation import BASELINE, SIMILARITIES, TRAINED, definition_digest
+from hapvr.steps.gate import make_decision
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, tracker_of
 from tests.conftest import write_settings
@@ -253,13 +254,13 @@ def test_a_champion_that_somebody_chose_meanwhile_stays(
     )
     client, name = tracker_of(project).client, project.config.tracking.registered_model
 
-    def decide_slowly(*arguments: Any) -> evaluation.Decision:
+    def decide_slowly(*arguments: Any) -> gate.Decision:
         decision = decide(*arguments)
         promote(client, name, other, reason="by hand")
         return decision
 
-    decide = evaluation._decide
-    monkeypatch.setattr(evaluation, "_decide", decide_slowly)
+    decide = gate._decide
+    monkeypatch.setattr(gate, "_decide", decide_slowly)
     assert "changed meanwhile" in make_decision(project, run, version).reason
     assert champion_of(client, name).version == other != one
 

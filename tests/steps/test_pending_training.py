@@ -11,9 +11,10 @@ import pytest
 from hapvr.data.features import STAGE
 from hapvr.errors import DataError
 from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
+from hapvr.steps.pending_training import pending_data
 from hapvr.steps.project import Project
 from hapvr.steps.sources import snapshot_sources
-from hapvr.steps.training import pending_data, prepare_training
+from hapvr.steps.training import prepare_training
 from hapvr.train.run_folder import read_record
 from tests.conftest import small_settings, write_clip, write_settings
 from tests.steps.search_projects import copied

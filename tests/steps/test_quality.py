@@ -11,7 +11,7 @@ from hapvr.data.shards import frame_columns, index_row
 from hapvr.provenance import Provenance
 from hapvr.steps.project import Project
 from hapvr.steps.quality import Finding, check_features, check_frames, check_videos
-from hapvr.steps.sources import make_manifest
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos
 from tests.conftest import small_settings, write_clip, write_settings
 

@@ -14,8 +14,8 @@ from hapvr.scorer.bundle import random_weights_warning
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
+from hapvr.steps.model_card import CardFacts, model_card
 from hapvr.steps.project import Project
-from hapvr.steps.registration import model_card
 from hapvr.steps.training import TrainingRun, prepare_training
 
 
@@ -106,4 +106,4 @@ def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
         "onnx": {"reason": "tracking.onnx is false"},
         "warning": random_weights_warning(["random"]),
     }
-    return model_card(project, run, **dict(zip(names, given, strict=True)), **more)
+    return model_card(project, run, CardFacts(**dict(zip(names, given, strict=True)), **more))

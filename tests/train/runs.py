@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from hapvr.config import Config
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
-from hapvr.steps.training import data_digests, training_shards
+from hapvr.steps.training_data import data_digests, training_shards
 from hapvr.train.loop import Trainer, Validate
 from hapvr.train.ranks import Ranks
 from hapvr.train.run_folder import History, TrainingResult

@@ -23,7 +23,8 @@ from hapvr.errors import DataError
 from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import build_network
 from hapvr.steps.project import Project
-from hapvr.steps.training import prepare_training, training_shards
+from hapvr.steps.training import prepare_training
+from hapvr.steps.training_data import training_shards
 from hapvr.train.batch import Batch, video_pair_labels
 from hapvr.train.loop import TrainingModule
 from hapvr.train.sampler import BatchSampler, drawn_part, look_alikes

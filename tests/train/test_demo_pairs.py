@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hapvr.model.checkpoint import load_network
-from hapvr.steps.training import data_digests, pair_labels, training_shards
+from hapvr.steps.training_data import data_digests, pair_labels, training_shards
 from hapvr.train.loop import Trainer
 from hapvr.train.run_folder import History, read_history
 from tests.conftest import MakeOnce
