@@ -34,7 +34,6 @@ RECORDED: dict[str, dict[str, int]] = {
     "hapvr/benchmark": {"branches": 4, "lines": 1, "names": 8, "packed": 14},
     "hapvr/care": {"branches": 1, "lines": 2, "names": 17, "packed": 11},
     "hapvr/chain.py": {"lines": 1},
-    "hapvr/model": {"branches": 3, "names": 6, "packed": 25},
     "hapvr/networks": {"branches": 1, "names": 4, "packed": 13, "statements": 1},
     "hapvr/registry": {"branches": 1, "lines": 1, "names": 21, "packed": 16, "parameters": 1},
     "hapvr/scorer": {

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, DataError
 from hapvr.files import arrays_sha256
+from hapvr.model.archive import read_archive
 from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
-from hapvr.model.published import read_archive
 from hapvr.networks.packaged import WeightsIdentity, packaged_tensors
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
 from hapvr.seeding import seeded
