@@ -20,7 +20,8 @@ from hapvr.model.similarity import reduce_regions
 from hapvr.networks.backbone import Backbone
 from hapvr.networks.copies import PackagedCopyNetwork
 from hapvr.networks.encoder import FrameEncoder
-from hapvr.networks.packaged import OPSET, PackagedBackbone
+from hapvr.networks.packaged import PackagedBackbone
+from hapvr.networks.region_graph import OPSET
 from hapvr.networks.sscd import SSCD
 from hapvr.networks.torch_runtime import Graph, choose_device, whitened
 from hapvr.networks.whitening import Whitening

@@ -22,7 +22,8 @@ from hapvr.files import digest_of, write_text
 from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
 from hapvr.networks.copies import ORIGIN, PackagedCopyNetwork
 from hapvr.networks.encoder import FrameEncoder, open_encoder
-from hapvr.networks.packaged import OPSET, PackagedBackbone, WeightsIdentity, packaged_origin
+from hapvr.networks.packaged import PackagedBackbone, WeightsIdentity, packaged_origin
+from hapvr.networks.region_graph import OPSET
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.bundle import (
