@@ -1,8 +1,8 @@
 """What every model family has: one way to embed videos, and one to compare embeddings.
 
 A family is a subclass of `VideoNetwork` with frozen settings that carry its name.
-`hapvr.model.checkpoint` builds them, and `hapvr.train.loop` says how each is trained. Everything
-else that uses a network knows this interface alone.
+`hapvr.model.checkpoint` builds them, and `hapvr.train.families` says how each is trained.
+Everything else that uses a network knows this interface alone.
 """
 
 from abc import ABC, abstractmethod

@@ -68,15 +68,17 @@ class SuppressionTraining(nn.Module):
         terms: dict[str, Tensor] = {}
         chosen = triplets.anchors
         if len(triplets.positives):
-            positives, negatives = triplets.positives, triplets.negatives
+            positives = triplets.positives
+            negatives = triplets.negatives
             if network.topic is not None:
                 terms["video"] = video_triplet(
                     (anchors[chosen] * vectors[positives]).sum(-1),
                     (anchors[chosen] * vectors[negatives]).sum(-1),
                 )
             if saliency is not None:
-                pair = clips[positives], clips[negatives]
-                terms |= self._saliency_terms(regions[chosen], *pair, saliency[chosen])
+                terms |= self._saliency_terms(
+                    regions[chosen], clips[positives], clips[negatives], saliency[chosen]
+                )
         if injected is not None and confidence_logits is not None:
             terms["distractor"] = distractor_loss(confidence_logits, injected)
 
@@ -125,7 +127,8 @@ class SuppressionTraining(nn.Module):
                 easy_frames_given.to(regions.dtype), extras_dims=network.extras_dims
             )
             picked = torch.arange(count) if several else torch.zeros(count, dtype=torch.int64)
-            easy_regions, easy_pooled = easy_regions[:, picked], easy_pooled[:, picked]
+            easy_regions = easy_regions[:, picked]
+            easy_pooled = easy_pooled[:, picked]
             own = torch.ones_like(magnitude[rows], dtype=torch.int8)
         else:
             easy = easy_frames(magnitude, max_magnitude=network.settings.max_magnitude)
@@ -154,7 +157,8 @@ class SuppressionTraining(nn.Module):
         places of the T + n."""
         settings = self.network.settings
         rng = numpy_rng(self._seed, "injection", batch_number, 0)
-        fewest, most = (int(rate * num_frames) for rate in sorted(settings.injected_rates))
+        fewest = int(min(settings.injected_rates) * num_frames)
+        most = int(max(settings.injected_rates) * num_frames)
         count = int(rng.integers(fewest, most + 1))
         if settings.injection == "block":
             return block_source(num_frames, count, int(rng.integers(num_frames - count + 1)))
@@ -180,7 +184,9 @@ def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[T
     """For each anchor the clip with the most similar vector among its negatives, and whether it has
     one. anchors: unit vectors [A, D]; clips: unit vectors [b, D]; labels: int8 [A, b], -1 for
     negatives. Returns int64 [A], and bool [A]."""
-    return (anchors @ clips.T).masked_fill(labels >= 0, -torch.inf).argmax(1), (labels < 0).any(1)
+    is_negative = labels < 0
+    similarity = (anchors @ clips.T).masked_fill(~is_negative, -torch.inf)
+    return similarity.argmax(1), is_negative.any(1)
 
 
 @torch.no_grad()
@@ -202,9 +208,8 @@ def draw_distractors(
     rows = []
     for label in labels:
         of_negatives = easy & (label < 0)[:, None]
-        candidates = (
-            (of_negatives if bool(of_negatives.any()) else easy).flatten().nonzero().flatten()
-        )
+        usable = of_negatives if bool(of_negatives.any()) else easy
+        candidates = usable.flatten().nonzero().flatten()
         drawn = [int(rng.integers(len(candidates))) for _ in range(count)]
         rows.append(candidates[drawn])
     return torch.stack(rows)
