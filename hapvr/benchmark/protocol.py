@@ -119,6 +119,7 @@ def evaluate(
         weights = metrics.query_weights(
             len(definition.queries), num_samples=bootstrap_samples, rng=rng
         )
+
     results: list[TaskResult] = []
     samples: dict[str, Floats] = {}
     curves: dict[str, Floats] = {}
@@ -134,31 +135,35 @@ def evaluate(
         curves[task.name] = measured[1:]
         if drawn is not None:
             samples[task.name] = drawn
-        results.append(
-            TaskResult(
-                task=task.name,
-                metric=task.metric,
-                value=float(measured[0]),
-                interval=None if drawn is None else metrics.bootstrap_interval(drawn),
-                num_queries=int(truth.counted.sum()),
-                num_relevant=int(truth.num_relevant.sum()),
-                by_event=by_event,
-            )
+        result = TaskResult(
+            task=task.name,
+            metric=task.metric,
+            value=float(measured[0]),
+            interval=None if drawn is None else metrics.bootstrap_interval(drawn),
+            num_queries=int(truth.counted.sum()),
+            num_relevant=int(truth.num_relevant.sum()),
+            by_event=by_event,
         )
+        results.append(result)
     return EvaluationResult(
         benchmark=definition.name,
         policy=policy,
         tasks=tuple(results),
-        availability={
-            "num_queries": int(ranking.queries_in_scope.sum()),
-            "num_queries_scored": int(ranking.queries_scored.sum()),
-            "num_references": int(ranking.references_in_scope.sum()),
-            "num_references_scored": int(ranking.references_scored.sum()),
-            "num_pairs_invalid": int(ranking.invalid.sum()),
-        },
+        availability=_availability(ranking),
         curves=curves,
         samples=samples,
     )
+
+
+def _availability(ranking: Ranking) -> dict[str, int]:
+    """See `EvaluationResult.availability`."""
+    return {
+        "num_queries": int(ranking.queries_in_scope.sum()),
+        "num_queries_scored": int(ranking.queries_scored.sum()),
+        "num_references": int(ranking.references_in_scope.sum()),
+        "num_references_scored": int(ranking.references_scored.sum()),
+        "num_pairs_invalid": int(ranking.invalid.sum()),
+    }
 
 
 def _by_query(task: Task, truth: Judgement, ranking: Ranking) -> Floats:

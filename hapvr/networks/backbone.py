@@ -96,17 +96,24 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         network = PatchTokens(weights.create_embedding_network(config)[0])
         identity = replace(identity, sha256=weights.state_sha256(network.state_dict()))
     mean, std = weights.pixel_statistics(config)
-    settings = stated_settings(config, identity)
     backbone = Backbone(
-        network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor
+        network=network,
+        identity=identity,
+        settings=stated_settings(config, identity),
+        crop_px=config.crop_px,
+        mean=mean,
+        std=std,
+        precision=config.precision,
+        descriptor=config.descriptor,
     )
     regions, problem = _try_out(backbone.regions, config.crop_px)
-    if problem or regions.shape[1] != config.num_vectors:
+    if not problem and regions.shape[1] != config.num_vectors:
+        problem = f"{regions.shape[1]} regions"
+    if problem:
         raise ConfigError(
             f"backbone: {identity.architecture} gives no 3 x 3 regions of crops of "
-            f"{config.crop_px} px "
-            f"({problem or f'{regions.shape[1]} regions'}); set backbone.crop_px to 224 or "
-            "to what the network was made for"
+            f"{config.crop_px} px ({problem}); set backbone.crop_px to 224 or to what the network "
+            "was made for"
         )
     return backbone
 
@@ -244,7 +251,16 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     if config.crop_px is not None:
         settings["crop_px"] = config.crop_px
     side = config.crop_px or crop_px
-    teacher = Teacher(network, identity, settings, side, mean, std, config.precision, dims=0)
+    teacher = Teacher(
+        network=network,
+        identity=identity,
+        settings=settings,
+        crop_px=side,
+        mean=mean,
+        std=std,
+        precision=config.precision,
+        dims=0,
+    )
     output, problem = _try_out(teacher.output, side)
     if not isinstance(output, Tensor) or output.dim() != 2:
         raise ConfigError(

@@ -121,33 +121,49 @@ class SuppressionTraining(nn.Module):
         num_frames = regions.shape[1]
         source = self._insertion(num_frames, batch_number)
         count = len(source) - num_frames
-        several = network.settings.injection == "scattered"
+        easy: tuple[Tensor, Tensor]
         if easy_frames_given is not None:
-            easy_regions, easy_pooled, _ = split_extras(
-                easy_frames_given.to(regions.dtype), extras_dims=network.extras_dims
-            )
-            picked = torch.arange(count) if several else torch.zeros(count, dtype=torch.int64)
-            easy_regions = easy_regions[:, picked]
-            easy_pooled = easy_pooled[:, picked]
+            easy = self._given_easy(easy_frames_given.to(regions.dtype), count)
             own = torch.ones_like(magnitude[rows], dtype=torch.int8)
         else:
-            easy = easy_frames(magnitude, max_magnitude=network.settings.max_magnitude)
-            drawn = draw_distractors(
-                easy,
-                batch.labels[rows],
-                parts=(self._seed, "injection", batch_number, 0),
-                count=count if several else 1,
-            )
-            drawn = drawn if several else drawn.expand(-1, count)
-            easy_regions = regions.flatten(0, 1)[drawn]
-            easy_pooled = pooled.flatten(0, 1)[drawn]
+            is_easy = easy_frames(magnitude, max_magnitude=network.settings.max_magnitude)
+            drawn = self._draw_easy(is_easy, batch.labels[rows], count, batch_number)
+            easy = (regions.flatten(0, 1)[drawn], pooled.flatten(0, 1)[drawn])
             # An own frame that may be a distractor too has no label.
-            own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
+            own = torch.ones_like(is_easy[rows], dtype=torch.int8).masked_fill(is_easy[rows], -1)
+        easy_regions, easy_pooled = easy
         return (
             inserted(regions[rows], easy_regions, source),
             inserted(pooled[rows], easy_pooled, source),
             inserted(own, own.new_zeros(()), source),
         )
+
+    @property
+    def _inserts_several(self) -> bool:
+        """Whether several frames are inserted, and not one that stands still."""
+        return self.network.settings.injection == "scattered"
+
+    def _given_easy(self, frames: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Regions [A, n, R, D] and pooled vectors [A, n, C] of the first `count` of the easy frames
+        [A, E, R + k, D] of a batch, or of the first one as often."""
+        regions, pooled, _ = split_extras(frames, extras_dims=self.network.extras_dims)
+        if self._inserts_several:
+            picked = torch.arange(count)
+        else:
+            picked = torch.zeros(count, dtype=torch.int64)
+        return regions[:, picked], pooled[:, picked]
+
+    def _draw_easy(self, is_easy: Tensor, labels: Tensor, count: int, batch_number: int) -> Tensor:
+        """int64 [A, n], frames among those of all clips that are easy, bool [b, T].
+
+        labels: int8 [A, b], -1 for the clips that are negatives of an anchor."""
+        drawn = draw_distractors(
+            is_easy,
+            labels,
+            parts=(self._seed, "injection", batch_number, 0),
+            count=count if self._inserts_several else 1,
+        )
+        return drawn if self._inserts_several else drawn.expand(-1, count)
 
     def _insertion(self, num_frames: int, batch_number: int) -> Tensor:
         """Where the frames of anchors come from, see `block_source`.
