@@ -18,8 +18,14 @@ from hapvr.networks.packaged import packaged_origin
 from hapvr.networks.settings import COPY_NETWORKS
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import LINEAGE_FILE, WARNING_TAG, WEIGHTS_TAG, register_bundle
-from hapvr.scorer.bundle import complete_bundle, random_weights_warning
+from hapvr.registry.versions import (
+    LINEAGE_FILE,
+    WARNING_TAG,
+    WEIGHTS_TAG,
+    BundleRun,
+    register_bundle,
+)
+from hapvr.scorer.bundle_writer import complete_bundle, random_weights_warning
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.shipped import shipped_calibration
@@ -103,20 +109,11 @@ def make_registered_model(
         "data.digest": digest_of(record["data_digests"]),
     }
     lineage |= {WARNING_TAG: warning} if warning else {}
-    name, run_name = (
-        project.config.tracking.registered_model,
-        f"{project.config.name}-{training.key}",
+    name = project.config.tracking.registered_model
+    record_of_run = BundleRun(
+        key=training.key, name=f"{project.config.name}-{training.key}", params={}, tags=lineage
     )
-    version = register_bundle(
-        tracker,
-        name,
-        bundle,
-        key=training.key,
-        run_name=run_name,
-        params={},
-        tags=lineage,
-        target=target,
-    )
+    version = register_bundle(tracker, name, bundle, record_of_run, target=target)
     figure = None if calibration is None else calibration_figure(calibration)
     if figure is not None:
         tracker.client.log_figure(training.mlflow_run_id, figure, "figures/calibration.png")
@@ -144,7 +141,7 @@ def model_card(
 ) -> str:
     """The card of the run's model, in Markdown. scores: benchmark -> what scores.json says;
     calibration, evidence: of pairs and of searches, or why there is none; tags: of the
-    registration; onnx: see `write_bundle`; warning: its first line, "" for none."""
+    registration; onnx: see `BundleParts`; warning: its first line, "" for none."""
     record, name = read_record(run.folder), project.config.tracking.registered_model
     networks = record["weights"]
     made_by = ", ".join(f"{library} {number}" for library, number in record["environment"].items())
