@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.train.loop import TrainingModule
+from hapvr.train.similarity import TrainingModule
 
 FRAME_WEIGHT, VIDEO_WEIGHT, INFONCE_WEIGHT, SSHN_WEIGHT = 6.0, 4.0, 1.0, 3.0
 DELTA, VIDEO_RHO, FRAME_RHO, TEMPERATURE = 0.05, 0.10, 5.0, 0.03

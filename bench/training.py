@@ -32,7 +32,7 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch
-from hapvr.train.loop import TrainingModule
+from hapvr.train.similarity import TrainingModule
 
 REGIONS, DIMS = 9, 512
 MIB = 2**20

@@ -19,7 +19,7 @@ from hapvr.files import naming_full_disk
 from hapvr.networks.torch_runtime import choose_device
 from hapvr.steps.benchmark_features import open_validator
 from hapvr.steps.project import Project
-from hapvr.train.loop import Trainer
+from hapvr.train.loop import Trainer, TrainingData
 from hapvr.train.run_folder import CONFIG_NAME, FAILURE_NAME, History, Logger, read_record
 
 REPORT_EVERY_S = 5.0
@@ -108,12 +108,14 @@ def main() -> int:
             ):
                 Trainer(
                     project.config,
-                    project.root,
-                    record["shards"],
-                    data=record["data_digests"] | networks,
+                    TrainingData(
+                        root=project.root,
+                        shards=record["shards"],
+                        digests=record["data_digests"] | networks,
+                        copies=record["copies"],
+                    ),
                     folder=folder,
                     fabric=fabric,
-                    copies=record["copies"],
                     validate=validate,
                     open_loggers=open_loggers,
                 ).fit()

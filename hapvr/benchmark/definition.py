@@ -13,22 +13,19 @@ DS, CS, IS that occur.
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import mode
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import polars as pl
 from pydantic import BaseModel, Field
 
+from hapvr.benchmark.tasks import CLIPS, TASKS, Task, measurable_tasks
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, write_atomic, write_text
 from hapvr.tables import TABLE_ERRORS, read_frame, write_table
-
-Metric = Literal["mAP", "micro-AP"]
-ApKind = Literal["step", "trapezoid", "tie_grouped"]
-Pool = Literal["database", "labelled", "labelled_and_unlabelled"]
 
 LABEL_SCHEMA = {"query_id": pl.String, "reference_id": pl.String, "label": pl.String}
 TIME_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s")
@@ -42,120 +39,30 @@ EVENT_SCHEMA = {"query_id": pl.String, "event": pl.String}
 VIDEO_SCHEMA = dict.fromkeys(("video_id", "path", "role", "group", "edit"), pl.String)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """One number of a benchmark: which labels are relevant, in which pool, by which average
-    precision.
-
-    pool: "database" ranks every database video; "labelled" only the videos that carry a label of
-    this query;
-      "labelled_and_unlabelled" those and the videos that carry no label of any query (SVD).
-    exclusion: name of the exclusion list whose videos leave ranking and ground truth; None for
-    none. ignored: labels of true matches that the task does not ask for; pairs that carry one leave
-    the ranking. query_stays: a query found in its own ranking stays there and may count as a hit
-    (CC_WEB_VIDEO). official_missing_positive: "leaves" the ground truth or "misses" (costs recall)
-    under the official policy. official_empty_query: a query left without positives is "skipped" or
-    scores "zero" under the official policy.
-      A query without any score is skipped there.
-    """
-
-    name: str
-    metric: Metric
-    positives: frozenset[str]
-    average_precision: ApKind = "step"
-    pool: Pool = "database"
-    exclusion: str | None = None
-    ignored: frozenset[str] = frozenset()
-    query_stays: bool = False
-    official_missing_positive: Literal["leaves", "misses"] = "leaves"
-    official_empty_query: Literal["skipped", "zero"] = "skipped"
-
-
-CLIPS, PARTS_TASK = "clips", "parts"
-POSITIVE, PART, COPY = "positive", "part", "copy"
-_FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS", "CS", "IS")}
-_FIVR_METRICS: tuple[tuple[str, Metric], ...] = (("R", "mAP"), ("D", "micro-AP"))
-_evve = partial(
-    Task, positives=frozenset({POSITIVE}), exclusion="ambiguous", official_empty_query="zero"
-)
-_svd = partial(
-    Task,
-    positives=frozenset({POSITIVE}),
-    pool="labelled_and_unlabelled",
-    official_empty_query="zero",
-)
-_cc = partial(
-    Task,
-    metric="mAP",
-    positives=frozenset("ESLMV"),
-    query_stays=True,
-    official_missing_positive="misses",
-)
-
-TASKS: dict[str, tuple[Task, ...]] = {
-    "fivr": tuple(
-        Task(
-            name=f"{stem}{letter}{suffix}",
-            metric=metric,
-            positives=frozenset(positives),
-            exclusion=exclusion,
-        )
-        for suffix, exclusion in (("", None), ("_h", "easy_duplicates"))
-        for letter, metric in _FIVR_METRICS
-        for stem, positives in _FIVR_LABELS.items()
-    ),
-    "evve": (
-        _evve(name="EVVE_mAP", metric="mAP", average_precision="trapezoid"),
-        _evve(name="EVVE_uAP", metric="micro-AP"),
-    ),
-    "svd": (
-        _svd(name="mAP", metric="mAP", average_precision="tie_grouped"),
-        _svd(name="uAP", metric="micro-AP"),
-    ),
-    "vcdb": (
-        Task(name="VCDB_mAP", metric="mAP", positives=frozenset({COPY})),
-        Task(name="VCDB_uAP", metric="micro-AP", positives=frozenset({COPY})),
-    ),
-    "cc_web_video": (
-        _cc(name="mAP", pool="labelled"),
-        _cc(name="mAP_star"),
-        _cc(name="mAP_c", pool="labelled", exclusion="cleaned"),
-        _cc(name="mAP_c_star", exclusion="cleaned"),
-    ),
-}
-TASKS[CLIPS] = (
-    *(replace(task, ignored=frozenset({PART})) for task in TASKS["fivr"]),
-    Task(
-        name=PARTS_TASK,
-        metric="micro-AP",
-        positives=frozenset({PART}),
-        ignored=frozenset(_FIVR_LABELS["ISV"]),
-    ),
-)
-"""All tasks of each kind of benchmark."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BenchmarkDefinition:
-    """Queries, database and labelled pairs of one benchmark. The constructor checks them. labels:
-    columns query_id, reference_id, label; a pair may carry several labels, a pair without one is a
-    negative. exclusions: columns exclusion (name of the list), query_id (null: for every query),
-    reference_id. videos: for a benchmark with files, columns video_id, path (relative to `folder`),
-    role, group, edit; else None. segments: SEGMENT_SCHEMA, every stretch of a query that a database
-    video shows, and when it does; None: not known. events: of queries, whose mAP is also reported
-    event by event (EVVE). Raises DataError where ids repeat, a label or
-    segment names an unknown video, or a segment does not end after it begins."""
+    """Queries, database and labelled pairs of one benchmark. The constructor checks them.
+
+    Raises:
+        DataError: ids repeat, a label or segment names an unknown video, or a segment does not end
+            after it begins."""
 
     name: str
     queries: tuple[str, ...]
     database: tuple[str, ...]
     labels: pl.DataFrame
+    """LABEL_SCHEMA; a pair may carry several labels, a pair without one is a negative."""
     tasks: tuple[Task, ...]
     exclusions: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=EXCLUSION_SCHEMA))
+    """EXCLUSION_SCHEMA: the name of the list, and a query, or null for every query."""
     segments: pl.DataFrame | None = None
+    """SEGMENT_SCHEMA, every stretch of a query that a database video shows, and when it does;
+    None: not known."""
     videos: pl.DataFrame | None = None
+    """VIDEO_SCHEMA, with paths relative to `folder`, of a benchmark with files; else None."""
     folder: Path | None = None
     events: dict[str, str] = field(default_factory=dict)
+    """Of queries, whose mAP is also reported event by event (EVVE)."""
     provenance: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -168,31 +75,12 @@ class BenchmarkDefinition:
                 f"{len(self.queries)} queries and {len(self.database)} database videos; it "
                 "needs at least one of each"
             )
-        for role, column, ids in (
-            ("queries", "query_id", self.queries),
-            ("database", "reference_id", self.database),
-        ):
-            known = set(ids)
-            if len(known) < len(ids):
-                yield (
-                    f"some ids of its {role} are repeated, e.g. {mode(ids)!r}; list every "
-                    "video once"
-                )
-            for what, table in (("labels", self.labels), ("segments", self.segments)):
-                if unknown := set() if table is None else set(table[column].unique()) - known:
-                    yield (
-                        f"{len(unknown)} ids in {what}.{column} are not in its {role}, e.g. "
-                        f"{min(unknown)!r}; add the "
-                        f"videos or drop their {what}"
-                    )
+        yield from self._id_problems("queries", "query_id", self.queries)
+        yield from self._id_problems("database", "reference_id", self.database)
         if self.labels.is_duplicated().any():
             yield "some labels are given twice; keep each (pair, label) once"
         if self.segments is not None:
-            possible = [pl.col(name).is_finite() & (pl.col(name) >= 0) for name in TIME_COLUMNS]
-            ordered = [
-                pl.col(end) > pl.col(start) for start, end in (TIME_COLUMNS[:2], TIME_COLUMNS[2:])
-            ]
-            wrong = self.segments.filter(~pl.all_horizontal(*possible, *ordered))
+            wrong = self.segments.filter(~_are_stretches())
             if len(wrong):
                 yield (
                     f"{len(wrong)} segments are no stretch of time, e.g. {wrong.row(0)}; "
@@ -201,10 +89,34 @@ class BenchmarkDefinition:
         if not self.tasks:
             yield "no label gives any task a positive pair; check the labels"
 
+    def _id_problems(self, role: str, column: str, ids: tuple[str, ...]) -> Iterator[str]:
+        """role: "queries" or "database", whose ids are in a column of labels and segments."""
+        distinct = set(ids)
+        if len(distinct) < len(ids):
+            yield f"some ids of its {role} are repeated, e.g. {mode(ids)!r}; list every video once"
+
+        tables = {"labels": self.labels}
+        if self.segments is not None:
+            tables["segments"] = self.segments
+        for table_name, table in tables.items():
+            unknown = set(table[column].unique()) - distinct
+            if unknown:
+                yield (
+                    f"{len(unknown)} ids in {table_name}.{column} are not in its {role}, e.g. "
+                    f"{min(unknown)!r}; add the videos or drop their {table_name}"
+                )
+
     @cached_property
     def video_ids(self) -> tuple[str, ...]:
         """Queries, then the database videos that are not queries."""
         return tuple(dict.fromkeys(self.queries + self.database))
+
+
+def _are_stretches() -> pl.Expr:
+    """Whether rows of segments are stretches of time in both videos."""
+    query_start, query_end, reference_start, reference_end = map(pl.col, TIME_COLUMNS)
+    is_time = pl.all_horizontal(pl.col(TIME_COLUMNS).is_finite(), pl.col(TIME_COLUMNS) >= 0)
+    return is_time & (query_end > query_start) & (reference_end > reference_start)
 
 
 SHIPPED = {
@@ -223,12 +135,12 @@ HINT = "write the benchmark again, or install the package again"
 
 
 class _Head(BaseModel):
-    """benchmark.json. name: also of folders, so it leads nowhere else; that of the folder where it
-    is absent."""
+    """benchmark.json."""
 
     kind: Annotated[str, Field(pattern=f"^({'|'.join(TASKS)})$")]
     format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
     name: Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]{0,199}$")] = ""
+    """Also of folders, so it leads nowhere else; that of the folder where it is absent."""
     provenance: dict[str, Any] = {}
 
 
@@ -241,15 +153,21 @@ def write_clips(
     segments: Iterable[tuple[str, str, float, float, float, float]],
     provenance: dict[str, object],
 ) -> BenchmarkDefinition:
-    """Writes a `clips` definition next to the files that are already under folder/videos, and
-    returns it. videos: (file, role, group, edit), a file being the path below videos/. labels:
-    (file of the query, file of the other video, label). segments: the two files, begin and end in
-    the query, begin and end in the other, in seconds. Raises DataError for repeated files, and
-    labels or segments of other files."""
+    """Write a `clips` definition next to the files that are already under folder/videos, and
+    return it.
+
+    videos: (file, role, group, edit), a file being the path below videos/.
+    labels: (file of the query, file of the other video, label).
+    segments: the two files, begin and end in the query, begin and end in the other, in seconds.
+
+    Raises:
+        DataError: repeated files, and labels or segments of other files."""
     rows = [(f"{name}/{file}", f"videos/{file}", *rest) for file, *rest in videos]
 
-    def with_ids(table: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return [(f"{name}/{query}", f"{name}/{other}", *rest) for query, other, *rest in table]
+    def with_ids(pairs: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [
+            (f"{name}/{query}", f"{name}/{reference}", *rest) for query, reference, *rest in pairs
+        ]
 
     tables = {
         "videos": pl.DataFrame(rows, schema=VIDEO_SCHEMA, orient="row"),
@@ -267,8 +185,9 @@ def write_definition(
     tables: Mapping[str, pl.DataFrame],
     provenance: dict[str, object],
 ) -> BenchmarkDefinition:
-    """Checks and writes a definition, benchmark.json last, and returns it. tables: videos and
-    labels, and exclusions, events or segments where the kind has them."""
+    """Check and write a definition, benchmark.json last, and return it.
+
+    tables: videos and labels, and exclusions, events or segments where the kind has them."""
     definition = _definition(folder, kind, name, tables, provenance)
     folder.mkdir(parents=True, exist_ok=True)
     for table_name, table in tables.items():
@@ -295,15 +214,17 @@ def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
     """A benchmark by its name, or the one in a folder with a benchmark.json. Raises DataError where
     there is none, or damage."""
     name = str(name_or_folder)
-    folder = Path(__file__).parent / "data" / name if name in SHIPPED else Path(name)
+    folder = Path(name)
+    if name in SHIPPED:
+        folder = Path(__file__).parent / "data" / name
     if not (folder / "benchmark.json").is_file():
         raise DataError(
             f"benchmark {name!r}: no known name ({', '.join(SHIPPED)}) or folder with a "
             "benchmark.json"
         )
     head = read_json_as(folder / "benchmark.json", _Head, hint=HINT)
-    clips = head.kind == CLIPS
-    columns = VIDEO_SCHEMA if clips else dict.fromkeys(("video_id", "role"), pl.String)
+    has_files = head.kind == CLIPS
+    columns = VIDEO_SCHEMA if has_files else dict.fromkeys(("video_id", "role"), pl.String)
     tables = {
         "videos": _read(folder, "videos", columns, may_lack=("group", "edit")),
         "labels": _read(folder, "labels", LABEL_SCHEMA),
@@ -312,7 +233,7 @@ def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
         tables["exclusions"] = _read(folder, "exclusions", EXCLUSION_SCHEMA, may_lack=("query_id",))
     if (folder / "events.parquet").is_file():
         tables["events"] = _read(folder, "events", EVENT_SCHEMA)
-    if clips:
+    if has_files:
         tables["segments"] = _read(folder, "segments", SEGMENT_SCHEMA)
     return _definition(folder, head.kind, head.name or folder.name, tables, head.provenance)
 
@@ -333,14 +254,17 @@ def _definition(
     _require_known_words(
         kind, roles=frozenset(videos["role"]), labels=labels, listed=listed, folder=folder
     )
+
+    queries = videos.filter(pl.col("role").is_in(["query", "both"]))
+    database = videos.filter(pl.col("role").is_in(["database", "both"]))
     return BenchmarkDefinition(
         name=name,
-        queries=tuple(videos.filter(pl.col("role").is_in(["query", "both"]))["video_id"]),
-        database=tuple(videos.filter(pl.col("role").is_in(["database", "both"]))["video_id"]),
+        queries=tuple(queries["video_id"]),
+        database=tuple(database["video_id"]),
         labels=tables["labels"],
         exclusions=exclusions,
         segments=tables.get("segments"),
-        tasks=_tasks_of(kind, labels=labels, listed=listed),
+        tasks=measurable_tasks(kind, labels=labels, exclusions=listed),
         videos=videos if kind == CLIPS else None,
         folder=folder,
         events=dict(tables["events"].iter_rows()) if "events" in tables else {},
@@ -372,7 +296,7 @@ def _require_known_words(
 ) -> None:
     """Raises DataError for roles and exclusions that no task knows, and for labels that differ from
     a relevant one in upper and lower case alone. listed: the names of exclusions."""
-    relevant = frozenset[str]().union(*(task.positives for task in TASKS[kind]))
+    relevant = {label for task in TASKS[kind] for label in task.positives}
     names = {task.exclusion for task in TASKS[kind]} - {None}
     lowered = {label.lower() for label in relevant}
     misspelt = [label for label in labels - relevant if label.lower() in lowered]
@@ -386,36 +310,19 @@ def _require_known_words(
         )
 
 
-def _tasks_of(kind: str, *, labels: frozenset[str], listed: frozenset[str]) -> tuple[Task, ...]:
-    """The tasks of a kind that these labels and lists of exclusions can measure, each measure
-    once."""
-    tasks: list[Task] = []
-    seen: set[Task] = set()
-    for task in TASKS[kind]:
-        # Without a list of its exclusion a task ranks everything.
-        exclusion = task.exclusion if task.exclusion in listed else None
-        measured = replace(task, name="", exclusion=exclusion, positives=task.positives & labels)
-        if measured.positives and measured not in seen:
-            tasks.append(replace(task, exclusion=exclusion))
-        seen.add(measured)
-    return tuple(tasks)
-
-
 def _read(
     folder: Path, name: str, schema: Mapping[str, type[pl.DataType]], may_lack: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """The columns of a table that this package wrote. may_lack: columns that have no value in some
-    rows."""
+    """The columns of a table that this package wrote.
+
+    may_lack: columns that have no value in some rows."""
     path = folder / f"{name}.parquet"
     try:
         table = read_frame(path).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
         table = table.select(*schema).match_to_schema(schema)
-        lacking = [
-            column for column in schema if table[column].null_count() and column not in may_lack
-        ]
-        problem = f"its column {lacking[0]} has rows without a value" if lacking else ""
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
-        problem = str(error)
-    if problem:
-        raise DamagedError(f"{path}: {problem}; {HINT}")
+        raise DamagedError(f"{path}: {error}; {HINT}") from error
+    for column in schema:
+        if column not in may_lack and table[column].null_count():
+            raise DamagedError(f"{path}: its column {column} has rows without a value; {HINT}")
     return table

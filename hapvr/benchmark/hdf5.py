@@ -33,15 +33,15 @@ def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
     with _open(path) as file:
         names: list[str] = []
 
-        def visit(
-            name: str, item: Any
-        ) -> None:  # by hard links alone: those to other files are not followed
+        def visit(name: str, item: Any) -> None:
             if name.count("/") > MAX_DEPTH:
                 raise DataError(
-                    f"{path}: groups lie more than {MAX_DEPTH} deep in each other; flatten them"
+                    f"{path}: groups are nested more than {MAX_DEPTH} deep; flatten them"
                 )
-            names.extend([name] if isinstance(item, h5py.Dataset) else [])
+            if isinstance(item, h5py.Dataset):
+                names.append(name)
 
+        # This follows hard links alone, none to other files.
         file.visititems(visit)
         for name in names:
             if not name.isprintable() or {"", ".", ".."} & set(name.split("/")):
@@ -50,8 +50,11 @@ def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
                     "characters, and no empty part, "
                     "'.' or '..' between slashes. Rename it"
                 )
-        usable = [dataset for dataset in map(file.get, names) if not _refusal(dataset)[0]]
-        shapes = Counter((1 if one.ndim == 2 else one.shape[1], one.shape[-1]) for one in usable)
+        shapes: Counter[tuple[int, int]] = Counter()
+        for dataset in map(file.get, names):
+            if not _refusal(dataset)[0]:
+                num_regions = 1 if dataset.ndim == 2 else dataset.shape[1]
+                shapes[num_regions, dataset.shape[-1]] += 1
     if not shapes:
         raise DataError(
             f"{path}: none of {len(names)} datasets holds features; wanted floats, [frames, "
@@ -80,9 +83,10 @@ def read_hdf5_features(
                 reason = "damaged"
                 message = f"cannot be read ({error})"
             if features is not None:
+                features = features.reshape(-1, *shape)
                 number = int((~np.isfinite(features)).sum())
-                features = None if number else features.reshape(-1, *shape)
                 if number:
+                    features = None
                     reason = "not_finite"
                     message = f"{number} values are not finite in half precision"
             yield video_id, features, reason, message
@@ -106,13 +110,7 @@ def _refusal(
     """Reason and message where a dataset is not a video's features or must not be read; ("", "")
     where it may be."""
     shape: tuple[int, ...] = dataset.shape or ()  # none of an empty one
-    regions = None
-    if len(shape) == 2:
-        regions = 1
-    elif len(shape) == 3:
-        regions = shape[1]
-    fits = regions is not None and num_regions in (None, regions) and dims in (None, shape[-1])
-    if not fits or dataset.dtype.kind != "f":
+    if dataset.dtype.kind != "f" or not _fits(shape, num_regions, dims):
         wanted = f"[frames, {num_regions or 'regions'}, {dims or 'dims'}]"
         return "wrong_shape", f"{dataset.dtype} {list(shape)}, wanted floats {wanted}"
     if 0 in shape:
@@ -131,3 +129,11 @@ def _refusal(
             f"{MAX_COMPRESSION} times what is stored"
         )
     return "", ""
+
+
+def _fits(shape: tuple[int, ...], num_regions: int | None, dims: int | None) -> bool:
+    """Whether a shape is [T, R, D], or [T, D] for R = 1; None: of any size."""
+    if len(shape) not in (2, 3):
+        return False
+    regions = 1 if len(shape) == 2 else shape[1]
+    return num_regions in (None, regions) and dims in (None, shape[-1])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.benchmark.definition import ApKind
+from hapvr.benchmark.tasks import ApKind
 
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]

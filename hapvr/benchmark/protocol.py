@@ -14,9 +14,10 @@ import numpy as np
 import polars as pl
 
 from hapvr.benchmark import metrics
-from hapvr.benchmark.definition import BenchmarkDefinition, Metric, Task
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.metrics import Floats, Ints
 from hapvr.benchmark.ranking import Judgement, Ranking, read_pairs
+from hapvr.benchmark.tasks import Metric, Task
 from hapvr.errors import DataError
 from hapvr.seeding import numpy_rng
 from hapvr.settings import Policy
@@ -26,39 +27,40 @@ RECALLS = np.linspace(0, 1, 101)
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """One metric, in [0, 1], and what it was computed on.
-
-    value: tied scores in row order, as published numbers are; in "tie_grouped" at their worst rank.
-    interval: 95 % bootstrap interval over queries, where asked for. num_queries: those that count;
-    num_relevant: pairs in the ground truth under the policy. by_event: of mAP, the mean over the
-    queries of each event, where the benchmark has events; `value` is the mean over all queries.
-    """
+    """One metric, in [0, 1], and what it was computed on."""
 
     task: str
     metric: Metric
     value: float
+    """Tied scores in row order, as published numbers are; in "tie_grouped" at their worst rank."""
     interval: tuple[float, float] | None
+    """95 % bootstrap interval over queries, where asked for."""
     num_queries: int
+    """Queries that count."""
     num_relevant: int
+    """Pairs in the ground truth under the policy."""
     by_event: dict[str, float] = field(default_factory=dict)
+    """Of mAP, the mean over the queries of each event, where the benchmark has events; `value` is
+    the mean over all queries."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvaluationResult:
-    """All tasks of one benchmark under one policy. availability: how much of the benchmark the
-    scores cover: num_queries, num_queries_scored, num_references, num_references_scored, under the
-    frozen policy within its manifest; num_pairs_invalid, scores that are not finite. curves:
-    interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries. samples:
-    metric of every bootstrap sample of queries by task, [B]; the same seed draws the same queries
-    of a benchmark, so that differences between two results are paired. Empty without bootstrap.
-    """
+    """All tasks of one benchmark under one policy."""
 
     benchmark: str
     policy: Policy
     tasks: tuple[TaskResult, ...]
     availability: dict[str, int]
+    """How much of the benchmark the scores cover: num_queries, num_queries_scored, num_references,
+    num_references_scored, under the frozen policy within its manifest; num_pairs_invalid, scores
+    that are not finite."""
     curves: dict[str, Floats]
+    """Interpolated precision at RECALLS by task, [101]; mAP tasks average it over queries."""
     samples: dict[str, Floats] = field(default_factory=dict)
+    """Metric of every bootstrap sample of queries by task, [B]; empty without bootstrap. The same
+    seed draws the same queries of a benchmark, so that differences between two results are paired.
+    """
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -67,11 +69,14 @@ class EvaluationResult:
 
     def to_json(self) -> dict[str, object]:
         """Plain values for JSON: benchmark, policy, metrics, intervals, availability, tasks."""
+        intervals = {
+            task.task: list(task.interval) for task in self.tasks if task.interval is not None
+        }
         return {
-            **{"benchmark": self.benchmark, "policy": self.policy, "metrics": self.metrics},
-            "intervals": {
-                task.task: list(task.interval) for task in self.tasks if task.interval is not None
-            },
+            "benchmark": self.benchmark,
+            "policy": self.policy,
+            "metrics": self.metrics,
+            "intervals": intervals,
             "availability": self.availability,
             "tasks": {task.task: asdict(task) for task in self.tasks},
         }
@@ -89,11 +94,15 @@ def evaluate(
     """Every task of `definition` on `similarities` (columns query_id, reference_id, similarity;
     higher is closer).
 
+    A score that is not finite is an error under "official". Otherwise it counts as a miss if the
+    pair is relevant, and as ranked first if not, so it can never raise a score.
+
     available: ids of the available videos. "frozen" needs it: it is the manifest. Under "official"
     it decides which positives leave the ground truth. None means the ids that occur in the scores.
-    bootstrap_samples: > 0 adds 95 % intervals over queries, drawn from `seed`. Raises DataError for
-    unusable scores. A score that is not finite is an error under "official". Otherwise it counts as
-    a miss if the pair is relevant, and as ranked first if not, so it can never raise a score."""
+    bootstrap_samples: > 0 adds 95 % intervals over queries, drawn from `seed`.
+
+    Raises:
+        DataError: unusable scores."""
     ranking = Ranking(
         definition, read_pairs(definition, similarities), policy=policy, available=available
     )
@@ -110,6 +119,7 @@ def evaluate(
         weights = metrics.query_weights(
             len(definition.queries), num_samples=bootstrap_samples, rng=rng
         )
+
     results: list[TaskResult] = []
     samples: dict[str, Floats] = {}
     curves: dict[str, Floats] = {}
@@ -117,39 +127,43 @@ def evaluate(
         truth = Judgement(definition, task, ranking, policy=policy)
         by_event: dict[str, float] = {}
         if task.metric == "micro-AP":
-            found, drawn = _pooled(task, truth, ranking, weights)
+            measured, drawn = _pooled(task, truth, ranking, weights)
         else:
-            measured = _by_query(task, truth, ranking)
-            found, drawn = _mean_of_queries(measured, truth, weights)
-            by_event = _by_event(definition, measured, truth)
-        curves[task.name] = found[1:]
+            of_queries = _by_query(task, truth, ranking)
+            measured, drawn = _mean_of_queries(of_queries, truth, weights)
+            by_event = _by_event(definition, of_queries, truth)
+        curves[task.name] = measured[1:]
         if drawn is not None:
             samples[task.name] = drawn
-        results.append(
-            TaskResult(
-                task=task.name,
-                metric=task.metric,
-                value=float(found[0]),
-                interval=None if drawn is None else metrics.bootstrap_interval(drawn),
-                num_queries=int(truth.counted.sum()),
-                num_relevant=int(truth.num_relevant.sum()),
-                by_event=by_event,
-            )
+        result = TaskResult(
+            task=task.name,
+            metric=task.metric,
+            value=float(measured[0]),
+            interval=None if drawn is None else metrics.bootstrap_interval(drawn),
+            num_queries=int(truth.counted.sum()),
+            num_relevant=int(truth.num_relevant.sum()),
+            by_event=by_event,
         )
+        results.append(result)
     return EvaluationResult(
         benchmark=definition.name,
         policy=policy,
         tasks=tuple(results),
-        availability={
-            "num_queries": int(ranking.queries_in_scope.sum()),
-            "num_queries_scored": int(ranking.queries_scored.sum()),
-            "num_references": int(ranking.references_in_scope.sum()),
-            "num_references_scored": int(ranking.references_scored.sum()),
-            "num_pairs_invalid": int(ranking.invalid.sum()),
-        },
+        availability=_availability(ranking),
         curves=curves,
         samples=samples,
     )
+
+
+def _availability(ranking: Ranking) -> dict[str, int]:
+    """See `EvaluationResult.availability`."""
+    return {
+        "num_queries": int(ranking.queries_in_scope.sum()),
+        "num_queries_scored": int(ranking.queries_scored.sum()),
+        "num_references": int(ranking.references_in_scope.sum()),
+        "num_references_scored": int(ranking.references_scored.sum()),
+        "num_pairs_invalid": int(ranking.invalid.sum()),
+    }
 
 
 def _by_query(task: Task, truth: Judgement, ranking: Ranking) -> Floats:

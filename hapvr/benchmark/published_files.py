@@ -7,17 +7,14 @@ from pathlib import Path
 
 import polars as pl
 
-from hapvr.benchmark.definition import (
-    COPY,
-    LABEL_SCHEMA,
-    POSITIVE,
-    BenchmarkDefinition,
-    write_definition,
-)
+from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition, write_definition
+from hapvr.benchmark.tasks import COPY, POSITIVE
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import require_regular
 
-VCDB_CORE, VCDB_DISTRACTORS, SVD_UNLABELLED = 528, 100_000, 526_787
+VCDB_CORE = 528
+VCDB_DISTRACTORS = 100_000
+SVD_UNLABELLED = 526_787
 """Videos of the data sets as S2VS 4.1 and HAP-VR B.1 count them."""
 _HINT = "is this the file of the data set, whole?"
 _TIME = re.compile(r"\d{1,3}:\d{2}:\d{2}")
@@ -73,8 +70,8 @@ def import_svd(folder: Path, out: Path) -> BenchmarkDefinition:
     place = folder / "unlabeled-data-id"
     unlabelled = _unique(_lines(place), place=place)
     _require_apart(unlabelled, queries, place=place, what="query")
-    known = set(candidates)
-    added = [video for video in unlabelled if video not in known]
+    labelled = set(candidates)
+    added = [video for video in unlabelled if video not in labelled]
     notes = [_count_note("unlabelled videos", len(unlabelled), SVD_UNLABELLED)]
     if len(added) < len(unlabelled):
         count = len(unlabelled) - len(added)
@@ -105,7 +102,8 @@ def _vcdb_pairs(folder: Path) -> list[tuple[str, str]]:
                 raise DataError(
                     f"{file}: line {number} has the time {wrong[0]!r:.50}, wanted H:MM:SS; {_HINT}"
                 )
-            first, second = (Path(name).stem for name in row[:2])
+            first = Path(row[0]).stem
+            second = Path(row[1]).stem
             if first != second:
                 pairs[first, second] = None
                 pairs[second, first] = None

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.metrics import Bools, Floats
+from hapvr.benchmark.tasks import Task
 from hapvr.errors import DamagedError, DataError
 from hapvr.settings import Policy
 from hapvr.tables import TABLE_ERRORS, read_user_table
@@ -22,64 +23,79 @@ COLUMNS = ["query_id", "reference_id", "similarity"]
 def read_pairs(
     definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str
 ) -> pl.DataFrame:
-    """Scored pairs whose videos belong to the definition, in file order. similarities: a table of
-    COLUMNS, or a Parquet file. Returns query and reference, int32; similarity, where +inf stands
-    for a score that is not finite; and invalid, bool, which marks those. Raises DataError for a
-    missing file or column, a similarity column that is not numeric, an empty table, a repeated
-    pair, or ids all unknown to the definition."""
-    what = (
-        f"similarities for {definition.name}"
-        if isinstance(similarities, pl.DataFrame)
-        else str(similarities)
-    )
-    try:
-        table = (
-            similarities
-            if isinstance(similarities, pl.DataFrame)
-            else read_user_table(Path(similarities))
+    """Scored pairs whose videos belong to the definition, in file order.
+
+    similarities: a table of COLUMNS, or a Parquet file.
+
+    Returns query and reference, int32; similarity, where +inf stands for a score that is not
+    finite; and invalid, bool, which marks those.
+
+    Raises:
+        DataError: a missing file or column, a similarity column that is not numeric, an empty
+            table, a repeated pair, or ids all unknown to the definition."""
+    place, table = _read_similarities(definition, similarities)
+    pairs = _with_positions(definition, table)
+    if pairs.is_empty():
+        raise DataError(
+            f"{place}: none of {len(table)} rows names a query and a database video of "
+            f"{definition.name} "
+            f"(e.g. query {definition.queries[0]!r}); is this another benchmark's file?"
         )
+    repeated = len(pairs) - int(_table_of(definition, pairs).sum())
+    if repeated:
+        is_repeated = pl.struct("query", "reference").is_duplicated()
+        query, reference, _ = pairs.filter(is_repeated).select(COLUMNS).row(0)
+        raise DataError(
+            f"{place}: {repeated} pairs are repeated, e.g. query {query!r} with reference "
+            f"{reference!r}; keep one score per pair"
+        )
+
+    score = pl.col("similarity")
+    if pairs.schema["similarity"] != pl.Float32:
+        score = score.cast(pl.Float64)
+    valid = score.is_finite().fill_null(False)
+    ranked = pl.when(valid).then(score).otherwise(float("inf"))
+    return pairs.select("query", "reference", similarity=ranked, invalid=~valid)
+
+
+def _read_similarities(
+    definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str
+) -> tuple[str, pl.DataFrame]:
+    """What errors call the similarities, and their table. Raises DamagedError for one that cannot
+    be read."""
+    if isinstance(similarities, pl.DataFrame):
+        place = f"similarities for {definition.name}"
+    else:
+        place = str(similarities)
+    try:
+        if isinstance(similarities, pl.DataFrame):
+            table = similarities
+        else:
+            table = read_user_table(Path(similarities))
         problem = _problem(table)
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         problem = str(error)
     if problem:
-        raise DamagedError(f"{what}: not a readable table of similarities ({problem}); score again")
-    known = _with_positions(definition, table)
-    if known.is_empty():
-        raise DataError(
-            f"{what}: none of {len(table)} rows names a query and a database video of "
-            f"{definition.name} "
-            f"(e.g. query {definition.queries[0]!r}); is this another benchmark's file?"
+        raise DamagedError(
+            f"{place}: not a readable table of similarities ({problem}); score again"
         )
-    repeated = len(known) - int(_table_of(definition, known).sum())
-    if repeated:
-        first, second, *_ = (
-            known.filter(pl.struct("query", "reference").is_duplicated()).select(COLUMNS).row(0)
-        )
-        raise DataError(
-            f"{what}: {repeated} pairs are repeated, e.g. query {first!r} with reference "
-            f"{second!r}; keep one score per pair"
-        )
-    score = pl.col("similarity")
-    score = score if known.schema["similarity"] == pl.Float32 else score.cast(pl.Float64)
-    valid = score.is_finite().fill_null(False)
-    ranked = pl.when(valid).then(score).otherwise(float("inf"))
-    return known.select("query", "reference", similarity=ranked, invalid=~valid)
+    return place, table
 
 
 def _problem(table: pl.DataFrame) -> str:
     """What is wrong with the columns; "" for nothing."""
-    for column, wanted in zip(
-        COLUMNS, ("video ids as strings", "video ids as strings", "floats"), strict=True
-    ):
-        found = table.schema.get(column)
-        if found is None:
+    for column in COLUMNS:
+        dtype = table.schema.get(column)
+        if dtype is None:
             return f"no column {column!r}; found {table.columns}"
-        if not (
-            found.is_numeric()
-            if wanted == "floats"
-            else isinstance(found, pl.String | pl.Categorical | pl.Enum)
-        ):
-            return f"column {column!r} is {str(found).lower()}, wanted {wanted}"
+        if column == "similarity":
+            wanted = "floats"
+            fits = dtype.is_numeric()
+        else:
+            wanted = "video ids as strings"
+            fits = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
+        if not fits:
+            return f"column {column!r} is {str(dtype).lower()}, wanted {wanted}"
     return ""
 
 
@@ -118,12 +134,8 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
             ranked |= ~ranked.any(axis=0)
     if task.exclusion is not None:
         listed = definition.exclusions.filter(pl.col("exclusion") == task.exclusion)
-        ranked[
-            :,
-            membership(
-                listed.filter(pl.col("query_id").is_null())["reference_id"], definition.database
-            ),
-        ] = False
+        for_all_queries = listed.filter(pl.col("query_id").is_null())
+        ranked[:, membership(for_all_queries["reference_id"], definition.database)] = False
         ranked &= ~_pairs_in(definition, listed)
     if task.ignored:
         ranked &= ~_labelled_pairs(definition, task.ignored)
@@ -146,10 +158,11 @@ def relevant_and_irrelevant(
     """Finite similarities of the pairs that the task ranks (HAP-VR Fig. 5): ([relevant pairs],
     [other pairs])."""
     chosen = next(one for one in definition.tasks if one.name == task)
-    query, reference, similarity, invalid = (
-        column.to_numpy() for column in read_pairs(definition, similarities)
-    )
-    ranked = ranked_pairs(definition, chosen)[query, reference] & ~invalid
+    pairs = read_pairs(definition, similarities)
+    query = pairs["query"].to_numpy()
+    reference = pairs["reference"].to_numpy()
+    similarity = pairs["similarity"].to_numpy()
+    ranked = ranked_pairs(definition, chosen)[query, reference] & ~pairs["invalid"].to_numpy()
     relevant = _labelled_pairs(definition, chosen.positives)[query, reference]
     return similarity[ranked & relevant], similarity[ranked & ~relevant]
 
@@ -163,14 +176,18 @@ class Ranking:
     """Scored pairs in scope, by query, within a query by descending similarity, ties in the order
     of their rows.
 
-    query, reference: int32 [M]; similarity: float [M]; invalid: bool [M]; bounds: int64 [Q + 1],
-    rows of each query. pooled_position: int64 [M], where each row stands in the ranking of all
-    queries' pairs together, ties in the order of their rows; pooled_similarity: float [M], the
-    similarities in that order.
-
-    queries_*: bool [Q]; references_*: bool [N]. in_scope: under the frozen policy the videos of the
-    manifest, else all. scored: videos that occur in the scores in scope. available: references in
-    the given list of ids; without a list those that are scored.
+    query, reference: int32 [M].
+    similarity: float [M].
+    invalid: bool [M].
+    bounds: int64 [Q + 1], rows of each query.
+    pooled_position: int64 [M], where each row stands in the ranking of all queries' pairs together,
+        ties in the order of their rows.
+    pooled_similarity: float [M], the similarities in that order.
+    queries_in_scope, references_in_scope: bool [Q] and [N]; under the frozen policy the videos of
+        the manifest, else all.
+    queries_scored, references_scored: bool [Q] and [N], videos that occur in the scores in scope.
+    references_available: bool [N], those in the given list of ids; without a list those that are
+        scored.
     """
 
     def __init__(
@@ -200,9 +217,8 @@ class Ranking:
                     "database videos. Is it another benchmark's?"
                 )
             pairs = pairs.filter(queries_in[pairs["query"]] & references_in[pairs["reference"]])
-        pooled = pairs.sort("similarity", descending=True, maintain_order=True).with_row_index(
-            "place"
-        )
+        pooled = pairs.sort("similarity", descending=True, maintain_order=True)
+        pooled = pooled.with_row_index("place")
         rows = pooled.sort("query", maintain_order=True)
         self.query = rows["query"].to_numpy()
         self.reference = rows["reference"].to_numpy()
@@ -215,9 +231,9 @@ class Ranking:
         self.references_in_scope = references_in
         self.queries_scored = np.isin(np.arange(len(queries)), self.query)
         self.references_scored = np.isin(np.arange(len(database)), self.reference)
-        self.references_available = (
-            self.references_scored if available is None else membership(available, database)
-        )
+        self.references_available = self.references_scored
+        if available is not None:
+            self.references_available = membership(available, database)
 
     def rows(self, query: int) -> slice:
         """Rows of one query."""
@@ -226,9 +242,10 @@ class Ranking:
 
 class Judgement:
     """What one task says of a ranking: its ground truth under the policy, applied to the ranking.
+
     candidate, relevant: bool [M], rows that are ranked, and those of them that are hits.
-    num_relevant: int64 [Q], the ground truth under the policy. counted: bool [Q], queries that
-    enter the mean."""
+    num_relevant: int64 [Q], the ground truth under the policy.
+    counted: bool [Q], queries that enter the mean."""
 
     def __init__(
         self, definition: BenchmarkDefinition, task: Task, ranking: Ranking, *, policy: Policy
@@ -242,9 +259,8 @@ class Judgement:
         self.relevant = (role > 1) & ~ranking.invalid
         self.candidate = (role == 1) | self.relevant
         official = policy == "official"
-        self.counted = truth.any(axis=1) & (
-            ranking.queries_scored if official else ranking.queries_in_scope
-        )
+        usable = ranking.queries_scored if official else ranking.queries_in_scope
+        self.counted = truth.any(axis=1) & usable
         if official and task.official_missing_positive == "leaves":
             truth &= ranking.references_available
         num_relevant = truth.sum(axis=1)

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from hapvr.benchmark.protocol import RECALLS, EvaluationResult
 from hapvr.tables import markdown_table
 
-BLUE, ORANGE, GREY = "#1f5fa8", "#d9761a", "#8a8a8a"
+BLUE = "#1f5fa8"
+ORANGE = "#d9761a"
+GREY = "#8a8a8a"
 
 
 def pr_curve_figure(results: Mapping[str, EvaluationResult], *, task: str) -> Figure:
@@ -50,18 +52,21 @@ def similarity_distribution_figure(
 def metrics_markdown(
     results: Mapping[str, Mapping[str, float]], *, tasks: Sequence[str] | None = None
 ) -> str:
-    """Markdown table of metrics in percent. results: row name -> {task: value in [0, 1]}; "-" marks
-    missing values. tasks: the columns; None for every task that some row has."""
-    tasks = (
-        list(dict.fromkeys(task for row in results.values() for task in row))
-        if tasks is None
-        else tasks
-    )
-    rows = [
-        [name, *(f"{100 * row[task]:.2f}" if task in row else "-" for task in tasks)]
-        for name, row in results.items()
-    ]
+    """Markdown table of metrics in percent; "-" marks missing values.
+
+    results: row name -> {task: value in [0, 1]}.
+    tasks: the columns; None for every task that some row has."""
+    if tasks is None:
+        tasks = list(dict.fromkeys(task for row in results.values() for task in row))
+    rows = []
+    for name, row in results.items():
+        rows.append([name] + [_percent(row.get(task)) for task in tasks])
     return markdown_table(["", *tasks], rows) + "\n"
+
+
+def _percent(value: float | None) -> str:
+    """A value in [0, 1] in percent, "-" for None."""
+    return "-" if value is None else f"{100 * value:.2f}"
 
 
 def published_metrics(benchmark: str) -> pl.DataFrame:
@@ -106,15 +111,7 @@ def events_markdown(results: Mapping[str, EvaluationResult]) -> str:
     }
     if not columns:
         return ""
-    events = sorted({event for values in columns.values() for event in values})
-    rows = [
-        [
-            event,
-            *(
-                f"{100 * values[event]:.2f}" if event in values else "-"
-                for values in columns.values()
-            ),
-        ]
-        for event in events
-    ]
+    rows = []
+    for event in sorted({event for values in columns.values() for event in values}):
+        rows.append([event] + [_percent(values.get(event)) for values in columns.values()])
     return markdown_table(["event", *columns], rows) + "\n"

@@ -22,7 +22,8 @@ from hapvr.files import write_atomic
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 
-REFERENCES_PER_PART, FRAMES_PER_PART = 128, 16384
+REFERENCES_PER_PART = 128
+FRAMES_PER_PART = 16384
 """A part ends when it holds so many references or frames; its features are in memory at once."""
 
 SCHEMA = pa.schema(
@@ -64,40 +65,24 @@ def score_benchmark(
     references: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
 ) -> Path:
-    """Score every query with features against every reference with features. Returns `out_path`.
-    network: not changed; a copy is moved to the device. reader: by the benchmark's ids. references:
-    None for the benchmark's database. Writes columns query_id, reference_id, similarity (float32,
-    [-1, 1]). Memory grows with the frames of the queries and of a part, not with the number of
-    references. Raises DataError where no query or no reference has features, or features do not fit
-    the network.
-    """
-    references = definition.database if references is None else references
-    available = reader.available()
-    queries = [video for video in definition.queries if video in available]
-    found = [video for video in references if video in available]
-    if not queries or not found:
-        raise DataError(
-            f"benchmark {definition.name}: features of {len(queries)} of "
-            f"{len(definition.queries)} queries and "
-            f"{len(found)} of {len(references)} references; extract them first"
-        )
+    """Score every query with features against every reference with features; returns `out_path`.
+
+    Columns query_id, reference_id, similarity (float32, [-1, 1]) are written. Memory grows with the
+    frames of the queries and of a part, not with the number of references.
+
+    network: not changed; a copy is moved to the device.
+    reader: by the benchmark's ids.
+    references: None for the benchmark's database.
+
+    Raises:
+        DataError: no query or no reference has features, or features do not fit the network."""
+    queries, references = _with_features(
+        definition, reader, definition.database if references is None else references
+    )
     network = copy.deepcopy(network).to(device).eval()
 
     def embed(video: str, features: Tensor) -> Tensor:
-        if features.shape[-1] != network.dims or not bool(torch.isfinite(features).all()):
-            raise DataError(
-                f"features of {video}, {list(features.shape)}: wanted finite ones, [frames, "
-                f"regions, {network.dims}]; they are "
-                "damaged, or were made for another model. Extract the video again"
-            )
-        if (
-            isinstance(network, SimilarityNetwork)
-            and float(features.float().norm(dim=-1).max()) > MAX_NORM
-        ):
-            raise DataError(
-                f"features of {video} are no unit vectors, which the network takes; import "
-                "whitened ones"
-            )
+        _require_fit(network, video, features)
         return network.embed(features.to(device))
 
     with (
@@ -106,12 +91,12 @@ def score_benchmark(
         pq.ParquetWriter(whole, SCHEMA, compression="zstd", write_page_checksum=True) as writer,
     ):
         embedded = {
-            video: embed(video, one)
-            for video, one in reader.read(queries, extras=network.needs_extras)
+            video: embed(video, features)
+            for video, features in reader.read(queries, extras=network.needs_extras)
         }
         query_ids = [video for video in queries if video in embedded]
         query = [embedded.pop(video) for video in query_ids]
-        for part in _parts(reader.read(found, extras=network.needs_extras)):
+        for part in _parts(reader.read(references, extras=network.needs_extras)):
             scores = network.score_videos(
                 query, [embed(video, features) for video, features in part]
             )
@@ -124,15 +109,49 @@ def score_benchmark(
     return out_path
 
 
+def _with_features(
+    definition: BenchmarkDefinition, reader: FeatureStore, references: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """The queries and references that have features. Raises DataError where no query, or no
+    reference, has."""
+    available = reader.available()
+    usable_queries = [video for video in definition.queries if video in available]
+    usable_references = [video for video in references if video in available]
+    if not usable_queries or not usable_references:
+        raise DataError(
+            f"benchmark {definition.name}: features of {len(usable_queries)} of "
+            f"{len(definition.queries)} queries and "
+            f"{len(usable_references)} of {len(references)} references; extract them first"
+        )
+    return usable_queries, usable_references
+
+
+def _require_fit(network: VideoNetwork, video: str, features: Tensor) -> None:
+    """Raise DataError for features [T, R, D] of a video that the network cannot take."""
+    if features.shape[-1] != network.dims or not bool(torch.isfinite(features).all()):
+        raise DataError(
+            f"features of {video}, {list(features.shape)}: wanted finite ones, [frames, "
+            f"regions, {network.dims}]; they are "
+            "damaged, or were made for another model. Extract the video again"
+        )
+    takes_unit_vectors = isinstance(network, SimilarityNetwork)
+    if takes_unit_vectors and float(features.float().norm(dim=-1).max()) > MAX_NORM:
+        raise DataError(
+            f"features of {video} are no unit vectors, which the network takes; import "
+            "whitened ones"
+        )
+
+
 def _parts(features: Iterator[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
+    """Videos with their features, REFERENCES_PER_PART or FRAMES_PER_PART of them at a time."""
     part: list[tuple[str, Tensor]] = []
-    for video, one in features:
-        part.append((video, one))
-        if (
-            len(part) >= REFERENCES_PER_PART
-            or sum(len(frames) for _, frames in part) >= FRAMES_PER_PART
-        ):
+    num_frames = 0
+    for video, frames in features:
+        part.append((video, frames))
+        num_frames += len(frames)
+        if len(part) >= REFERENCES_PER_PART or num_frames >= FRAMES_PER_PART:
             yield part
             part = []
+            num_frames = 0
     if part:
         yield part

@@ -43,11 +43,13 @@ def plan_forgetting(
     listed = {row["video_id"]: row for row in manifest.manifest_table(root).to_pylist()}
     begun = {video.video_id: video for video in read_journal(root).videos}
     _require_known(video_ids, listed.keys() | begun.keys())
+
     wanted = _offline_videos(listed, offline)
     wanted |= dict.fromkeys(video_ids, True)
     rows = _inspected_rows(root)
     contents = {row["video_id"]: _contents(row) for row in rows}
     wanted = _generated_of(root, listed, wanted, contents, begun) | wanted
+
     going = wanted.keys() | begun.keys()
     staying = {row["sha256"] for row in rows if row["video_id"] not in going}
     videos = dict(begun)
@@ -78,13 +80,13 @@ def _require_known(video_ids: Sequence[str], known: Collection[str]) -> None:
 def _offline_videos(listed: Mapping[str, Mapping[str, str]], source: str) -> dict[str, bool]:
     """The local videos of a source whose files are gone; they may be listed again."""
     names = {f"{source}{part}" for part in PARTS}
-    found = {}
+    offline = {}
     for video_id, row in listed.items():
         if row["source"] not in names or is_remote(row["uri"]):
             continue
         if not os.path.exists(path_of_text(row["uri"])):
-            found[video_id] = False
-    return found
+            offline[video_id] = False
+    return offline
 
 
 def _inspected_rows(root: DataRoot) -> list[dict[str, Any]]:
@@ -116,12 +118,12 @@ def _generated_of(
         digests.update(contents.get(video_id, ()))
     for video in begun.values():
         digests.update(video.contents)
-    found: dict[str, bool] = {}
+    generated: dict[str, bool] = {}
     for name in root.list_folders(CORPUS_FOLDER):
         if mentions(root, name, digests):
             of_name = [video_id for video_id, row in listed.items() if row["source"] == name]
-            found |= dict.fromkeys(of_name, False)
-    return found
+            generated |= dict.fromkeys(of_name, False)
+    return generated
 
 
 def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:

@@ -3,12 +3,12 @@ webhook."""
 
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hapvr.chain_status import StepStatus, chain_status
+from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import FORGETTING
 from hapvr.errors import HapvrError
 from hapvr.files import read_text
@@ -32,153 +32,204 @@ SETTLED_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """files: source -> how many of its videos lost their file, and how many have been usable.
-    champion: its name, since when (ISO 8601, UTC) and the decision; None as the index where there
-    is none, or where the registry does not answer. tick_s: when the automation looked at the
-    sources last. waiting: messages of the outbox. failure: of the last training, or ""."""
+    """How a project is."""
 
     steps: list[StepStatus]
     files: dict[str, tuple[int, int]]
+    """Source -> how many of its videos lost their file, and how many have been usable."""
     champion: dict[str, str] | None
+    """Its name, since when (ISO 8601, UTC) and the decision; None where there is none, or where
+    the registry does not answer."""
     index: CurrentIndex | None
+    """That answers searches."""
     tick_s: float | None
+    """When the automation looked at the sources last."""
     waiting: int
+    """Messages of the outbox."""
     failure: str
+    """Of the last training, or ""."""
     free_bytes: int | None
     concerns: list[Concern]
 
     def lines(self) -> list[str]:
         """What people read."""
-        lost, usable = (
-            (sum(column) for column in zip(*self.files.values(), strict=True))
-            if self.files
-            else (0, 0)
-        )
-        failed = {step.step: step.failed_videos for step in self.steps}
-        # a video that was lost in an early step is a failed row of all later ones
-        unusable = max(failed.get("videos", 0), failed.get("frames", 0))
-        usable -= unusable - failed.get("videos", 0)
         missing = ", ".join(f"{step.step} {step.missing}" for step in self.steps if step.missing)
-        minutes = "has not run here"
-        if self.tick_s is not None:
-            minutes = f"looked at the sources {(time.time() - self.tick_s) / 60:.0f} min ago"
         champion = "none"
-        search = "no index"
         if self.champion:
             champion = "{name} since {since}: {decision}".format(**self.champion)
+        search = "no index"
         if self.index:
             search = f"{self.index.model} answers since {self.index.since}"
+        automation = "has not run here"
+        if self.tick_s is not None:
+            minutes = (time.time() - self.tick_s) / 60
+            automation = f"looked at the sources {minutes:.0f} min ago"
+
         lines = [
-            f"videos      {usable} usable, {lost} of them offline; {unusable} cannot be used",
+            f"videos      {self._videos_text()}",
             f"missing     {missing or 'nothing'}",
             f"training    {self.failure or 'the last one did not fail'}",
             f"champion    {champion}",
             f"search      {search}",
-            f"automation  {minutes}",
+            f"automation  {automation}",
             f"webhook     {self.waiting} messages wait",
         ]
-        lines += (
-            [f"disk        {self.free_bytes / 1e9:.1f} GB free"]
-            if self.free_bytes is not None
-            else []
-        )
-        return lines + [f"NEEDS YOU   {one.text}" for one in self.concerns]
+        if self.free_bytes is not None:
+            lines.append(f"disk        {self.free_bytes / 1e9:.1f} GB free")
+        return lines + [f"NEEDS YOU   {concern.text}" for concern in self.concerns]
+
+    def _videos_text(self) -> str:
+        lost = sum(lost for lost, _ in self.files.values())
+        usable = sum(usable for _, usable in self.files.values())
+        failed = {step.step: step.failed_videos for step in self.steps}
+        # a video that was lost in an early step is a failed row of all later ones
+        unusable = max(failed.get("videos", 0), failed.get("frames", 0))
+        usable -= unusable - failed.get("videos", 0)
+        return f"{usable} usable, {lost} of them offline; {unusable} cannot be used"
+
+
+@dataclass(frozen=True)
+class FailedTraining:
+    """A training that has failed."""
+
+    run: str
+    message: str
+    time_s: float
+    """When it failed."""
 
 
 def health(project: Project) -> Health:
     """Look at everything that is stored, and at the registry if one answers. Nothing is changed."""
-    from hapvr.steps.training import MODELS
-    from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
+    root = project.root
+    failed = _failed_training(root)
+    tick_s = None
+    if root.exists(TICK_PLACE):
+        tick = root.read_json_as(TICK_PLACE, dict[str, float], hint="remove it")
+        tick_s = tick.get("time_s")
+    free_bytes = None
+    if root.local is not None and root.local.exists():
+        free_bytes = shutil.disk_usage(root.local).free
 
-    root, run, failure, failed_s, ticked = (
-        project.root,
-        "",
-        "",
-        0.0,
-        project.root.exists(TICK_PLACE),
-    )
-    # of the training that was begun last
-    runs = list((root.local / MODELS).glob(f"*/{RUN_NAME}")) if root.local is not None else []
-    if (
-        runs
-        and (
-            file := max(runs, key=lambda path: path.stat().st_mtime).with_name(FAILURE_NAME)
-        ).is_file()
-    ):
-        run, failure, failed_s = (
-            file.parent.name,
-            read_text(file),
-            file.stat().st_mtime,
-        )
-    found = Health(
+    state = Health(
         steps=chain_status(project),
         files=lost_files(project),
         champion=_champion(project),
         index=serving_index(root),
-        tick_s=root.read_json_as(TICK_PLACE, dict[str, float], hint="remove it").get("time_s")
-        if ticked
-        else None,
+        tick_s=tick_s,
         waiting=AlertOutbox(root).counts()[1] if root.exists(OUTBOX_PLACE) else 0,
-        failure=failure and f"{run} failed: {failure}",
-        free_bytes=shutil.disk_usage(root.local).free
-        if root.local is not None and root.local.exists()
-        else None,
+        failure="" if failed is None else f"{failed.run} failed: {failed.message}",
+        free_bytes=free_bytes,
         concerns=[],
     )
-    found.concerns.extend(_concerns(project, found))
-    if failure and time.time() - failed_s > SETTLED_S:
-        found.concerns.append(training_failed(run, failure))
-    return found
+    state.concerns.extend(_concerns(project, state))
+    if failed is not None and time.time() - failed.time_s > SETTLED_S:
+        state.concerns.append(training_failed(failed.run, failed.message))
+    return state
 
 
-def _concerns(project: Project, found: Health) -> Iterator[Concern]:
-    settings, champion, now_s = project.config.automation, found.champion, time.time()
-    silent_s = 0.0 if found.tick_s is None else now_s - found.tick_s
-    if settings.enabled and silent_s > max(3 * settings.watch_every_s, MIN_SILENCE_S):
-        said = f"the automation has not looked at the sources for {silent_s / 60:.0f} minutes"
-        hint = "see `make ui` and the ticks of the sensor new_videos"
-        yield Concern("automation_stopped", "automation", f"{said}; {hint}", lasting=True)
-    # an alias that was set by hand in MLflow does not say since when
-    if (
-        champion
-        and champion["since"]
-        and (found.index is None or found.index.model != champion["name"])
-    ):
-        age_h = (
-            now_s - datetime.fromisoformat(champion["since"]).replace(tzinfo=UTC).timestamp()
-        ) / 3600
-        if age_h > MAX_INDEX_HOURS:
-            answers = "nothing" if found.index is None else found.index.model
-            said = (
-                f"{champion['name']} is champion for {age_h:.0f} hours, and {answers} "
-                "answers searches"
-            )
-            key = f"index/{champion['name']}/{champion['since']}"
-            yield Concern("index_old", key, f"{said}; `hapvr index update` says why")
-    if champion is None and found.index is not None and found.index.model.startswith(REGISTERED):
-        said = (
-            f"{found.index.model} answers searches, but the registry names no champion, or is lost"
-        )
-        yield Concern(
-            "champion_lost",
-            "registry",
-            f"{said}; restore mlflow/, or promote a version",
-            lasting=True,
-        )
-    if project.root.exists(FORGETTING):
-        said = "`hapvr forget` has not ended; if none runs, repeat it"
-        yield Concern("forget_unfinished", "forget", said, lasting=True)
-    if found.free_bytes is not None and found.free_bytes < MIN_FREE_BYTES:
-        said = f"{project.root.url} has {found.free_bytes / 1e9:.1f} GB left"
-        yield Concern("disk_low", "disk", f"{said}; make room, or runs will fail", lasting=True)
-    for source, (lost, usable) in found.files.items():
-        if lost > MAX_LOST_RATE * usable:
-            said = f"source {source}: the files of {lost} of {usable} videos are not there"
-            hint = (
-                "connect their drive; what was downloaded is fetched again by `hapvr "
-                "download --retry-failed`"
-            )
-            yield Concern("source_lost", f"source/{source}", f"{said}; {hint}", lasting=True)
+def _failed_training(root: DataRoot) -> FailedTraining | None:
+    """The training that was begun last, if it has failed."""
+    from hapvr.steps.training import MODELS
+    from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
+
+    if root.local is None:
+        return None
+    records = list((root.local / MODELS).glob(f"*/{RUN_NAME}"))
+    if not records:
+        return None
+    newest = max(records, key=lambda path: path.stat().st_mtime)
+    failure = newest.with_name(FAILURE_NAME)
+    if not failure.is_file():
+        return None
+    message = read_text(failure)
+    if not message:
+        return None
+    return FailedTraining(newest.parent.name, message, failure.stat().st_mtime)
+
+
+def _concerns(project: Project, state: Health) -> list[Concern]:
+    """What needs a person, besides a failed training."""
+    concerns = [
+        _stopped_automation(project, state),
+        _old_index(state),
+        _lost_champion(state),
+        _unfinished_forgetting(project),
+        _full_disk(project, state),
+    ]
+    concerns += [_lost_source(source, *counts) for source, counts in state.files.items()]
+    return [concern for concern in concerns if concern is not None]
+
+
+def _stopped_automation(project: Project, state: Health) -> Concern | None:
+    settings = project.config.automation
+    if not settings.enabled or state.tick_s is None:
+        return None
+    silent_s = time.time() - state.tick_s
+    if silent_s <= max(3 * settings.watch_every_s, MIN_SILENCE_S):
+        return None
+    text = (
+        f"the automation has not looked at the sources for {silent_s / 60:.0f} minutes; see "
+        "`make ui` and the ticks of the sensor new_videos"
+    )
+    return Concern("automation_stopped", "automation", text, lasting=True)
+
+
+def _old_index(state: Health) -> Concern | None:
+    """A champion that searches do not use."""
+    champion = state.champion
+    # An alias that was set by hand in MLflow does not say since when.
+    if not champion or not champion["since"]:
+        return None
+    answering = "nothing" if state.index is None else state.index.model
+    if answering == champion["name"]:
+        return None
+    since = datetime.fromisoformat(champion["since"]).replace(tzinfo=UTC)
+    age_h = (time.time() - since.timestamp()) / 3600
+    if age_h <= MAX_INDEX_HOURS:
+        return None
+    text = (
+        f"{champion['name']} is champion for {age_h:.0f} hours, and {answering} answers "
+        "searches; `hapvr index update` says why"
+    )
+    return Concern("index_old", f"index/{champion['name']}/{champion['since']}", text)
+
+
+def _lost_champion(state: Health) -> Concern | None:
+    if state.champion is not None or state.index is None:
+        return None
+    if not state.index.model.startswith(REGISTERED):
+        return None
+    text = (
+        f"{state.index.model} answers searches, but the registry names no champion, or is lost; "
+        "restore mlflow/, or promote a version"
+    )
+    return Concern("champion_lost", "registry", text, lasting=True)
+
+
+def _unfinished_forgetting(project: Project) -> Concern | None:
+    if not project.root.exists(FORGETTING):
+        return None
+    text = "`hapvr forget` has not ended; if none runs, repeat it"
+    return Concern("forget_unfinished", "forget", text, lasting=True)
+
+
+def _full_disk(project: Project, state: Health) -> Concern | None:
+    if state.free_bytes is None or state.free_bytes >= MIN_FREE_BYTES:
+        return None
+    text = (
+        f"{project.root.url} has {state.free_bytes / 1e9:.1f} GB left; make room, or runs will fail"
+    )
+    return Concern("disk_low", "disk", text, lasting=True)
+
+
+def _lost_source(source: str, lost: int, usable: int) -> Concern | None:
+    if lost <= MAX_LOST_RATE * usable:
+        return None
+    text = (
+        f"source {source}: the files of {lost} of {usable} videos are not there; connect their "
+        "drive; what was downloaded is fetched again by `hapvr download --retry-failed`"
+    )
+    return Concern("source_lost", f"source/{source}", text, lasting=True)
 
 
 def _champion(project: Project) -> dict[str, str] | None:
@@ -187,9 +238,13 @@ def _champion(project: Project) -> dict[str, str] | None:
         client = mlflow_client(project.tracking_uri)
         from hapvr.registry import versions
 
-        if found := versions.champion_of(client, name):
-            tags = versions.version_tags(client, name, found.version)
-            since = tags.get(versions.DECIDED_TAG, "").partition(" by ")[0]
-            decision = tags.get(versions.REASON_TAG, "")
-            return {"name": f"models:/{name}/{found.version}", "since": since, "decision": decision}
+        champion = versions.champion_of(client, name)
+        if champion is None:
+            return None
+        tags = versions.version_tags(client, name, champion.version)
+        return {
+            "name": f"models:/{name}/{champion.version}",
+            "since": tags.get(versions.DECIDED_TAG, "").partition(" by ")[0],
+            "decision": tags.get(versions.REASON_TAG, ""),
+        }
     return None

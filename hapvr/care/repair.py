@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hapvr.care.stores import STORES
-from hapvr.care.verify import FileCheck, check, verify_root
+from hapvr.care.verify import FileCheck, check_stored, verify_root
 from hapvr.data import set_aside
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import HapvrError
@@ -22,13 +22,15 @@ def repair(
     root = project.root
     with root.care_lock():
         set_aside.put_back_unreplaced(root)
-        broken = [one for one in checks if one.state == "damaged"]
+        order = list(STORES)
+        damaged = [check for check in checks if check.state == "damaged"]
+        damaged.sort(key=lambda check: order.index(check.kind))
         results: dict[FileCheck, FileCheck] = {}
-        for one in sorted(broken, key=lambda one: list(STORES).index(one.kind)):
-            results[one] = _repaired(project, one)
-            progress(len(results), len(broken))
+        for before in damaged:
+            results[before] = _repaired(project, before)
+            progress(len(results), len(damaged))
         _clear_set_aside(root)
-    return [results.get(one, one) for one in checks]
+    return [results.get(check, check) for check in checks]
 
 
 def _repaired(project: Project, damaged: FileCheck) -> FileCheck:
@@ -38,10 +40,10 @@ def _repaired(project: Project, damaged: FileCheck) -> FileCheck:
         return replace(damaged, message=f"{damaged.message}. {store.advice}")
     try:
         # It may be whole by now: what it was made from was repaired, or another process did it.
-        after = check(project.root, damaged.kind, damaged.key)
+        after = check_stored(project.root, damaged.kind, damaged.key)
         if after.state == "damaged":
             store.remake(project, damaged.key)
-            after = check(project.root, damaged.kind, damaged.key)
+            after = check_stored(project.root, damaged.kind, damaged.key)
     except (HapvrError, OSError) as error:
         return replace(damaged, message=f"{damaged.message}. It could not be made again: {error}")
     return replace(damaged, state="repaired") if after.state == "ok" else after
@@ -51,5 +53,5 @@ def _clear_set_aside(root: DataRoot) -> None:
     """Remove what a killed repair had set aside and replaced, once nothing at all is damaged."""
     if set_aside.is_empty(root):
         return
-    if all(one.state != "damaged" for one in verify_root(root)):
+    if all(check.state != "damaged" for check in verify_root(root)):
         set_aside.remove_all(root)

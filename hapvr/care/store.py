@@ -1,4 +1,4 @@
-"""What is asked of everything that lies below a data root."""
+"""What is asked of everything that is stored below a data root."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

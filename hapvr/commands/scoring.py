@@ -18,7 +18,8 @@ from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from hapvr.scorer.calibration import Calibration
-    from hapvr.scorer.scorer import PairScore, VideoScorer
+    from hapvr.scorer.pairs import PairScore
+    from hapvr.scorer.scorer import VideoScorer
 
 CHAMPION = "models:/hapvr@champion"
 MIN_PRIOR = 1e-12
@@ -119,7 +120,8 @@ def score(
 def open_scorer(model: str | None, tracking_uri: str) -> tuple[VideoScorer, str, bool]:
     """A scorer, what answers call its model, and whether nothing in it was trained. model: None for
     the champion of the registry, or the packaged network where there is no registry."""
-    from hapvr.scorer.bundle import is_untrained, load_bundle, try_bundle
+    from hapvr.scorer.bundle import is_untrained, load_bundle
+    from hapvr.scorer.trial import try_bundle
 
     if model is None and not has_registry(tracking_uri):
         from hapvr.scorer.copies import NAME, open_copy_scorer

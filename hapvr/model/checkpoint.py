@@ -68,12 +68,8 @@ def weights_sha256(folder: Path) -> str:
     file = folder / WEIGHTS_FILE
     try:
         return arrays_sha256(load(read_bytes(file)))
-    except (
-        OSError,
-        KeyError,
-        ValueError,
-        SafetensorError,
-    ) as error:  # KeyError: of a type that numpy lacks
+    # KeyError: of a type that numpy lacks
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise DamagedError(f"network: {file} is damaged: {error}; {HINT}") from error
 
 
@@ -129,12 +125,17 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    found, weights_file = read_description(folder), folder / WEIGHTS_FILE
-    build = partial(build_network, found.settings, dims=found.dims, extras_dims=found.extras_dims)
+    description = read_description(folder)
+    weights_file = folder / WEIGHTS_FILE
+    build = partial(
+        build_network,
+        description.settings,
+        dims=description.dims,
+        extras_dims=description.extras_dims,
+    )
     try:
-        with torch.device(
-            "meta"
-        ):  # shapes alone: settings that the weights do not fit take no memory
+        # shapes alone: settings that the weights do not fit take no memory
+        with torch.device("meta"):
             wanted = build().state_dict()
         require_regular(weights_file)
         weights = load_file(weights_file)
@@ -142,14 +143,13 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
     except (RuntimeError, ArgumentError, OSError, SafetensorError) as error:
         problems = [f"{error!r:.200}"]
     if problems:
-        said = (
-            f"{weights_file} is damaged or does not fit {DESCRIPTION_FILE}: "
-            f"{'; '.join(problems[:MAX_MISMATCHES])}"
+        raise DamagedError(
+            f"network: {weights_file} is damaged or does not fit {DESCRIPTION_FILE}: "
+            f"{'; '.join(problems[:MAX_MISMATCHES])}; {HINT}"
         )
-        raise DamagedError(f"network: {said}; {HINT}")
     network = build()
     network.load_state_dict(weights)
-    return network.eval(), found.metadata
+    return network.eval(), description.metadata
 
 
 def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
@@ -157,7 +157,9 @@ def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor
     one for weights that are all alike; empty if all fit."""
     lines = [f"{name} is missing" for name in wanted if name not in found]
     lines += [f"{name} is unknown" for name in found if name not in wanted]
-    for name, tensor in ((name, found[name]) for name in found if name in wanted):
+    for name, tensor in found.items():
+        if name not in wanted:
+            continue
         if tensor.shape != wanted[name].shape:
             lines.append(
                 f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(wanted[name].shape)}"
@@ -173,5 +175,7 @@ def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor
 
 def _is_constant(tensors: Mapping[str, Tensor]) -> bool:
     """Whether each tensor that mixes features, with two dimensions or more, has one value alone."""
-    mixing = [one for one in tensors.values() if one.ndim >= 2 and one.numel() > 1]
-    return bool(mixing) and all(bool((one == one.flatten()[0]).all()) for one in mixing)
+    mixing = [values for values in tensors.values() if values.ndim >= 2 and values.numel() > 1]
+    if not mixing:
+        return False
+    return all(bool((values == values.flatten()[0]).all()) for values in mixing)

@@ -1,8 +1,8 @@
 """What every model family has: one way to embed videos, and one to compare embeddings.
 
 A family is a subclass of `VideoNetwork` with frozen settings that carry its name.
-`hapvr.model.checkpoint` builds them, and `hapvr.train.loop` says how each is trained. Everything
-else that uses a network knows this interface alone.
+`hapvr.model.checkpoint` builds them, and `hapvr.train.families` says how each is trained.
+Everything else that uses a network knows this interface alone.
 """
 
 from abc import ABC, abstractmethod
@@ -27,14 +27,16 @@ GROUP_FRAMES = {"cpu": 256, "cuda": 2**13}
 
 @dataclass(frozen=True)
 class Similarities:
-    """Similarities of all pairs of Q queries and N references. frame: [Q, N, T, T'] before the
-    comparator, 0 at padding; refined: [Q, N, t, t'] after it and hard-tanh; video: [Q, N] in [-1,
-    1]; regularization: [], the sum of how far the comparator's raw output leaves [-1, 1]."""
+    """Similarities of all pairs of Q queries and N references."""
 
     frame: Tensor
+    """[Q, N, T, T'] before the comparator, 0 at padding."""
     refined: Tensor
+    """[Q, N, t, t'] after the comparator and hard-tanh."""
     video: Tensor
+    """[Q, N] in [-1, 1]."""
     regularization: Tensor
+    """[], the sum of how far the comparator's raw output leaves [-1, 1]."""
 
 
 class VideoNetwork(nn.Module, ABC):
@@ -43,17 +45,18 @@ class VideoNetwork(nn.Module, ABC):
     An embedding is [T, r, d]: a row of r vectors per frame, so that a part of a video can be cut
     from it, frames can be indexed, and matching frames can be found. A family of one vector per
     video gives frame vectors, r = 1, and pools them in `compare`.
-
-    dims: D, values per region of the features. needs_extras: whether `embed` reads pooled vectors
-    of extras_dims values and magnitudes, which the features then carry behind the regions, see
-    `join_extras`. embedding_dims: d of an embedding.
     """
 
     settings: AnyNetworkSettings
     dims: int
+    """D, values per region of the features."""
     extras_dims: int = 0
+    """C, values of a pooled vector; 0 where `embed` reads none."""
     needs_extras: bool = False
+    """Whether `embed` reads pooled vectors and magnitudes, which the features then carry behind
+    the regions, see `join_extras`."""
     embedding_dims: int
+    """d of an embedding."""
 
     @abstractmethod
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
@@ -72,11 +75,10 @@ class VideoNetwork(nn.Module, ABC):
         """Similarities, with gradients, of all pairs of embedded clips [Q, T, r, d] and [N, T', r,
         d]. masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score."""
         with_itself = query is reference and query_mask is reference_mask
-        query, reference = (
-            clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
-            for clips, mask in ((query, query_mask), (reference, reference_mask))
-        )
-        return self._compare(query, query if with_itself else reference, query_mask, reference_mask)
+        query = _without_padding(query, query_mask)
+        # The same tensor tells a family that each pair is computed once.
+        reference = query if with_itself else _without_padding(reference, reference_mask)
+        return self._compare(query, reference, query_mask, reference_mask)
 
     @abstractmethod
     def _compare(
@@ -96,14 +98,12 @@ class VideoNetwork(nn.Module, ABC):
     def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
         """Video similarities [Q, N] float32 of embeddings [T, r, d] of any lengths, of each pair as
         `compare` gives it."""
-        scores, query_groups = (
-            torch.empty(len(queries), len(references)),
-            list(padded_groups(queries)),
-        )
+        scores = torch.empty(len(queries), len(references))
+        query_groups = list(padded_groups(queries))
         for columns, reference, reference_mask in padded_groups(references):
             for rows, query, query_mask in query_groups:
-                found = self._compare(query, reference, query_mask, reference_mask).video
-                scores[torch.tensor(rows)[:, None], torch.tensor(columns)] = found.float().cpu()
+                block = self._compare(query, reference, query_mask, reference_mask).video
+                scores[torch.tensor(rows)[:, None], torch.tensor(columns)] = block.float().cpu()
         return scores
 
 
@@ -114,14 +114,14 @@ class FrameVectorNetwork(VideoNetwork):
     def _compare(
         self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask
     ) -> Similarities:
-        video = (
-            video_vectors(query[:, :, 0], query_mask)
-            @ video_vectors(reference[:, :, 0], reference_mask).T
+        query = query[:, :, 0]
+        reference = reference[:, :, 0]
+        video = video_vectors(query, query_mask) @ video_vectors(reference, reference_mask).T
+        frame = torch.einsum(
+            "qtd,nsd->qnts",
+            F.normalize(query.to(video.dtype), dim=-1),
+            F.normalize(reference.to(video.dtype), dim=-1),
         )
-        first, second = (
-            F.normalize(clips[:, :, 0].to(video.dtype), dim=-1) for clips in (query, reference)
-        )
-        frame = torch.einsum("qtd,nsd->qnts", first, second)
         return Similarities(
             frame=frame, refined=frame, video=video, regularization=video.new_zeros(())
         )
@@ -129,20 +129,24 @@ class FrameVectorNetwork(VideoNetwork):
     @torch.inference_mode()
     def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
         """Cosines [Q, N] of the vectors of videos, from embeddings [T, 1, D] of any lengths."""
-        first, second = (
-            torch.cat([video_vectors(one[None, :, 0]) for one in part])
-            for part in (queries, references)
-        )
-        return (first @ second.T).float().cpu()
+        of_queries = torch.cat([video_vectors(video[None, :, 0]) for video in queries])
+        of_references = torch.cat([video_vectors(video[None, :, 0]) for video in references])
+        return (of_queries @ of_references.T).float().cpu()
 
     @torch.inference_mode()
     def frame_similarity(self, query: Tensor, reference: Tensor) -> Tensor:
-        first, second = (F.normalize(video[:, 0].float(), dim=-1) for video in (query, reference))
-        return first @ second.T
+        of_query = F.normalize(query[:, 0].float(), dim=-1)
+        of_reference = F.normalize(reference[:, 0].float(), dim=-1)
+        return of_query @ of_reference.T
 
     @torch.inference_mode()
     def self_similarity(self, video: Tensor) -> Tensor:
         return F.normalize(video[:, 0].float(), dim=-1).square().sum(-1)
+
+
+def _without_padding(clips: Tensor, mask: Mask) -> Tensor:
+    """Clips [N, T, r, d], 0 where the mask [N, T] says padding."""
+    return clips if mask is None else clips.masked_fill(~mask[:, :, None, None], 0)
 
 
 def padded_groups(videos: Sequence[Tensor]) -> Iterator[tuple[list[int], Tensor, Mask]]:
@@ -151,27 +155,27 @@ def padded_groups(videos: Sequence[Tensor]) -> Iterator[tuple[list[int], Tensor,
     order = sorted(range(len(videos)), key=lambda index: len(videos[index]))
     while order:
         most = GROUP_FRAMES.get(videos[order[0]].device.type, 2**13)
-        size = next(
-            (n for n, index in enumerate(order) if (n + 1) * len(videos[index]) > most), len(order)
-        )
-        group, order = order[: max(size, 1)], order[max(size, 1) :]
+        size = 1
+        while size < len(order) and (size + 1) * len(videos[order[size]]) <= most:
+            size += 1
+        group = order[:size]
+        order = order[size:]
+
         clips = pad_sequence([videos[index] for index in group], batch_first=True)
-        lengths = torch.tensor([len(videos[index]) for index in group], device=clips.device)
-        equal = len(videos[group[0]]) == clips.shape[1]
-        yield (
-            group,
-            clips,
-            None if equal else torch.arange(clips.shape[1], device=clips.device) < lengths[:, None],
-        )
+        mask = None
+        if len(videos[group[0]]) < clips.shape[1]:  # the shortest comes first
+            lengths = torch.tensor([len(videos[index]) for index in group], device=clips.device)
+            mask = torch.arange(clips.shape[1], device=clips.device) < lengths[:, None]
+        yield group, clips, mask
 
 
 def video_vectors(frames: Tensor, mask: Mask = None) -> Tensor:
     """Unit vectors [N, D] in float32 or wider of the mean over real frames [N, T, D] (mask: bool
     [N, T])."""
     frames = frames.to(torch.promote_types(frames.dtype, torch.float32))
-    return F.normalize(
-        (frames if mask is None else frames.masked_fill(~mask[..., None], 0)).sum(1), dim=-1
-    )
+    if mask is not None:
+        frames = frames.masked_fill(~mask[..., None], 0)
+    return F.normalize(frames.sum(1), dim=-1)
 
 
 def join_extras(regions: Tensor, pooled: Tensor, magnitude: Tensor) -> Tensor:
@@ -181,9 +185,10 @@ def join_extras(regions: Tensor, pooled: Tensor, magnitude: Tensor) -> Tensor:
     So everything between the source of features and a network that reads extras handles one tensor,
     whole or in parts.
 
-    pooled: [..., C], the mean over regions before whitening, of unit norm. magnitude: [...], the
-    norm of that mean before any normalisation."""
-    dims, extras_dims = regions.shape[-1], pooled.shape[-1]
+    pooled: [..., C], the mean over regions before whitening, of unit norm.
+    magnitude: [...], the norm of that mean before any normalisation."""
+    dims = regions.shape[-1]
+    extras_dims = pooled.shape[-1]
     values = torch.cat([pooled, magnitude.unsqueeze(-1)], dim=-1).to(regions.dtype)
     rows = extras_rows(extras_dims, dims)
     padded = F.pad(values, (0, rows * dims - extras_dims - 1))

@@ -43,11 +43,14 @@ class SimilarityNetwork(VideoNetwork):
         self, settings: NetworkSettings, *, dims: int, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        self.settings, self.dims, self.embedding_dims = settings, dims, settings.binary_bits or dims
+        self.settings = settings
+        self.dims = dims
+        self.embedding_dims = settings.binary_bits or dims
         self.attention: nn.Module = nn.Identity()
         self.binarization: nn.Module = nn.Identity()
         self.comparator: Comparator | None = None
-        form, generator = settings.attention_form, generator or torch.Generator()
+        form = settings.attention_form
+        generator = generator or torch.Generator()
         # torch's layers draw from the global generator before ours set their weights, so its state
         # is restored.
         with torch.random.fork_rng(devices=[]):
@@ -80,7 +83,8 @@ class SimilarityNetwork(VideoNetwork):
     ) -> Similarities:
         # Means over frames and losses are computed in float32 or wider, also under autocast.
         frame = frame_similarity(query, reference, **self.settings.spatial)
-        refined, overshoot = frame, frame.new_zeros(())
+        refined = frame
+        overshoot = frame.new_zeros(())
         if self.comparator is not None:
             least = self.settings.min_frames
             longer, query_mask = pad_to_min_frames(frame, query_mask, dim=2, min_frames=least)
@@ -90,9 +94,8 @@ class SimilarityNetwork(VideoNetwork):
             raw = refine_pairs(self.comparator, longer, query_mask, reference_mask).to(frame.dtype)
             refined = F.hardtanh(raw)
             overshoot = (raw - refined).abs().sum()
-            query_mask, reference_mask = (
-                halve_mask(halve_mask(mask)) for mask in (query_mask, reference_mask)
-            )
+            query_mask = halve_mask(halve_mask(query_mask))
+            reference_mask = halve_mask(halve_mask(reference_mask))
         video = chamfer(
             refined,
             row_mask=None if query_mask is None else query_mask[:, None],

@@ -1,34 +1,25 @@
 """Checkpoints of the HAP-VR, S2VS, DnS, ViSiL and VVS releases as networks of this package, told
-apart by what they hold.
-
-Files that others pickled are read without running any code of theirs.
-"""
+apart by what they hold."""
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from pydantic import ValidationError
-from safetensors.torch import load_file
 from torch import Tensor
-from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.files import file_sha256, require_regular
+from hapvr.files import file_sha256
+from hapvr.model.archive import read_archive
 from hapvr.model.checkpoint import build_network, describe_mismatches
 from hapvr.model.family import VideoNetwork
 from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, VvsSettings, needs_extras
 from hapvr.settings import first_line
-
-MAX_UNPACKED_BYTES = 1 << 30
-VVS_PARTS = {"tsm_tgm_model": "swg/", "ddm_model": "ddm/"}
-"""The two networks of a file of VVS, and what their tensors are called by here."""
 
 PREFIXES = (
     ("comparator_module.", "comparator.", "hap-vr"),
@@ -53,19 +44,30 @@ LAST_LAYERS = {
     "topic.aconv.": "topic.join.",
 }
 
+PCA = "swg/pca_layer."
+"""Of a file of VVS: mean, components, and denominator, the square roots of the variances."""
+
 IGNORED = (
-    *("cnn.", "feature_extractor.", "normalizer."),
-    *(
-        f"{part}{name}"
-        for part in VVS_PARTS.values()
-        for name in ("pca_layer.", "zero", "gamma", "saliency_thr")
-    ),
+    "cnn.",
+    "feature_extractor.",
+    "normalizer.",
+    PCA,
+    "swg/zero",
+    "swg/gamma",
+    "swg/saliency_thr",
+    "ddm/pca_layer.",
+    "ddm/zero",
+    "ddm/gamma",
+    "ddm/saliency_thr",
 )
 """Tensors of a backbone, which is configured elsewhere, of a PCA, which is read by itself, and
 constants of losses."""
 
-PCA = "swg/pca_layer."
-"""Of a file of VVS: mean, components, and denominator, the square roots of the variances."""
+DIMENSIONS = (("attention.context_vector.weight", 1), ("binarization.projection", 0))
+"""Tensors that show the values of a region, and along which axis."""
+
+POOLING_RATES = {"Chamfer": 0.0, "Average": 1.0}
+"""The top-k rates that fixed ways of pooling amount to, by the name that releases record."""
 
 VVS_NOTES = (
     "the file records no temperatures: those of the paper are used (512 for topic guidance, "
@@ -75,83 +77,16 @@ VVS_NOTES = (
 )
 
 
-class Inert:
-    """Replaces a class or function of the file: takes any arguments, runs nothing, and keeps the
-    state."""
+@dataclass(frozen=True)
+class ReleasedTensors:
+    """What the tensors of a released file are."""
 
-    state: Mapping[str, Any] = {}
-
-    def __new__(cls, *arguments: object, **options: object) -> Inert:
-        return super().__new__(cls)
-
-    def __setstate__(self, state: object) -> None:
-        self.state = dict(state) if isinstance(state, dict) else {}
-
-
-def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
-    """The network's tensors in a .pth or .pt, a .safetensors or a .npz file, on the CPU, by
-    published name; and the settings that the file holds. No class or function that it names is run.
-
-    Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own
-    list. Raises DataError for a file that is missing, no regular file, of another format, or names
-    something that torch refuses even so."""
-    content: Any
-    # A damaged or hostile file can make the readers raise any exception; all of them mean that the
-    # file is refused.
-    try:
-        require_regular(file)  # a device may never end
-        unpacked = (
-            sum(one.file_size for one in zipfile.ZipFile(file).infolist())
-            if zipfile.is_zipfile(file)
-            else 0
-        )
-        if unpacked > max(MAX_UNPACKED_BYTES, 2 * file.stat().st_size):  # torch does not compress
-            raise ValueError(f"it unpacks to {unpacked} bytes")
-        if unpacked and (part := zipfile.ZipFile(file).testzip()):  # torch compares no checksums
-            raise ValueError(f"{part} in it is damaged")
-        if file.suffix == ".safetensors":
-            content = load_file(file)
-        elif file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as arrays:
-                content = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        else:
-            names = (
-                sorted(get_unsafe_globals_in_checkpoint(file)) if zipfile.is_zipfile(file) else []
-            )
-            with safe_globals([(type("Inert", (Inert,), {}), name) for name in names]):
-                content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # torch's message advises to load without protection, so only its cause is passed on.
-        reason = first_line(error.__context__ or error)
-        raise DataError(
-            f"weights: {file} cannot be read: {reason}; wanted a state dict saved by "
-            "torch.save, a .safetensors or a .npz file"
-        ) from error
-    content = content if isinstance(content, Mapping) else {}
-    places = [{own: content.get(name) for name, own in VVS_PARTS.items()}]
-    places += [{"": content.get(key)} for key in ("model", "state_dict", "teacher")] + [
-        {"": content}
-    ]
-    for parts in places:
-        # DataParallel and DDP put a prefix before every name.
-        tensors = {
-            f"{part}{str(name).removeprefix('module.')}": value.detach()
-            for part, state in parts.items()
-            for name, value in (state.items() if isinstance(state, Mapping) else ())
-            if isinstance(value, Tensor)
-            and value.layout == torch.strided
-            and value.device.type == "cpu"
-            if value.dtype != torch.float4_e2m1fn_x2 and not value.is_quantized
-            if value.nbytes <= value.untyped_storage().nbytes()  # not expanded
-        }
-        if tensors:
-            settings = content.get("args")
-            settings = settings.state if isinstance(settings, Inert) else settings
-            return tensors, settings if isinstance(settings, Mapping) else {}
-    raise DataError(
-        f"weights: {file} holds no state dict; wanted one, or one under the key 'model' or "
-        "'state_dict'"
-    )
+    release: str
+    """"hap-vr", "s2vs" (also DnS students), "visil" or "vvs"."""
+    names: dict[str, str]
+    """Our name of each published tensor that is a weight of the network."""
+    ignored: list[str]
+    """Published names of those that are not."""
 
 
 def own_name(published: str) -> tuple[str, str]:
@@ -171,58 +106,124 @@ def import_released(
     """Read a released checkpoint of any family. Its tensors tell architecture and sizes; no code in
     it is run.
 
-    Returns the network and a report, as JSON can hold it: release, "hap-vr", "s2vs" (also DnS
-    students), "visil" or "vvs"; tensors, our name of each published tensor; ignored, those that are
-    not weights of the network; notes on the scores; sha256 of the file.
+    dims: values per region, needed only if no tensor tells.
+    symmetric_chamfer: the file is ViSiL_sym, whose tensors look like those of ViSiL_v.
 
-    dims: values per region, needed only if no tensor tells. symmetric_chamfer: the file is
-    ViSiL_sym, whose tensors look like those of ViSiL_v. Raises DataError, which names each tensor
-    that does not fit."""
+    Returns the network and a report, as JSON can hold it: release, names of tensors and ignored
+    ones, see `ReleasedTensors`; notes on the scores; sha256 of the file.
+
+    Raises:
+        DataError: it is no such checkpoint. Each tensor that does not fit is named."""
     state, recorded = read_archive(file)
-    ignored = [name for name in state if name.startswith(IGNORED)]
-    found = {name: own_name(name) for name in state if name not in ignored}
-    names = {name: own for name, (own, _) in found.items()}
-    shown = {release for _, release in found.values()} - {""}
-    unknown = [name for name, own in names.items() if not own]
-    if unknown or not names or len(shown) > 1 or len({*names.values()}) < len(names):
-        raise DataError(
-            f"import: {file}: not a network of HAP-VR, S2VS, DnS (fine-grained), ViSiL or "
-            "VVS, whose files are the ones that "
-            f"can be imported; tensors that do not fit: {', '.join(unknown or state)}"
-        )
-    release = (
-        shown.pop()
-        if shown
-        else ("visil" if next(iter(names)).startswith("visil_head.") else "s2vs")
-    )
-    weights = {own: state[name].contiguous() for name, own in names.items()}
-    weights = {
-        own: value.float() if value.is_floating_point() else value for own, value in weights.items()
-    }
+    tensors = _identify(file, state)
+    weights = _own_weights(state, tensors.names)
+
     try:
-        told = (("attention.context_vector.weight", 1), ("binarization.projection", 0))
-        sizes = [weights[name].shape[axis] for name, axis in told if name in weights]
-        sizes += [state[name].shape[-1] for name in (f"{PCA}components",) if name in state]
-        if 0 in (sizes or [dims or 0]):
-            raise ArgumentError(
-                "no tensor tells the dimensions of a region; give dims, e.g. dims=512"
-            )
-        settings, notes = _settings(release, weights, recorded, symmetric=symmetric_chamfer)
-        extras_dims = weights["distractor.layer1.weight"].shape[1] if needs_extras(settings) else 0
+        settings, notes = _settings(tensors.release, weights, recorded, symmetric=symmetric_chamfer)
         build = partial(
-            build_network, settings, dims=sizes[0] if sizes else dims or 0, extras_dims=extras_dims
+            build_network,
+            settings,
+            dims=_region_dims(state, weights, dims),
+            extras_dims=_extras_dims(settings, weights),
         )
-        with torch.device(
-            "meta"
-        ):  # shapes alone: a network that the tensors do not fit takes no memory
+        # shapes alone: a network that the tensors do not fit takes no memory
+        with torch.device("meta"):
             wanted = build().state_dict()
     except (ValidationError, ArgumentError, IndexError, KeyError, TypeError, RuntimeError) as error:
         raise DataError(
             f"import: {file}: its settings or shapes cannot be used: {first_line(error)}"
         ) from error
+
+    _add_step_counts(weights, wanted)
+    _require_fit(file, tensors.names, wanted, weights)
+    report = {
+        "release": tensors.release,
+        "tensors": tensors.names,
+        "ignored": tensors.ignored,
+        "notes": notes,
+        "sha256": file_sha256(file),
+    }
+    return _filled(build, weights), report
+
+
+def _identify(file: Path, state: Mapping[str, Tensor]) -> ReleasedTensors:
+    """The release of a file, and our names of its tensors. Raises DataError where a tensor is of no
+    release, or tensors are of several."""
+    ignored = [name for name in state if name.startswith(IGNORED)]
+    names = {}
+    releases = set()
+    for published in state:
+        if published not in ignored:
+            names[published], release = own_name(published)
+            releases.add(release)
+    releases.discard("")
+
+    unknown = [name for name, own in names.items() if not own]
+    are_of_one_network = len(releases) <= 1 and len(set(names.values())) == len(names)
+    if unknown or not names or not are_of_one_network:
+        raise DataError(
+            f"import: {file}: not a network of HAP-VR, S2VS, DnS (fine-grained), ViSiL or "
+            "VVS, whose files are the ones that "
+            f"can be imported; tensors that do not fit: {', '.join(unknown or state)}"
+        )
+
+    release = releases.pop() if releases else _release_without_comparator(names)
+    return ReleasedTensors(release, names, ignored)
+
+
+def _release_without_comparator(names: Iterable[str]) -> str:
+    """The release of a network without a comparator, whose names several releases have."""
+    first = next(iter(names))
+    return "visil" if first.startswith("visil_head.") else "s2vs"
+
+
+def _own_weights(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The weights by our names, in float32."""
+    weights = {}
+    for published, own in names.items():
+        values = state[published].contiguous()
+        weights[own] = values.float() if values.is_floating_point() else values
+    return weights
+
+
+def _region_dims(
+    state: Mapping[str, Tensor], weights: Mapping[str, Tensor], dims: int | None
+) -> int:
+    """Values per region, of the first tensor that tells, or else `dims`.
+
+    Raises:
+        ArgumentError: nothing tells.
+        IndexError: a tensor that should tell has too few dimensions."""
+    sizes = [weights[name].shape[axis] for name, axis in DIMENSIONS if name in weights]
+    components = state.get(f"{PCA}components")
+    if components is not None:
+        sizes.append(components.shape[-1])
+    if not sizes:
+        sizes = [dims or 0]
+    if 0 in sizes:
+        raise ArgumentError("no tensor tells the dimensions of a region; give dims, e.g. dims=512")
+    return sizes[0]
+
+
+def _extras_dims(settings: AnyNetworkSettings, weights: Mapping[str, Tensor]) -> int:
+    """Values of a frame's pooled vector, 0 where the network reads none."""
+    return weights["distractor.layer1.weight"].shape[1] if needs_extras(settings) else 0
+
+
+def _add_step_counts(weights: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    """Add the counts of steps, which older files leave out and nothing reads, as 0."""
     for name in wanted:
-        if name.endswith("num_batches_tracked"):  # counts steps only, and older files leave it out
+        if name.endswith("num_batches_tracked"):
             weights.setdefault(name, torch.zeros((), dtype=torch.long))
+
+
+def _require_fit(
+    file: Path,
+    names: Mapping[str, str],
+    wanted: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+) -> None:
+    """Raise DataError where weights do not fill the network, with the names that the file has."""
     published = {own: name for name, own in names.items()}
 
     def as_published(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -231,71 +232,109 @@ def import_released(
             for name, tensor in tensors.items()
         }
 
-    if mismatches := describe_mismatches(as_published(wanted), as_published(weights)):
+    mismatches = describe_mismatches(as_published(wanted), as_published(weights))
+    if mismatches:
         raise DataError(
             f"import: {file} does not fit the network that its tensors tell of: "
             f"{'; '.join(mismatches)}"
         )
+
+
+def _filled(build: Callable[[], VideoNetwork], weights: Mapping[str, Tensor]) -> VideoNetwork:
+    """A network with these weights, in evaluation mode."""
     network = build()
     network.load_state_dict(weights)
-    report = {
-        "release": release,
-        "tensors": names,
-        "ignored": ignored,
-        "notes": notes,
-        "sha256": file_sha256(file),
-    }
-    return network.eval(), report
+    return network.eval()
 
 
 def _settings(
     release: str, weights: Mapping[str, Tensor], recorded: Mapping[str, Any], *, symmetric: bool
 ) -> tuple[AnyNetworkSettings, list[str]]:
     """What weights and recorded settings tell of a network, and notes on it."""
-    parts = {name.partition(".")[0] for name in weights}
     if release == "vvs":
-        values: dict[str, Any] = {
-            "distractor_discrimination": "distractor" in parts,
-            "temporal_saliency": "saliency" in parts,
-            "topic_guidance": "topic" in parts,
-            "topic": {"hierarchy": "topic.join.weight" in weights or "topic" not in parts},
-        }
-        if "distractor" in parts:
-            values["distractor"] = {
-                "hidden": [weights[f"distractor.layer{layer}.weight"].shape[0] for layer in (1, 2)]
-            }
-        if "saliency" in parts:
-            values["saliency"] = {"width": weights["saliency.conv1.weight"].shape[0]}
-        return VvsSettings.model_validate(values), list(VVS_NOTES)
-    paper, rates, notes = NetworkSettings(), [], []
-    for level, default in (("f", paper.spatial_rate), ("v", paper.temporal_rate)):
-        way = str(recorded.get(f"{level}2{level}_sim_module", "TopKChamfer"))
-        top = recorded.get(f"{level}_topk_rate", default) if release == "hap-vr" else 0.0
-        rates.append({"TopKChamfer": top, "Chamfer": 0.0, "Average": 1.0}[way])
+        return _vvs_settings(weights), list(VVS_NOTES)
+    symmetric = symmetric or recorded.get("symmetric") is True
+    settings = _similarity_settings(release, weights, recorded, symmetric=symmetric)
+    return settings, _similarity_notes(release, settings, recorded)
+
+
+def _vvs_settings(weights: Mapping[str, Tensor]) -> VvsSettings:
+    """The modules that a network of VVS has, and their widths."""
+    parts = _parts(weights)
+    values: dict[str, Any] = {
+        "distractor_discrimination": "distractor" in parts,
+        "temporal_saliency": "saliency" in parts,
+        "topic_guidance": "topic" in parts,
+        "topic": {"hierarchy": "topic.join.weight" in weights or "topic" not in parts},
+    }
+    if "distractor" in parts:
+        layers = (weights["distractor.layer1.weight"], weights["distractor.layer2.weight"])
+        values["distractor"] = {"hidden": [layer.shape[0] for layer in layers]}
+    if "saliency" in parts:
+        values["saliency"] = {"width": weights["saliency.conv1.weight"].shape[0]}
+    return VvsSettings.model_validate(values)
+
+
+def _similarity_settings(
+    release: str, weights: Mapping[str, Tensor], recorded: Mapping[str, Any], *, symmetric: bool
+) -> NetworkSettings:
+    """The settings of a network of HAP-VR, S2VS, DnS or ViSiL."""
+    parts = _parts(weights)
+    paper = NetworkSettings()
+    is_visil = release == "visil"
+    return NetworkSettings(
+        spatial_rate=_rate(release, recorded, "f", paper.spatial_rate),
+        temporal_rate=_rate(release, recorded, "v", paper.temporal_rate),
+        attention="attention" in parts,
+        attention_form=_attention_form(release, weights),
+        binary_bits=weights["binarization.projection"].shape[1] if "binarization" in parts else 0,
+        comparator="comparator" in parts,
+        padding_mode="replicate" if is_visil else "zeros",
+        min_frames=8 if release == "hap-vr" else 4,
+        symmetric_chamfer=symmetric,
+    )
+
+
+def _rate(release: str, recorded: Mapping[str, Any], level: str, of_paper: float) -> Any:
+    """The top-k rate of a level, "f" (regions of frames) or "v" (frames of videos). Raises KeyError
+    for a way of pooling that no release has."""
+    pooling = str(recorded.get(f"{level}2{level}_sim_module", "TopKChamfer"))
+    if pooling != "TopKChamfer":
+        return POOLING_RATES[pooling]
+    return recorded.get(f"{level}_topk_rate", of_paper) if release == "hap-vr" else 0.0
+
+
+def _attention_form(
+    release: str, weights: Mapping[str, Tensor]
+) -> Literal["gated", "linear", "cosine"]:
+    """See `NetworkSettings.attention_form`."""
+    if "attention.transform.weight" in weights:
+        return "gated"
+    return "linear" if release == "visil" else "cosine"
+
+
+def _similarity_notes(
+    release: str, settings: NetworkSettings, recorded: Mapping[str, Any]
+) -> list[str]:
+    """What somebody who compares scores with those of the release should know."""
+    rates = (settings.spatial_rate, settings.temporal_rate)
+    notes = []
     if release == "hap-vr" and "f_topk_rate" not in recorded:
         notes.append(
             f"the file records no top-k rates: the paper's {rates[0]} and {rates[1]} are used"
         )
-    symmetric = symmetric or recorded.get("symmetric") is True
-    if symmetric and max(rates) > 0:
+    if settings.symmetric_chamfer and max(rates) > 0:
         notes.append(
             "symmetric: both directions use the recorded rates; the release's code falls "
             "back to 0.3 there"
         )
-    if release == "visil" and not symmetric:
+    if release == "visil" and not settings.symmetric_chamfer:
         notes.append(
             "scored as ViSiL_v; if the file is ViSiL_sym, import it again with --symmetric-chamfer"
         )
-    gated = "attention.transform.weight" in weights
-    settings = NetworkSettings(
-        spatial_rate=rates[0],
-        temporal_rate=rates[1],
-        attention="attention" in parts,
-        attention_form="gated" if gated else "linear" if release == "visil" else "cosine",
-        binary_bits=weights["binarization.projection"].shape[1] if "binarization" in parts else 0,
-        comparator="comparator" in parts,
-        padding_mode="replicate" if release == "visil" else "zeros",
-        min_frames=8 if release == "hap-vr" else 4,
-        symmetric_chamfer=symmetric,
-    )
-    return settings, notes
+    return notes
+
+
+def _parts(weights: Mapping[str, Tensor]) -> set[str]:
+    """The modules of a network that has these weights."""
+    return {name.partition(".")[0] for name in weights}

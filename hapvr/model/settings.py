@@ -124,10 +124,13 @@ def strips(num_rows: int, *, height: int) -> Iterator[tuple[slice, slice]]:
     """The parts in which the comparator refines many rows: the rows of each, and which of its
     refined rows are kept. height: of a part, with the rows beyond its ends that the convolutions
     see."""
-    step, reach = COMPARATOR_STEP, COMPARATOR_REACH
-    whole, height = num_rows // step * step, max(height - 2 * reach, step) // step * step
-    for start in range(0, whole, height):
-        before, end = min(start, reach), min(start + height, whole)
+    step = COMPARATOR_STEP
+    reach = COMPARATOR_REACH
+    whole = num_rows // step * step
+    kept_height = max(height - 2 * reach, step) // step * step
+    for start in range(0, whole, kept_height):
+        end = min(start + kept_height, whole)
+        before = min(start, reach)
         after = num_rows if end == whole else min(end + reach, num_rows)
         yield slice(start - before, after), slice(before // step, (before + end - start) // step)
 

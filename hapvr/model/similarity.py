@@ -28,25 +28,18 @@ def topk_mean(values: Tensor, *, rate: float, dim: int = -1, mask: Tensor | None
     if most == 1:
         # amax is several times as fast, but it shares the gradient among equal entries, and keeps
         # its whole input for that.
-        return (
-            values.max(dim).values
-            if torch.is_grad_enabled() and values.requires_grad
-            else values.amax(dim)
-        )
+        if torch.is_grad_enabled() and values.requires_grad:
+            return values.max(dim).values
+        return values.amax(dim)
     if mask is None:
-        return (
-            values.mean(dim)
-            if most == size
-            else values.topk(most, dim, sorted=False).values.mean(dim)
-        )
+        if most == size:
+            return values.mean(dim)
+        return values.topk(most, dim, sorted=False).values.mean(dim)
+
     # Rows have different numbers of real entries, so K differs: take the largest K, then drop what
     # a row does not need. In float64, rate * n rounds as it does in Python.
-    counts = (
-        (mask.expand(values.shape).sum(dim, keepdim=True).double() * rate)
-        .round()
-        .clamp(min=1)
-        .long()
-    )
+    num_real = mask.expand(values.shape).sum(dim, keepdim=True)
+    counts = (num_real.double() * rate).round().clamp(min=1).long()
     largest = values.topk(int(counts.max()), dim).values.movedim(dim, -1)
     unwanted = torch.arange(largest.shape[-1], device=values.device) >= counts.movedim(dim, -1)
     return largest.masked_fill(unwanted, 0).sum(-1) / counts.squeeze(dim).to(values.dtype)
@@ -87,19 +80,20 @@ def frame_similarity(
     for the backward pass, which needs the places of the K largest alone. If query and reference are
     the same tensor, as in training, each product serves both (a, b) and (b, a)."""
     most = MAX_BLOCK_FRAMES.get(query.device.type, 640)
-    rows, columns = (torch.split(clips.flatten(0, 1), most) for clips in (query, reference))
-    found: list[list[Any]] = [[None] * len(columns) for _ in rows]
-    for j, frames in enumerate(columns):
+    rows = torch.split(query.flatten(0, 1), most)
+    columns = torch.split(reference.flatten(0, 1), most)
+    with_itself = query is reference
+    blocks: list[list[Any]] = [[None] * len(columns) for _ in rows]
+    for j, right in enumerate(columns):
         # regions come first, so that reductions over an axis of them run along contiguous frames
-        others = frames.transpose(0, 1).reshape(-1, frames.shape[2]).T
-        for i, block in enumerate(rows[: j + 1] if query is reference else rows):
-            products = (block.flatten(0, 1) @ others).view(*block.shape[:2], frames.shape[1], -1)
-            found[i][j] = reduce_regions(products, rate=rate, symmetric=symmetric)
-            if query is reference and i < j:
-                found[j][i] = (
-                    found[i][j] if symmetric else _mean_of_best(products, rate=rate, dim=1)
-                ).T
-    flat = torch.cat([torch.cat(row, dim=1) for row in found])
+        of_right = right.transpose(0, 1).reshape(-1, right.shape[2]).T
+        for i, left in enumerate(rows[: j + 1] if with_itself else rows):
+            products = (left.flatten(0, 1) @ of_right).view(*left.shape[:2], right.shape[1], -1)
+            blocks[i][j] = reduce_regions(products, rate=rate, symmetric=symmetric)
+            if with_itself and i < j:
+                back = blocks[i][j] if symmetric else _mean_of_best(products, rate=rate, dim=1)
+                blocks[j][i] = back.T
+    flat = torch.cat([torch.cat(row, dim=1) for row in blocks])
     return flat.view(*query.shape[:2], *reference.shape[:2]).transpose(1, 2)
 
 

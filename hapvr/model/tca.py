@@ -32,7 +32,9 @@ class ContextNetwork(FrameVectorNetwork):
                 "region (whitening.dims) evenly; "
                 "wanted a divisor of the values"
             )
-        self.settings, self.dims, self.embedding_dims = settings, dims, dims
+        self.settings = settings
+        self.dims = dims
+        self.embedding_dims = dims
         layer = nn.TransformerEncoderLayer(
             dims, settings.heads, settings.feedforward, settings.dropout, batch_first=True
         )
@@ -49,15 +51,14 @@ class ContextNetwork(FrameVectorNetwork):
         if mask is not None:
             features = features.masked_fill(~mask[..., None, None], 0)
         features = features.to(next(self.transformer_encoder.parameters()).dtype)
-        frames = (
-            features[..., 0, :]
-            if features.shape[-2] == 1
-            else F.normalize(features.mean(-2), dim=-1)
-        )
-        flat = None if mask is None else mask.reshape(-1, mask.shape[-1])
-        return self.encode(frames.reshape(-1, *frames.shape[-2:]), flat).view(
-            *frames.shape[:-1], 1, self.dims
-        )
+        if features.shape[-2] == 1:
+            frames = features[..., 0, :]
+        else:
+            frames = F.normalize(features.mean(-2), dim=-1)
+        flat_frames = frames.reshape(-1, *frames.shape[-2:])
+        flat_mask = None if mask is None else mask.reshape(-1, mask.shape[-1])
+        encoded = self.encode(flat_frames, flat_mask)
+        return encoded.view(*frames.shape[:-1], 1, self.dims)
 
     def encode(self, frames: Tensor, mask: Mask = None) -> Tensor:
         """The transformer alone: frame vectors [N, T, D] to [N, T, D], 0 at padding. mask: bool [N,
@@ -69,16 +70,16 @@ class ContextNetwork(FrameVectorNetwork):
     def _compare(
         self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask
     ) -> Similarities:
-        found = super()._compare(query, reference, query_mask, reference_mask)
+        similarities = super()._compare(query, reference, query_mask, reference_mask)
         if self.settings.level == "video":
-            return found
-        rows = None if query_mask is None else query_mask[:, None]
-        columns = None if reference_mask is None else reference_mask[None]
-        symmetric = self.settings.symmetric_chamfer
-        return replace(
-            found,
-            video=chamfer(found.frame, symmetric=symmetric, row_mask=rows, column_mask=columns),
+            return similarities
+        video = chamfer(
+            similarities.frame,
+            symmetric=self.settings.symmetric_chamfer,
+            row_mask=None if query_mask is None else query_mask[:, None],
+            column_mask=None if reference_mask is None else reference_mask[None],
         )
+        return replace(similarities, video=video)
 
     def score_videos(self, queries: Sequence[Tensor], references: Sequence[Tensor]) -> Tensor:
         """Cosines [Q, N] of video vectors, or Chamfer similarities of frames, of embeddings [T, 1,

@@ -32,7 +32,8 @@ class TemporalSaliency(nn.Module):
 
     def __init__(self, settings: SaliencySettings) -> None:
         super().__init__()
-        width, dims = settings.width, 4 * settings.width
+        width = settings.width
+        dims = 4 * width
         self.temperature = settings.temperature
         self.attention = settings.attention
         self.conv1 = nn.Conv2d(1, width, 1, bias=False)
@@ -163,21 +164,22 @@ class VvsNetwork(FrameVectorNetwork):
 
     def __init__(self, settings: VvsSettings, *, dims: int, extras_dims: int = 0) -> None:
         super().__init__()
-        self.settings, self.dims, self.embedding_dims, self.extras_dims = (
-            settings,
-            dims,
-            dims,
-            extras_dims,
-        )
+        self.settings = settings
+        self.dims = dims
+        self.embedding_dims = dims
+        self.extras_dims = extras_dims
         self.needs_extras = settings.distractor_discrimination
-        self.distractor = (
-            DistractorNetwork(settings.distractor, pooled_dims=extras_dims)
-            if self.needs_extras
-            else None
-        )
-        self.comparator = Comparator(NetworkSettings()) if settings.temporal_saliency else None
-        self.saliency = TemporalSaliency(settings.saliency) if settings.temporal_saliency else None
-        self.topic = TopicGuidance(settings.topic) if settings.topic_guidance else None
+        self.distractor: DistractorNetwork | None = None
+        self.comparator: Comparator | None = None
+        self.saliency: TemporalSaliency | None = None
+        self.topic: TopicGuidance | None = None
+        if settings.distractor_discrimination:
+            self.distractor = DistractorNetwork(settings.distractor, pooled_dims=extras_dims)
+        if settings.temporal_saliency:
+            self.comparator = Comparator(NetworkSettings())
+            self.saliency = TemporalSaliency(settings.saliency)
+        if settings.topic_guidance:
+            self.topic = TopicGuidance(settings.topic)
 
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
         """`frame_vectors` of each video, without gradients, in evaluation mode: the input of
@@ -191,7 +193,8 @@ class VvsNetwork(FrameVectorNetwork):
             length = (
                 len(video) if mask is None else int(mask.reshape(len(videos), -1)[number].sum())
             )
-            regions, pooled = video[:length], None
+            regions = video[:length]
+            pooled = None
             if self.needs_extras:
                 regions, pooled, _ = split_extras(regions, extras_dims=self.extras_dims)
             vectors[number, :length] = self.frame_vectors(regions, pooled)

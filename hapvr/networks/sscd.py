@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hapvr.errors import DataError
+from hapvr.model.archive import read_archive
 from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
-from hapvr.model.published import read_archive
 from hapvr.networks import weights
 from hapvr.networks.batches import Embed
 from hapvr.networks.packaged import WeightsIdentity, stated_settings

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from hapvr.errors import ConfigError, DataError
 from hapvr.files import arrays_sha256
+from hapvr.model.archive import read_archive
 from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
-from hapvr.model.published import read_archive
 from hapvr.networks.packaged import WeightsIdentity, packaged_tensors
 from hapvr.networks.settings import FrozenNetworkConfig, Precision
 from hapvr.seeding import seeded
@@ -46,15 +46,17 @@ PREFIXES = (
 
 @dataclass(frozen=True)
 class FrozenNetwork:
-    """A network whose weights are never trained, and what it is. crop_px: side of the frames that
-    it sees. mean, std: of pixels in [0, 1]. settings: what determines the output for a crop
-    (weights, precision and what the configuration changes), as features and models record it."""
+    """A network whose weights are never trained, and what it is."""
 
     network: nn.Module
     identity: WeightsIdentity
     settings: dict[str, Any]
+    """What determines the output for a crop (weights, precision and what the configuration
+    changes), as features and models record it."""
     crop_px: int
+    """Side of the frames that it sees."""
     mean: tuple[float, ...]
+    """Of pixels in [0, 1], by channel."""
     std: tuple[float, ...]
     precision: Precision = "float32"
 
@@ -80,28 +82,39 @@ def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module
     """A network of timm in eval mode with frozen parameters. build: more arguments of
     `timm.create_model`. Raises ConfigError for an architecture or option that timm refuses,
     DataError if the weights cannot be had or do not fill the network."""
-    weights, architecture, state = config.weights, config.architecture, None
+    state = _stored_state(config)
+    if config.options:
+        _require_buildable(config, build)
+    network = _build(config, build, seed=config.weights.seed, state=state)
+    network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+    digest = state_sha256(network.state_dict())
+    return network, WeightsIdentity(config.architecture, config.weights.source, digest)
+
+
+def _stored_state(config: FrozenNetworkConfig) -> dict[str, Tensor] | None:
+    """The tensors of a package or a file that fill the network; None for random weights."""
+    weights = config.weights
+    if weights.source == "random":
+        return None
     if weights.source == "packaged":
-        tensors = map(torch.from_numpy, packaged_tensors(architecture).values())
+        tensors = map(torch.from_numpy, packaged_tensors(config.architecture).values())
         with torch.device("meta"):
             names = _build(config, {}).state_dict()
-        state = _fitted(dict(zip(names, tensors, strict=True)), config, Path(architecture))
-    elif weights.source != "random":
-        path = weights.path or _published_file(architecture)
-        state = _fitted(read_archive(path)[0], config, path)
-    if config.options:
-        with torch.device("meta"):
-            size = sum(values.numel() for values in _build(config, build).parameters())
-        if size > MAX_PARAMETERS:
-            raise ConfigError(
-                f"options: {architecture} has {size:,} parameters; at most "
-                f"{MAX_PARAMETERS:,} are built"
-            )
-    network = _build(config, build, seed=weights.seed, state=state)
-    network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
-    return network, WeightsIdentity(
-        architecture, weights.source, state_sha256(network.state_dict())
-    )
+        state = dict(zip(names, tensors, strict=True))
+        return _fitted(state, config, Path(config.architecture))
+    path = weights.path or _published_file(config.architecture)
+    return _fitted(read_archive(path)[0], config, path)
+
+
+def _require_buildable(config: FrozenNetworkConfig, build: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a network of very many parameters."""
+    with torch.device("meta"):
+        size = sum(values.numel() for values in _build(config, build).parameters())
+    if size > MAX_PARAMETERS:
+        raise ConfigError(
+            f"options: {config.architecture} has {size:,} parameters; at most "
+            f"{MAX_PARAMETERS:,} are built"
+        )
 
 
 def create_embedding_network(config: FrozenNetworkConfig) -> tuple[nn.Module, WeightsIdentity]:
@@ -118,12 +131,10 @@ def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tu
     trained with."""
     import timm
 
-    known = timm.get_pretrained_cfg(config.architecture)
-    return (
-        (known.mean, known.std)
-        if known and known.mean and known.std
-        else (IMAGENET_MEAN, IMAGENET_STD)
-    )
+    published = timm.get_pretrained_cfg(config.architecture)
+    if published and published.mean and published.std:
+        return published.mean, published.std
+    return IMAGENET_MEAN, IMAGENET_STD
 
 
 def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -180,54 +191,70 @@ def _build(
 
 def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -> dict[str, Tensor]:
     """The tensors of a file under timm's names, which fill the network: all but its classifier must
-    be there. Prefixes of wrappers are taken off, and what timm converts on loading (position
-    embeddings of another side, names of other releases) is converted. timm itself would leave what
-    is missing random: it is strict for whole networks alone."""
+    be there. timm itself would leave what is missing random: it is strict for whole networks alone.
+    """
     with torch.device("meta"):
         whole = _build(config, {})
+    unused = _classifier_prefixes(whole)
+    given = {
+        name: values
+        for name, values in _as_timm_names(state, whole).items()
+        if isinstance(values, Tensor) and not name.startswith(unused)
+    }
+    # Counts of steps are left out by some files.
+    wanted = {
+        name: values
+        for name, values in whole.state_dict().items()
+        if not name.startswith(unused)
+        and (name in given or not name.endswith(".num_batches_tracked"))
+    }
+    for name in wanted.keys() & given.keys():
+        if given[name].is_floating_point() and wanted[name].is_floating_point():
+            given[name] = given[name].to(wanted[name].dtype)
+
+    mismatches = describe_mismatches(wanted, given)
+    if mismatches:
+        raise DataError(
+            f"weights: {path} does not fit {config.architecture}: "
+            f"{'; '.join(mismatches[:MAX_MISMATCHES])}; give a file with every tensor but the "
+            "classifier's, by timm's name, in its shape and of finite floats, or correct "
+            "`architecture` and `options`"
+        )
+    return given
+
+
+def _as_timm_names(state: dict[str, Tensor], whole: nn.Module) -> dict[str, Any]:
+    """The tensors without the prefixes of wrappers, and as timm converts them on loading (position
+    embeddings of another side, names of other releases).
+
+    whole: the network that they are to fill."""
     wanted = whole.state_dict()
     for prefix in PREFIXES:
+        if any(name.startswith(prefix) for name in wanted):
+            continue
         inner = {
             name.removeprefix(prefix): values
             for name, values in state.items()
             if name.startswith(prefix)
         }
-        if inner and not any(name.startswith(prefix) for name in wanted):
+        if inner:
             state = inner  # the rest belongs to other networks, e.g. a projection head
+
     convert = getattr(sys.modules[type(whole).__module__], "checkpoint_filter_fn", None)
     if convert is not None:
-        with suppress(
-            AttributeError, KeyError, RuntimeError, ValueError
-        ):  # of tensors that do not fit
-            state = convert(dict(state), whole)
-    classifiers = whole.pretrained_cfg["classifier"]  # type: ignore[index]
-    unused = tuple(
-        f"{name}."
-        for name in ([classifiers] if isinstance(classifiers, str) else classifiers or ())
-    )
-    found = {
-        name: value
-        for name, value in state.items()
-        if isinstance(value, Tensor) and not name.startswith(unused)
-    }
-    counts = ".num_batches_tracked"  # of steps, which some files leave out
-    wanted = {
-        name: values
-        for name, values in wanted.items()
-        if not name.startswith(unused) and (name in found or not name.endswith(counts))
-    }
-    for name, values in found.items():
-        if name in wanted and values.is_floating_point() and wanted[name].is_floating_point():
-            found[name] = values.to(wanted[name].dtype)
-    if mismatches := describe_mismatches(wanted, found):
-        raise DataError(
-            f"weights: {path} does not fit {config.architecture}: "
-            f"{'; '.join(mismatches[:MAX_MISMATCHES])}; give a file with "
-            "every tensor but the classifier's, by timm's name, in its shape and of finite "
-            "floats, or correct "
-            "`architecture` and `options`"
-        )
-    return found
+        # It raises these for tensors that do not fit, which are described later.
+        with suppress(AttributeError, KeyError, RuntimeError, ValueError):
+            converted: dict[str, Any] = convert(dict(state), whole)
+            return converted
+    return state
+
+
+def _classifier_prefixes(whole: nn.Module) -> tuple[str, ...]:
+    """What the names of the classifier's tensors begin with."""
+    names = whole.pretrained_cfg["classifier"]  # type: ignore[index]
+    if isinstance(names, str):
+        names = [names]
+    return tuple(f"{name}." for name in names or ())
 
 
 def _published_file(architecture: str) -> Path:

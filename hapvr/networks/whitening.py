@@ -21,12 +21,14 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Whitening:
-    """mean [C]; eigenvectors [C, D], columns by falling eigenvalue; eigenvalues [D] of the
-    covariance; eps."""
+    """The projection of regions of C values on D of their principal components."""
 
     mean: Floats
+    """[C]."""
     eigenvectors: Floats
+    """[C, D], columns by falling eigenvalue."""
     eigenvalues: Floats
+    """[D], of the covariance."""
     eps: float = 1e-7
 
     @property
@@ -69,17 +71,21 @@ def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whiten
     mean = sample.mean(0, dtype=np.float64)
     # one block in float64 at a time
     centered = (sample[start : start + 8192] - mean for start in range(0, len(sample), 8192))
-    values, vectors = np.linalg.eigh(sum(part.T @ part for part in centered) / (len(sample) - 1))
-    values, vectors = values[::-1][:dims], vectors[:, ::-1][:, :dims]
-    mean, vectors, values = (
-        np.ascontiguousarray(part, np.float32) for part in (mean, vectors, values.clip(min=0))
+    covariance = sum(part.T @ part for part in centered) / (len(sample) - 1)
+    rising_values, rising_vectors = np.linalg.eigh(covariance)
+    values = rising_values[::-1][:dims]
+    vectors = rising_vectors[:, ::-1][:, :dims]
+    return Whitening(
+        mean=np.ascontiguousarray(mean, np.float32),
+        eigenvectors=np.ascontiguousarray(vectors, np.float32),
+        eigenvalues=np.ascontiguousarray(values.clip(min=0), np.float32),
+        eps=eps,
     )
-    return Whitening(mean, vectors, values, eps)
 
 
 def whitening_to_bytes(whitening: Whitening) -> bytes:
     """As a safetensors file."""
-    # safetensors writes the memory of an array as it lies there
+    # safetensors writes the memory of an array as it is
     tensors = {
         name: np.ascontiguousarray(getattr(whitening, name))
         for name in ("mean", "eigenvectors", "eigenvalues")
@@ -91,13 +97,15 @@ def whitening_from_bytes(data: bytes) -> Whitening:
     """The inverse of `whitening_to_bytes`. Raises KeyError, ValueError or SafetensorError for
     anything else."""
     tensors = load_safetensors(data)
-    mean, eigenvectors, eigenvalues, eps = (
-        tensors[name] for name in ("mean", "eigenvectors", "eigenvalues", "eps")
+    mean = tensors["mean"]
+    eigenvectors = tensors["eigenvectors"]
+    eigenvalues = tensors["eigenvalues"]
+    eps = tensors["eps"]
+    fits = (*mean.shape, *eigenvalues.shape) == eigenvectors.shape and not eps.ndim
+    finite = all(
+        values.dtype.kind == "f" and np.isfinite(values).all() for values in tensors.values()
     )
-    fits = [*mean.shape, *eigenvalues.shape] == [*eigenvectors.shape] and not eps.ndim
-    if not fits or not all(
-        one.dtype.kind == "f" and np.isfinite(one).all() for one in tensors.values()
-    ):
+    if not fits or not finite:
         raise ValueError("its tensors do not go together, or hold other values than finite numbers")
     return Whitening(mean, eigenvectors, eigenvalues, float(eps))
 

@@ -7,15 +7,12 @@ import hashlib
 import os
 import re
 import shutil
-import sqlite3
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
-from contextlib import closing
 from http.client import HTTPException
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +27,8 @@ from hapvr.errors import (
     is_installed,
     without_logins,
 )
-from hapvr.files import cache_folder, open_regular, require_regular
+from hapvr.files import cache_folder, open_regular
+from hapvr.registry.moved_database import SQLITE, database_of, follow_move
 from hapvr.settings import first_line
 
 if TYPE_CHECKING:
@@ -40,22 +38,8 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 """Seconds in which a server must answer. MLflow's own client would retry for minutes."""
 
-SQLITE = "sqlite:///"
-
-_PLACES = {
-    "experiments": "artifact_location",
-    "runs": "artifact_uri",
-    "logged_models": "artifact_location",
-    "model_versions": "storage_location",
-}
-"""Columns of MLflow's database that say where artifacts are."""
-_FOLDERS = """
-SELECT experiments.artifact_location, run_uuid
-FROM experiments JOIN runs USING (experiment_id)
-UNION
-SELECT experiments.artifact_location, 'models/' || model_id
-FROM experiments JOIN logged_models USING (experiment_id)
-"""
+SQLITE_MAGIC = b"SQLite format 3\0"
+"""What the file begins with."""
 
 _STORE = re.compile(r"https?://.|sqlite:///.|(postgresql|mysql|mssql)(\+[a-z0-9]+)?://.")
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))")
@@ -72,12 +56,16 @@ def without_login(uri: str) -> str:
 
 
 def require_store(tracking_uri: str) -> None:
-    """Raise RegistryError unless a store is there: a server that answers within CONNECT_S, or a
-    database file. MLflow would make an empty database, and the folders above it, for an address
-    that is mistyped. Raises ArgumentError for what is not an address of a store, and for a login in
-    that of a server, as MLflow's messages show it."""
-    there, problem, shown = True, "it is something else, or damaged", without_login(tracking_uri)
-    if _STORE.match(tracking_uri) is None or (is_server(tracking_uri) and shown != tracking_uri):
+    """Require a store that is there: a server that answers within CONNECT_S, or a database file.
+    MLflow would make an empty database, and the folders above it, for an address that is mistyped.
+
+    Raises:
+        RegistryError: no store is there.
+        ArgumentError: what is not an address of a store, and a login in that of a server, as
+            MLflow's messages show it."""
+    shown = without_login(tracking_uri)
+    has_login = is_server(tracking_uri) and shown != tracking_uri
+    if _STORE.match(tracking_uri) is None or has_login:
         wanted = (
             "http(s)://SERVER alone, its login in MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or sqlite:///FILE"
@@ -86,24 +74,35 @@ def require_store(tracking_uri: str) -> None:
             f"tracking: {shown!r} is no registry's address, or had more (login, ?, #); "
             f"wanted {wanted}"
         )
-    try:
-        if is_server(tracking_uri):
-            with urllib.request.urlopen(f"{shown.rstrip('/')}/health", timeout=CONNECT_S) as answer:
-                there = answer.read(64).strip() == b"OK"
-        elif tracking_uri.startswith(SQLITE):
-            with open_regular(database_of(tracking_uri)) as file:
-                there = file.read(16) == b"SQLite format 3\0"
-    except (OSError, ValueError, HTTPException) as error:
-        # one that wants a login, or is ill, is there; what it says to real requests is for the
-        # client
-        there, problem = isinstance(error, urllib.error.HTTPError) and error.code != 404, str(error)
-    if not there:
+    problem = _problem_of_store(tracking_uri)
+    if problem:
         raise RegistryError(
             f"tracking: no MLflow registry answers at {shown} ({problem}); `make demo` "
             "registers a model and `make ui` "
             "serves a registry, tracking.uri in the configuration and --tracking-uri say "
             "where another registry is"
         )
+
+
+def _problem_of_store(tracking_uri: str) -> str:
+    """Why no store is at an address; "" where one is, or where it is not looked for: at those of
+    other databases."""
+    is_store = True
+    try:
+        if is_server(tracking_uri):
+            place = f"{tracking_uri.rstrip('/')}/health"
+            with urllib.request.urlopen(place, timeout=CONNECT_S) as answer:
+                is_store = answer.read(64).strip() == b"OK"
+        elif tracking_uri.startswith(SQLITE):
+            with open_regular(database_of(tracking_uri)) as file:
+                is_store = file.read(16) == SQLITE_MAGIC
+    except (OSError, ValueError, HTTPException) as error:
+        # A server that wants a login, or is ill, is there. What it answers to real requests is for
+        # the client.
+        if isinstance(error, urllib.error.HTTPError) and error.code != 404:
+            return ""
+        return str(error)
+    return "" if is_store else "it is something else, or damaged"
 
 
 def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
@@ -137,9 +136,9 @@ def open_client(tracking_uri: str) -> MlflowClient:
     try:
         return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
     except Exception as error:  # of MLflow, of SQLAlchemy or of the driver of its database
-        said = without_logins(first_line(error))
+        reason = without_logins(first_line(error))
         raise RegistryError(
-            f"tracking: MLflow cannot use {without_login(tracking_uri)} ({said})"
+            f"tracking: MLflow cannot use {without_login(tracking_uri)} ({reason})"
         ) from error
 
 
@@ -152,7 +151,8 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
         raise ArgumentError(
             f"model: {uri!r} names no version; wanted models:/NAME@ALIAS or models:/NAME/VERSION"
         )
-    client, shown = mlflow_client(tracking_uri), without_login(tracking_uri)
+    client = mlflow_client(tracking_uri)
+    shown = without_login(tracking_uri)
     from mlflow.exceptions import MlflowException
 
     try:
@@ -178,26 +178,25 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
 def pinned_uri(uri: str, tracking_uri: str) -> str:
     """`models:/NAME/VERSION` of what is registered as such or e.g. as `models:/hapvr@champion`;
     raises as above."""
-    found = registered_version(uri, tracking_uri)
-    return f"models:/{found.name}/{found.version}"
+    version = registered_version(uri, tracking_uri)
+    return f"models:/{version.name}/{version.version}"
 
 
 def registered_bundle(uri: str, tracking_uri: str) -> Path:
     """The local bundle of a registered model such as `models:/hapvr@champion`. Raises as
     `registered_version` does, and DataError where the version holds no bundle."""
-    from hapvr.scorer.bundle import (
-        SCORER_FILE,
-    )  # with the decoder, which looking at versions does without
+    # with the decoder, which looking at versions does without
+    from hapvr.scorer.bundle import SCORER_FILE
 
-    found = registered_version(uri, tracking_uri)
-    place = mlflow_client(tracking_uri).get_model_version_download_uri(found.name, found.version)
+    version = registered_version(uri, tracking_uri)
+    client = mlflow_client(tracking_uri)
+    place = client.get_model_version_download_uri(version.name, version.version)
     address = urllib.parse.urlsplit(place)
     if address.scheme == "file":
         folder = Path(urllib.request.url2pathname(address.path))
     else:
-        folder = _fetched(
-            place, f"{found.name} {found.version} {found.creation_timestamp}", tracking_uri
-        )
+        identity = f"{version.name} {version.version} {version.creation_timestamp}"
+        folder = _fetched(place, identity, tracking_uri)
     mark = next(iter(sorted(folder.rglob(SCORER_FILE))), None)
     if mark is None:
         raise DataError(
@@ -208,66 +207,16 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
 
 def is_absent(error: Any) -> bool:
     """Whether an MlflowException says that a model, an alias or a version is not there."""
-    return error.error_code in (
-        "RESOURCE_DOES_NOT_EXIST",
-        "INVALID_PARAMETER_VALUE",
-    )  # the second is for an alias
-
-
-def database_of(tracking_uri: str) -> Path:
-    """The file of an address that begins with SQLITE."""
-    return Path(tracking_uri.removeprefix(SQLITE))
-
-
-def follow_move(tracking_uri: str) -> None:
-    """Have a database that was copied or moved with its artifacts name those beside it. MLflow
-    records where they were made, and has no call that changes it (mlflow#3144): a copy would read
-    and change the original's. Raises RegistryError for one that cannot be written."""
-    database = database_of(tracking_uri)
-    if not tracking_uri.startswith(SQLITE):
-        return
-    try:
-        require_regular(database)
-    except OSError as error:
-        raise RegistryError(
-            f"tracking: {database} cannot be used: {error.strerror}; restore it and its artifacts "
-            "from one back-up"
-        ) from error
-    own = database.resolve().parent / "artifacts"
-    if not (database.is_file() and database.stat().st_size):  # which MLflow would make, empty
-        if any(own.glob("models/m-*/artifacts")):
-            raise RegistryError(
-                f"tracking: {database} is lost, but not {own}; restore both from one back-up"
-            )
-        return
-    try:
-        with closing(sqlite3.connect(database)) as connection, connection:
-            rows = connection.execute(_FOLDERS)
-            # other projects, whose artifacts stay where they are, may share the database
-            named = {
-                place
-                for place, name in rows
-                if place not in (None, own.as_uri()) and (own / name).is_dir()
-            }
-            for old, (table, column) in product(named, _PLACES.items()):
-                change = (
-                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE "
-                    f"instr({column} || '/', ?) = 1"
-                )
-                connection.execute(change, (own.as_uri(), len(old) + 1, f"{old}/"))
-    except sqlite3.Error as error:
-        if "no such" not in str(error):  # MLflow makes it
-            hint = "try again, or restore it and its artifacts from one back-up"
-            raise RegistryError(
-                f"tracking: {database} cannot be read and written ({error}); {hint}"
-            ) from error
+    # The second is for an alias.
+    return error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 
 
 def _fetched(place: str, version: str, tracking_uri: str) -> Path:
     """The files of a version in the user's cache. Of several processes one downloads them, and the
-    others wait for it."""
-    from mlflow.artifacts import download_artifacts
+    others wait for it.
 
+    place: of the files.
+    version: name, number and time of it, which together are those of no other."""
     try:
         cache = cache_folder("models")
     except OSError as error:
@@ -279,16 +228,18 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
             part = folder.with_suffix(".part")
             shutil.rmtree(part, ignore_errors=True)
             part.mkdir()
-            try:
-                download_artifacts(
-                    artifact_uri=place, tracking_uri=tracking_uri, dst_path=str(part)
-                )
-            except (
-                Exception
-            ) as error:  # of the client of whatever store it names, and with its login
-                where = f"{without_login(place)} ({type(error).__name__})"
-                raise DataError(
-                    f"model: {version} cannot be fetched from {where}; try again"
-                ) from error
+            _download(place, part, version, tracking_uri)
             part.rename(folder)
     return folder
+
+
+def _download(place: str, folder: Path, version: str, tracking_uri: str) -> None:
+    """Download the files of a version into a folder. Raises DataError where that fails."""
+    from mlflow.artifacts import download_artifacts
+
+    try:
+        download_artifacts(artifact_uri=place, tracking_uri=tracking_uri, dst_path=str(folder))
+    # The client of whatever store it names raises what it likes, and with its login.
+    except Exception as error:
+        where = f"{without_login(place)} ({type(error).__name__})"
+        raise DataError(f"model: {version} cannot be fetched from {where}; try again") from error

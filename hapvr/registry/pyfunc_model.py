@@ -63,10 +63,13 @@ class PairScorer(PythonModel):  # type: ignore[misc]
             ) from None
 
     def _answers(self, pairs: list[tuple[str, str]], params: dict[str, Any]) -> pd.DataFrame:
-        segments, precision = bool(params.get("segments")), params.get("precision")
-        precision = DEFAULT_PRECISION if precision is None else precision
+        segments = bool(params.get("segments"))
+        precision = params.get("precision")
+        if precision is None:
+            precision = DEFAULT_PRECISION
         served = os.environ.get("_MLFLOW_IS_IN_SERVING_ENVIRONMENT") == "true"
-        limits, calibration = self._scorer.limits, self._scorer.calibration
+        limits = self._scorer.limits
+        calibration = self._scorer.calibration
         if served:
             time_left = max(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() - ANSWER_S, 1.0)
             time_left = min(time_left, limits.request_timeout_s or time_left)

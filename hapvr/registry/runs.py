@@ -20,19 +20,20 @@ from mlflow.utils.time import get_current_time_millis
 
 from hapvr.errors import DataError
 from hapvr.provenance import flat
-from hapvr.registry.client import SQLITE, database_of, is_server, open_client, require_store
+from hapvr.registry.client import is_server, open_client, require_store
+from hapvr.registry.moved_database import SQLITE, database_of
 
 RUN_KEY_TAG = "hapvr.run_key"
-KIND = {
-    "mlflow.experimentKind": "custom_model_development"
-}  # an experiment of trainings, not of conversations
+KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""An experiment of trainings, not of conversations."""
 
 
 class Tracker:
-    """Runs of one experiment. uri: an MLflow server or `sqlite:///...`, whose artifacts lie next to
-    it, in `artifacts`. Raises RegistryError if no server answers there."""
+    """Runs of one experiment."""
 
     def __init__(self, uri: str, experiment: str) -> None:
+        """uri: an MLflow server or `sqlite:///...`, whose artifacts are stored next to it, in
+        `artifacts`. Raises RegistryError if no server answers there."""
         location = None
         if uri.startswith(SQLITE):
             folder = database_of(uri).resolve().parent
@@ -40,35 +41,31 @@ class Tracker:
             location = (folder / "artifacts").as_uri()
         else:
             require_store(uri)
-        self.uri, self.client = uri, open_client(uri)
-        found = self.client.get_experiment_by_name(experiment)
-        made = (
-            self.client.create_experiment(experiment, location, KIND)
-            if found is None
-            else found.experiment_id
-        )
-        self.experiment_id = str(made)
+        self.uri = uri
+        self.client = open_client(uri)
+        there = self.client.get_experiment_by_name(experiment)
+        if there is None:
+            experiment_id = self.client.create_experiment(experiment, location, KIND)
+        else:
+            experiment_id = there.experiment_id
+        self.experiment_id = str(experiment_id)
 
     def start(
         self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]
     ) -> str:
         """The id of the run with this key, which is made if necessary: a retried or resumed
         training continues its own."""
-        found = self.client.search_runs(
+        runs = self.client.search_runs(
             [self.experiment_id], f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1
         )
-        if found:
-            run, run_id = found[0], str(found[0].info.run_id)
-            self.client.update_run(run_id, status="RUNNING")
+        if runs:
+            run = runs[0]
+            self.client.update_run(run.info.run_id, status="RUNNING")
         else:
-            origin = resolve_tags()  # for "Created by" and "Source" on its page
-            own = {tag: origin[tag] for tag in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if tag in origin}
-            own |= {
-                MLFLOW_SOURCE_NAME: Path(origin.get(MLFLOW_SOURCE_NAME, "")).name,
-                RUN_KEY_TAG: key,
-            }
-            run = self.client.create_run(self.experiment_id, run_name=name, tags={**own, **tags})
-            run_id = str(run.info.run_id)
+            run = self.client.create_run(
+                self.experiment_id, run_name=name, tags={**_origin_tags(), RUN_KEY_TAG: key, **tags}
+            )
+        run_id = str(run.info.run_id)
         if not run.data.params:  # a kill may have come between
             self.client.log_batch(
                 run_id, params=[Param(key, str(value)) for key, value in flat(params).items()]
@@ -100,7 +97,8 @@ class Tracker:
         for run_id in [run.info.run_id for run in self.runs()]:
             for folder in self.client.list_artifacts(run_id, "benchmarks"):
                 files = self.client.list_artifacts(run_id, folder.path)
-                yield from ((run_id, one.path) for one in files if one.path.endswith(".parquet"))
+                tables = [file.path for file in files if file.path.endswith(".parquet")]
+                yield from ((run_id, path) for path in tables)
 
     def runs(self) -> Iterator[Run]:
         """All runs of the experiment, also deleted ones."""
@@ -116,54 +114,66 @@ class Tracker:
         """Id -> key of the runs that ended before a moment, in seconds since 1970, and made no
         registered version."""
         runs = list(self.runs())
-        ended = [run for run in runs if run.info.status != "RUNNING" and run.info.end_time]
-        old = [
-            run
-            for run in ended
-            if run.info.end_time < 1000 * moment_s and RUN_KEY_TAG in run.data.tags
-        ]
-        found = {run.info.run_id: run.data.tags[RUN_KEY_TAG] for run in old}
-        versions = (
-            one
-            for one in found
-            if self.client.search_model_versions(f"run_id = '{one}'", max_results=1)
-        )
-        gone = found.keys() - set(versions)
-        kept = {
-            run.data.tags.get(RUN_KEY_TAG) for run in runs if run.info.run_id not in gone
-        }  # a key may be used again
-        return {one: found[one] for one in gone if found[one] not in kept}
+        keys = {
+            run.info.run_id: run.data.tags[RUN_KEY_TAG]
+            for run in runs
+            if RUN_KEY_TAG in run.data.tags and _has_ended(run, moment_s)
+        }
+        removed = {run_id for run_id in keys if not self._has_version(run_id)}
+        # A key may be used again.
+        kept_keys = {
+            run.data.tags.get(RUN_KEY_TAG) for run in runs if run.info.run_id not in removed
+        }
+        return {run_id: keys[run_id] for run_id in removed if keys[run_id] not in kept_keys}
+
+    def _has_version(self, run_id: str) -> bool:
+        """Whether a registered version was made of the run."""
+        return bool(self.client.search_model_versions(f"run_id = '{run_id}'", max_results=1))
 
     def remove(self, run_ids: Sequence[str]) -> None:
         """Remove runs with their artifacts and logged models; a server only marks them. Raises
         DataError where that fails."""
-        models = []
+        models: list[str] = []
         for run_id in run_ids:
             if self.client.get_run(run_id).info.lifecycle_stage == LifecycleStage.ACTIVE:
                 self.client.delete_run(run_id)
-            found = self.client.search_logged_models(
+            logged = self.client.search_logged_models(
                 [self.experiment_id], filter_string=f"source_run_id = '{run_id}'"
             )
-            models += [one.model_id for one in found]
+            models += [model.model_id for model in logged]
         for model_id in models:
             self.client.delete_logged_model(model_id)
         if run_ids and not is_server(self.uri):
-            stores = [
-                "--backend-store-uri",
-                self.uri,
-                "--tracking-uri",
-                self.uri,
-                "--run-ids",
-                ",".join(run_ids),
-            ]
-            gone = ["--logged-model-ids", ",".join(models)] if models else []
-            command = [sys.executable, "-m", "mlflow", "gc", *stores, *gone]
-            ended = subprocess.run(command, capture_output=True, text=True)
-            if ended.returncode:
-                raise DataError(
-                    f"tracking: old runs are not removed: {ended.stderr.strip()[-300:]}; it "
-                    "is tried again"
-                )
+            self._collect_garbage(run_ids, models)
+
+    def _collect_garbage(self, run_ids: Sequence[str], models: Sequence[str]) -> None:
+        """Remove what was deleted from a database and its artifacts."""
+        command = [sys.executable, "-m", "mlflow", "gc"]
+        command += ["--backend-store-uri", self.uri, "--tracking-uri", self.uri]
+        command += ["--run-ids", ",".join(run_ids)]
+        if models:
+            command += ["--logged-model-ids", ",".join(models)]
+        ended = subprocess.run(command, capture_output=True, text=True)
+        if ended.returncode:
+            raise DataError(
+                f"tracking: old runs are not removed: {ended.stderr.strip()[-300:]}; it "
+                "is tried again"
+            )
+
+
+def _origin_tags() -> dict[str, str]:
+    """For "Created by" and "Source" on the page of a run."""
+    origin = resolve_tags()
+    tags = {tag: origin[tag] for tag in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if tag in origin}
+    tags[MLFLOW_SOURCE_NAME] = Path(origin.get(MLFLOW_SOURCE_NAME, "")).name
+    return tags
+
+
+def _has_ended(run: Run, moment_s: float) -> bool:
+    """Whether a run ended before a moment, in seconds since 1970."""
+    if run.info.status == "RUNNING" or not run.info.end_time:
+        return False
+    return bool(run.info.end_time < 1000 * moment_s)
 
 
 def complete_metrics(
@@ -172,15 +182,14 @@ def complete_metrics(
     """Log what a run lacks of a training's history, whose lines have a `step` and the metrics of
     it."""
     names = set().union(*history) - {"step"}
-    there = {
+    logged_steps = {
         name: {metric.step for metric in client.get_metric_history(run_id, name)} for name in names
     }
-    lacking = [
-        Metric(name, value, get_current_time_millis(), int(line["step"]))
-        for line in history
-        for name, value in line.items()
-        if name != "step" and line["step"] not in there[name]
-    ]
+    lacking = []
+    for line in history:
+        for name, value in line.items():
+            if name != "step" and line["step"] not in logged_steps[name]:
+                lacking.append(Metric(name, value, get_current_time_millis(), int(line["step"])))
     client.log_batch(run_id, metrics=lacking)
 
 
@@ -190,7 +199,8 @@ class TrackedTraining:
     training, of which `complete_metrics` delivers it."""
 
     def __init__(self, uri: str, run_id: str) -> None:
-        self._client, self._run_id = MlflowClient(tracking_uri=uri), run_id
+        self._client = MlflowClient(tracking_uri=uri)
+        self._run_id = run_id
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         now = get_current_time_millis()

@@ -30,9 +30,16 @@ from hapvr import __version__
 from hapvr.errors import ArgumentError, DamagedError, DataError, without_logins
 from hapvr.files import file_sha256, read_bytes, read_text, require_regular
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, decide, register_bundle
+from hapvr.registry.versions import (
+    WARNING_TAG,
+    WEIGHTS_TAG,
+    BundleRun,
+    decide,
+    register_bundle,
+)
 from hapvr.scorer import bundle as bundles
 from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
+from hapvr.scorer.trial import try_bundle
 from hapvr.settings import first_line
 
 README_FILE = "README.md"
@@ -59,12 +66,11 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
     tags = ["video-retrieval", "video-similarity", "copy-detection"]
     head = ModelCardData(license=licence or None, library_name="hapvr", tags=tags)
     card = folder / bundles.CARD_FILE
-    said = read_text(card) if card.is_file() else "# A model of HAP-VR\n"
-    (folder / README_FILE).write_text(f"---\n{head.to_yaml()}\n---\n\n{said}", encoding="utf-8")
+    text = read_text(card) if card.is_file() else "# A model of HAP-VR\n"
+    (folder / README_FILE).write_text(f"---\n{head.to_yaml()}\n---\n\n{text}", encoding="utf-8")
     sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in names)
-    (folder / SUMS_FILE).write_text(
-        sums, encoding="ascii"
-    )  # last: without it nobody takes the folder
+    # last: without it nobody takes the folder
+    (folder / SUMS_FILE).write_text(sums, encoding="ascii")
     return hashlib.sha256(sums.encode()).hexdigest()
 
 
@@ -82,19 +88,17 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
         with _hub(place) as (hub, repository, revision):
             hub.create_repo(repository, private=True, exist_ok=True)
             there = hub.list_repo_files(repository, revision=revision)
-            operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
-                *(CommitOperationAdd(name, folder / name) for name in names),
-                *(
-                    CommitOperationDelete(name)
-                    for name in there
-                    if name in bundles.BUNDLE_FILES.difference(names)
-                ),
-            ]
+            operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = []
+            for name in names:
+                operations.append(CommitOperationAdd(name, folder / name))
+            for name in there:
+                if name in bundles.BUNDLE_FILES.difference(names):
+                    operations.append(CommitOperationDelete(name))
             message = f"HAP-VR model {digest[:12]}"
-            made = hub.create_commit(
+            commit = hub.create_commit(
                 repository, operations, commit_message=message, revision=revision
             )
-    return digest, f"{HUB}{repository}@{made.oid}"
+    return digest, f"{HUB}{repository}@{commit.oid}"
 
 
 def pull_model(
@@ -108,49 +112,63 @@ def pull_model(
     place, DamagedError where a digest is another one, and DataError where the hub refuses or the
     model cannot be used."""
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
-        folder, source, bundle = Path(place), place, Path(scratch) / "bundle"
+        folder = Path(place)
+        source = place
         if place.startswith(HUB):
             folder = Path(scratch) / "fetched"
-            wanted = [SUMS_FILE, bundles.CARD_FILE, *bundles.BUNDLE_FILES]
-            with _hub(place) as (hub, repository, revision):
-                commit = hub.model_info(repository, revision=revision).sha
-                hub.snapshot_download(
-                    repository, revision=commit, local_dir=folder, allow_patterns=wanted
-                )
-            source = f"{HUB}{repository}@{commit}"
+            source = _download(place, folder)
+        bundle = Path(scratch) / "bundle"
         digest = _copy_verified(folder, bundle, sha256=sha256, source=source)
-        found = tracker.client.search_model_versions(
+
+        pulled_before = tracker.client.search_model_versions(
             f"name = '{name}' and tags.`{DIGEST_TAG}` = '{digest}'"
         )
-        if found:
-            return int(found[0].version), digest, source
-        description = bundles.read_description(bundle)
-        description.require_files(bundle)
-        bundles.read_calibration(bundle)
-        bundles.read_evidence(bundle)
-        description.backbone.precision = "float32"  # in which both are compared
-        bundles.try_bundle(bundle)
-        networks = bundles.load_in_torch(
-            bundle, description, device="cpu"
-        )  # raises where the parts do not fit
-        if isinstance(description.onnx, ONNXRecord):
-            from hapvr.scorer.torch_networks import compare_with_torch  # with torch
-
-            made = ONNXNetworks(bundle, description.onnx)
-            noise = np.random.default_rng(0).integers(
-                0, 256, (2, 5, 3, *[description.crop_px] * 2), dtype=np.uint8
-            )
-            videos = [(networks.regions(video), made.regions(video)) for video in noise]
-            whose = f"model: {source} has ONNX files of another network; export it again: their"
-            compare_with_torch(made, networks.network, videos, whose=whose)
+        if pulled_before:
+            return int(pulled_before[0].version), digest, source
+        description = _require_usable(bundle, source)
         tags = {DIGEST_TAG: digest, WEIGHTS_TAG: description.backbone.source}
-        tags |= {WARNING_TAG: description.warning} if description.warning else {}
-        key, run_name, params = f"pulled-{digest[:16]}", f"{name}-pulled", {"source": source}
-        version = register_bundle(
-            tracker, name, bundle, key=key, run_name=run_name, params=params, tags=tags
+        if description.warning:
+            tags[WARNING_TAG] = description.warning
+        run = BundleRun(
+            key=f"pulled-{digest[:16]}",
+            name=f"{name}-pulled",
+            params={"source": source},
+            tags=tags,
         )
+        version = register_bundle(tracker, name, bundle, run)
         decide(tracker.client, name, version, f"pulled from {source}")
     return version, digest, source
+
+
+def _download(place: str, folder: Path) -> str:
+    """Fetch the model of a hub into a folder; returns the place with its commit."""
+    wanted = [SUMS_FILE, bundles.CARD_FILE, *bundles.BUNDLE_FILES]
+    with _hub(place) as (hub, repository, revision):
+        commit = hub.model_info(repository, revision=revision).sha
+        hub.snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=wanted)
+    return f"{HUB}{repository}@{commit}"
+
+
+def _require_usable(bundle: Path, source: str) -> bundles.Description:
+    """Run a bundle, and compare its ONNX files with its weights; returns its description. Raises
+    DataError where its parts do not fit."""
+    description = bundles.read_description(bundle)
+    description.require_files(bundle)
+    bundles.read_calibration(bundle)
+    bundles.read_evidence(bundle)
+    description.backbone.precision = "float32"  # in which both are compared
+    try_bundle(bundle)
+    in_torch = bundles.load_in_torch(bundle, description, device="cpu")
+    if isinstance(description.onnx, ONNXRecord):
+        from hapvr.scorer.torch_networks import compare_with_torch  # with torch
+
+        in_onnx = ONNXNetworks(bundle, description.onnx)
+        size = (2, 5, 3, description.crop_px, description.crop_px)
+        noise = np.random.default_rng(0).integers(0, 256, size, dtype=np.uint8)
+        videos = [(in_torch.regions(video), in_onnx.regions(video)) for video in noise]
+        whose = f"model: {source} has ONNX files of another network; export it again: their"
+        compare_with_torch(in_onnx, in_torch.network, videos, whose=whose)
+    return description
 
 
 def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> str:
@@ -184,15 +202,15 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
 def _hub(place: str) -> Iterator[tuple[HfApi, str, str | None]]:
     """The hub's own client, repository and revision of a place; whatever the client raises, errors
     of several libraries, becomes a DataError. Raises ArgumentError for what is no place."""
-    found = _PLACE.fullmatch(place)
-    if found is None:
+    parts = _PLACE.fullmatch(place)
+    if parts is None:
         raise ArgumentError(
             f"model: {place!r:.200} names no model of a hub; wanted hf://ORGANISATION/NAME"
         )
     if not sys.stderr.isatty():
         disable_progress_bars()
     try:
-        yield HfApi(library_name="hapvr", library_version=__version__), found[1], found[2]
+        yield HfApi(library_name="hapvr", library_version=__version__), parts[1], parts[2]
     except Exception as error:
         raise DataError(
             f"hub: {place} is refused or cannot be reached ({type(error).__name__}: "

@@ -1,35 +1,24 @@
 """The registered model: versions of a run's bundle with their cards, the champion among them, and
-its history.
-
-A version's files are a pyfunc model, which brings this package's code, its requirements, a
-signature and an example.
-"""
+its history."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import mlflow
-import pandas as pd
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.models import ModelSignature
 from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
-from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-from mlflow.types.schema import AnyType, Array, Object, Property
 from mlflow.utils.mlflow_tags import MLFLOW_USER
 
-import hapvr
 from hapvr.errors import DataError, RegistryError
 from hapvr.registry.client import is_absent, without_login
+from hapvr.registry.logged_model import log_model
 from hapvr.registry.runs import Tracker
-from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.bundle import CARD_FILE
-from hapvr.scorer.segments import Segment
 
 CHALLENGER = "challenger"
 CHAMPION = "champion"
@@ -55,26 +44,6 @@ MAX_CHARACTERS = 5000
 """The longest tag and description that MLflow's database takes. SQLite would take more, but
 PostgreSQL refuses it."""
 
-REQUIREMENTS = (
-    "av",
-    "filelock",
-    "matplotlib",
-    "mlflow",
-    "numpy",
-    "openvino",
-    "pebble",
-    "pillow",
-    "polars",
-    "pyarrow",
-    "pydantic",
-    "pyyaml",
-    "safetensors",
-    "timm",
-    "torch",
-    "torchvision",
-    "yt-dlp",
-)
-
 
 class Champion(NamedTuple):
     """The version with the alias champion, and the MLflow run it came from."""
@@ -83,71 +52,34 @@ class Champion(NamedTuple):
     run_id: str
 
 
-def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
-    """Log the bundle as a pyfunc model of the run, with this package's code and requirements;
-    returns its `models:/` URI."""
-    text, number = DataType.string, DataType.double
-    inputs = [ColSpec(text, "query"), ColSpec(text, "reference", required=False)]
-    # a list of texts of which one is null would come with each name cut to one character
-    inputs.append(ColSpec(AnyType(), "references", required=False))
-    kinds = {
-        "query": text,
-        "reference": text,
-        "similarity": number,
-        "probability": number,
-        "threshold": number,
-    }
-    kinds |= {"verdict": text, "error": text, "warning": text}
-    outputs = [ColSpec(kind, name) for name, kind in kinds.items()]
-    segment = Object([Property(one.name, number) for one in fields(Segment)])
-    outputs.append(ColSpec(Array(segment), "segments", required=False))
-    params = [
-        ParamSpec("segments", DataType.boolean, False),
-        ParamSpec("precision", number, DEFAULT_PRECISION),
-    ]
-    example = {
-        "query": ["clips/a.mp4", "clips/a.mp4"],
-        "reference": ["clips/b.mp4", "https://example.org/c.mp4"],
-    }
-    mlflow.set_tracking_uri(tracker.uri)
-    mlflow.set_registry_uri(tracker.uri)
-    with mlflow.start_run(run_id=run_id):
-        info = mlflow.pyfunc.log_model(
-            name="model",
-            python_model=str(Path(__file__).with_name("pyfunc_model.py")),
-            artifacts={"bundle": str(bundle)},
-            code_paths=[str(Path(hapvr.__file__).parent)],
-            pip_requirements=[
-                f"{package}=={installed_version(package)}" for package in REQUIREMENTS
-            ],
-            signature=ModelSignature(Schema(inputs), Schema(outputs), ParamSchema(params)),
-            input_example=pd.DataFrame(example),
-        )
-    return str(info.model_uri)
+@dataclass(frozen=True, kw_only=True)
+class BundleRun:
+    """The MLflow run in which a version of a bundle is made."""
+
+    key: str
+    """The run with this key goes on, if there is one."""
+    name: str
+    params: Mapping[str, Any]
+    tags: Mapping[str, str]
+    """Of run and version."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def register_bundle(
-    tracker: Tracker,
-    name: str,
-    bundle: Path,
-    *,
-    key: str,
-    run_name: str,
-    params: Mapping[str, Any],
-    tags: Mapping[str, str],
-    metrics: Mapping[str, float] | None = None,
-    target: float | None = None,
+    tracker: Tracker, name: str, bundle: Path, run: BundleRun, *, target: float | None = None
 ) -> int:
-    """Make a version of a bundle, in the MLflow run of this key, which is made if necessary;
-    returns its number. metrics: of the run. target: as of `register`."""
-    run_id = tracker.start(key, name=run_name, params=params, tags=tags)
-    if metrics:
-        tracker.metrics(run_id, metrics)
+    """Make a version of a bundle; returns its number.
+
+    name: of the registered model.
+    target: as of `register`."""
+    run_id = tracker.start(run.key, name=run.name, params=run.params, tags=run.tags)
+    if run.metrics:
+        tracker.metrics(run_id, run.metrics)
     if (bundle / CARD_FILE).exists():
         tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
     uri = log_model(tracker, run_id, bundle)
     tracker.client.set_terminated(run_id)
-    return register(tracker, name, run_id=run_id, model_uri=uri, target=target, tags=tags)
+    return register(tracker, name, run_id=run_id, model_uri=uri, target=target, tags=run.tags)
 
 
 def register(
@@ -160,8 +92,9 @@ def register(
     tags: Mapping[str, str],
 ) -> int:
     """Make a version of a run's logged model and give it the alias challenger; returns its number.
-    target: mean target metric, in [0, 1]; None: not measured. A run that has a version already
-    keeps it."""
+    A run that has a version already keeps it.
+
+    target: mean target metric, in [0, 1]; None: not measured."""
     client = tracker.client
     try:
         client.create_registered_model(name, description=DESCRIPTION)
@@ -173,21 +106,26 @@ def register(
         # A server refuses the address of a logged model without its id. A client on a database
         # looks the id up.
         logged = model_uri.removeprefix("models:/") if model_uri.startswith("models:/") else None
-        found = client.get_run(run_id).data.tags
-        maker = (
-            f"Dagster run {found['dagster.run_id']}"
-            if "dagster.run_id" in found
-            else found.get(MLFLOW_USER, "")
+        version = client.create_model_version(
+            name,
+            model_uri,
+            run_id=run_id,
+            tags={**tags, MAKER_TAG: _maker(client.get_run(run_id).data.tags)},
+            model_id=logged,
         )
-        known = {**tags, MAKER_TAG: maker}
-        versions = [
-            client.create_model_version(name, model_uri, run_id=run_id, tags=known, model_id=logged)
-        ]
+        versions = [version]
     number = str(versions[0].version)
     if target is not None:
         client.set_model_version_tag(name, number, TARGET_TAG, f"{target:.6f}")
     client.set_registered_model_alias(name, CHALLENGER, number)
     return int(number)
+
+
+def _maker(tags: Mapping[str, str]) -> str:
+    """Who made a run that has these tags: the Dagster run or the user."""
+    if "dagster.run_id" in tags:
+        return f"Dagster run {tags['dagster.run_id']}"
+    return tags.get(MLFLOW_USER, "")
 
 
 def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str]:
@@ -197,21 +135,24 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
     except MlflowException as error:
         if not is_absent(error):
             raise _unanswered(client, error) from error
-        problem = (
-            f"the registry at {without_login(client.tracking_uri)} has no {name} version {version}"
-        )
-        raise DataError(f"model: {problem}; `hapvr models list` shows those it has") from error
+        raise DataError(
+            f"model: the registry at {without_login(client.tracking_uri)} has no {name} version "
+            f"{version}; `hapvr models list` shows those it has"
+        ) from error
 
 
 def _unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
-    said = f"the registry at {without_login(client.tracking_uri)} answers with {error.error_code}"
-    return RegistryError(f"model: {said}; try again later")
+    return RegistryError(
+        f"model: the registry at {without_login(client.tracking_uri)} answers with "
+        f"{error.error_code}; try again later"
+    )
 
 
 def decide(client: MlflowClient, name: str, version: int, decision: str, reason: str = "") -> None:
     """Write the last decision on a version, with who and when, and its description: a warning if
     there is one, the decision, and where the card is. reason: "" keeps the one before."""
-    user, now = resolve_tags().get(MLFLOW_USER, ""), datetime.now(UTC).isoformat(timespec="seconds")
+    user = resolve_tags().get(MLFLOW_USER, "")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     tags = {
         DECISION_TAG: decision,
         DECIDED_TAG: f"{now} by {user}",
@@ -220,32 +161,46 @@ def decide(client: MlflowClient, name: str, version: int, decision: str, reason:
     for key, value in tags.items():
         if value:
             client.set_model_version_tag(name, str(version), key, value)
-    found = client.get_model_version(name, str(version))
-    warning, card = found.tags.get(WARNING_TAG, ""), f"Model card: runs:/{found.run_id}/{CARD_FILE}"
-    parts = [
-        warning and f"Warning: {warning}",
-        decision_of(found.tags),
-        f"{card}, or `hapvr models show {version}`",
-    ]
-    client.update_model_version(
-        name, str(version), description="\n\n".join(filter(None, parts))[:MAX_CHARACTERS]
+    description = _description_of(client.get_model_version(name, str(version)))
+    client.update_model_version(name, str(version), description=description[:MAX_CHARACTERS])
+
+
+def _description_of(version: ModelVersion) -> str:
+    """What the page of a version shows."""
+    parts = []
+    warning = version.tags.get(WARNING_TAG, "")
+    if warning:
+        parts.append(f"Warning: {warning}")
+    decision = decision_of(version.tags)
+    if decision:
+        parts.append(decision)
+    parts.append(
+        f"Model card: runs:/{version.run_id}/{CARD_FILE}, or `hapvr models show {version.version}`"
     )
+    return "\n\n".join(parts)
 
 
 def decision_of(tags: Mapping[str, str]) -> str:
     """What was decided of a version last, and why."""
-    decision, reason = tags.get(DECISION_TAG, ""), tags.get(REASON_TAG, "")
-    return reason if reason.startswith(decision) else f"{decision}: {reason}".removesuffix(": ")
+    decision = tags.get(DECISION_TAG, "")
+    reason = tags.get(REASON_TAG, "")
+    if reason.startswith(decision):
+        return reason
+    return f"{decision}: {reason}".removesuffix(": ")
 
 
 def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     """What is known of every version, newest first.
 
-    created: ISO 8601, UTC. target: mean target metric, in [0, 1], None: not measured. weights: of
-    the backbone. decision: the last one, with its reason; decided: when and by whom. made_by: the
-    Dagster run or the user.
+    created: ISO 8601, UTC.
+    target: mean target metric, in [0, 1], None: not measured.
+    weights: of the backbone.
+    decision: the last one, with its reason.
+    decided: when and by whom.
+    made_by: the Dagster run or the user.
 
-    Raises DataError if there is none."""
+    Raises:
+        DataError: there is none."""
     versions = client.search_model_versions(f"name = '{name}'")
     if not versions:
         raise DataError(
@@ -253,37 +208,41 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
             "registers one"
         )
     aliases = client.get_registered_model(name).aliases
-    return [
-        {
-            "version": int(row.version),
-            "aliases": sorted(
-                alias for alias, number in aliases.items() if int(number) == int(row.version)
-            ),
-            "created": datetime.fromtimestamp(row.creation_timestamp / 1000, UTC).isoformat(
-                timespec="seconds"
-            ),
-            "target": float(row.tags[TARGET_TAG]) if TARGET_TAG in row.tags else None,
-            "weights": row.tags.get(WEIGHTS_TAG, ""),
-            "decision": decision_of(row.tags),
-            "decided": row.tags.get(DECIDED_TAG, ""),
-            "made_by": row.tags.get(MAKER_TAG, ""),
-            "warning": row.tags.get(WARNING_TAG, ""),
-            "run_id": row.run_id,
-            "tags": dict(row.tags),
-        }
-        for row in sorted(versions, key=lambda row: -int(row.version))
-    ]
+    newest_first = sorted(versions, key=lambda version: -int(version.version))
+    return [_row_of(version, aliases) for version in newest_first]
+
+
+def _row_of(version: ModelVersion, aliases: Mapping[str, str]) -> dict[str, Any]:
+    """What is known of a version, see `list_versions`.
+
+    aliases: of the model, with the version of each."""
+    number = int(version.version)
+    created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
+    tags = version.tags
+    return {
+        "version": number,
+        "aliases": sorted(alias for alias, named in aliases.items() if int(named) == number),
+        "created": created.isoformat(timespec="seconds"),
+        "target": float(tags[TARGET_TAG]) if TARGET_TAG in tags else None,
+        "weights": tags.get(WEIGHTS_TAG, ""),
+        "decision": decision_of(tags),
+        "decided": tags.get(DECIDED_TAG, ""),
+        "made_by": tags.get(MAKER_TAG, ""),
+        "warning": tags.get(WARNING_TAG, ""),
+        "run_id": version.run_id,
+        "tags": dict(tags),
+    }
 
 
 def champion_of(client: MlflowClient, name: str) -> Champion | None:
     """The version with the alias champion; None if there is no such model, alias or version."""
     try:
-        found = client.get_model_version_by_alias(name, CHAMPION)
+        version = client.get_model_version_by_alias(name, CHAMPION)
     except MlflowException as error:
         if is_absent(error):
             return None
         raise _unanswered(client, error) from error
-    return Champion(int(found.version), str(found.run_id))
+    return Champion(int(version.version), str(version.run_id))
 
 
 def promote(
@@ -333,20 +292,20 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
 
 def _champion_numbers(client: MlflowClient, name: str) -> dict[int, int]:
     """Version -> the number of its last promotion, of those that were ever promoted."""
-    found = {}
+    numbers = {}
     for row in list_versions(client, name):
         number = str(row["tags"].get(NUMBER_TAG, ""))
         if number.isdecimal():
-            found[int(row["version"])] = int(number)
-    return found
+            numbers[int(row["version"])] = int(number)
+    return numbers
 
 
 def _champion_before(numbers: Mapping[int, int], version: int | None) -> int | None:
     """The version that was champion before another; None if none was. version: without a number,
     as somebody else made it champion, or None: the last of all."""
     end = math.inf if version is None else numbers.get(version, math.inf)
-    earlier = {one: number for one, number in numbers.items() if number < end}
-    return max(earlier, key=lambda one: (earlier[one], one), default=None)
+    earlier = [(number, earlier) for earlier, number in numbers.items() if number < end]
+    return max(earlier)[1] if earlier else None
 
 
 def _count_promotion(
@@ -364,9 +323,9 @@ def _count_promotion(
         last = numbers[before.version]
     if before is not None and before.version == version and version in numbers:
         return
-    for other, number in numbers.items():
+    for abandoned, number in numbers.items():
         if number > last:
-            client.delete_model_version_tag(name, str(other), NUMBER_TAG)
+            client.delete_model_version_tag(name, str(abandoned), NUMBER_TAG)
     client.set_model_version_tag(name, str(version), NUMBER_TAG, str(last + 1))
 
 
@@ -376,6 +335,6 @@ def _decide_replaced(
     """Write down on a version that another took its place, unless it says so already."""
     if replaced is None or replaced == by:
         return
-    said = f"was champion; version {by} replaced it by {how}"
-    if version_tags(client, name, replaced).get(DECISION_TAG) != said:
-        decide(client, name, replaced, said)
+    decision = f"was champion; version {by} replaced it by {how}"
+    if version_tags(client, name, replaced).get(DECISION_TAG) != decision:
+        decide(client, name, replaced, decision)

@@ -24,12 +24,13 @@ ANY_HOST = "*"
 
 @dataclass(frozen=True)
 class Access:
-    """roots: folders whose files may be read, links followed; None for all. hosts: that videos may
-    be fetched from. A host that is allowed may redirect to another one: list hosts that are trusted
-    not to."""
+    """Which videos a request may name."""
 
     roots: tuple[Path, ...] | None = None
+    """Folders whose files may be read, links followed; None for all."""
     hosts: frozenset[str] = frozenset()
+    """That videos may be fetched from. A host that is allowed may redirect to another one: list
+    hosts that are trusted not to."""
 
     def local_path(self, name: str) -> Path:
         """The file of this name. Raises VideoError `not_allowed` outside the roots, whether or not
@@ -51,7 +52,8 @@ class Access:
         host = scheme = ""
         with suppress(ValueError):  # of what is no URL
             address = urlsplit(url)
-            host, scheme = address.hostname or "", address.scheme  # both in lower case
+            host = address.hostname or ""  # in lower case, as the scheme
+            scheme = address.scheme
         if scheme not in ("http", "https"):
             raise VideoError("not_allowed", f"video: {url!r}: wanted a path or an http(s) URL")
         if ANY_HOST not in self.hosts and host not in self.hosts:
@@ -71,7 +73,8 @@ def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
         roots = tuple(
             Path(name).resolve() for name in environ[ROOTS_VARIABLE].split(os.pathsep) if name
         )
-        if missing := [root for root in roots if not root.is_dir()]:
+        missing = [root for root in roots if not root.is_dir()]
+        if missing:
             raise ConfigError(
                 f"{ROOTS_VARIABLE}: {missing[0]} is no folder; list folders separated by "
                 f"{os.pathsep!r}"
@@ -91,8 +94,8 @@ def limits_from_environment(
             stored.model_dump() | {key: value for key, value in given.items() if value}
         )
     except ValidationError as error:
-        name, said = explain(error).split(":", maxsplit=1)
-        raise ConfigError(f"HAPVR_{name.upper()}:{said}") from error
+        name, problem = explain(error).split(":", maxsplit=1)
+        raise ConfigError(f"HAPVR_{name.upper()}:{problem}") from error
 
 
 class Deadline:
@@ -117,7 +120,8 @@ class Deadline:
 
     def cancel(self) -> None:
         """Nobody waits for the request any more."""
-        self._limit_s, self._end_s = None, time.monotonic()
+        self._limit_s = None
+        self._end_s = time.monotonic()
 
     def error(self) -> VideoError:
         """What a row says that was not done in time."""

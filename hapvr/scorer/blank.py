@@ -28,10 +28,8 @@ def blank_pictures(crop_px: int) -> npt.NDArray[np.uint8]:
     """[B, 3, crop_px, crop_px]: pictures of one colour, black, white, greys and colours between.
     `mean_directions` of their regions, each embedded as a video of one frame, are the `blank` of
     `frame_descriptors`."""
-    colours = [
-        *itertools.product((0, 128, 255), repeat=3),
-        *((grey,) * 3 for grey in (16, 32, 64, 192)),
-    ]
+    colours = list(itertools.product((0, 128, 255), repeat=3))
+    colours += [(grey, grey, grey) for grey in (16, 32, 64, 192)]
     values = np.array(colours, np.uint8)[:, :, None, None]
     return np.ascontiguousarray(np.broadcast_to(values, (*values.shape[:2], crop_px, crop_px)))
 

@@ -15,17 +15,13 @@ onnx/                   the same networks as ONNX files, see `hapvr.scorer.onnx_
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-import numpy as np
 from pydantic import BaseModel, Field
 
-from hapvr import __version__
 from hapvr.errors import (
     FULL_HINT,
     DamagedError,
@@ -34,7 +30,7 @@ from hapvr.errors import (
     is_installed,
     on_processor,
 )
-from hapvr.files import file_sha256, read_json_as, write_text
+from hapvr.files import file_sha256, read_json_as
 from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, read_description as read_network
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.copies import PackagedCopyNetwork, open_packaged_copy_network
@@ -47,15 +43,13 @@ from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER, ONNXName, ONNXNetworks, ONNXRecord
 from hapvr.scorer.plain_networks import PlainNetworks
 from hapvr.scorer.scorer import VideoScorer
+from hapvr.scorer.videos import PictureSettings
 from hapvr.settings import ServingConfig, first_line
-from hapvr.video.frames import encode_jpeg
 from hapvr.video.settings import SamplingConfig
-from hapvr.workers import call_limited
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
     from hapvr.networks.encoder import FrameEncoder
-    from hapvr.networks.whitening import Whitening
     from hapvr.scorer.scorer import AnyNetworks
     from hapvr.scorer.torch_networks import TorchNetworks
 
@@ -66,13 +60,21 @@ NETWORK_FOLDER = "network"
 CALIBRATION_FILE = "calibration.json"
 EVIDENCE_FILE = "evidence.json"
 CARD_FILE = "model_card.md"
+ONNX_FILES = tuple(f"{ONNX_FOLDER}/{name}" for name in get_args(ONNXName))
 BUNDLE_FILES = {
-    *(SCORER_FILE, CALIBRATION_FILE, EVIDENCE_FILE, CARD_FILE, BACKBONE_FILE, WHITENING_FILE),
-    *(f"{NETWORK_FOLDER}/{name}" for name in (WEIGHTS_FILE, DESCRIPTION_FILE)),
-    *(f"{ONNX_FOLDER}/{name}" for name in get_args(ONNXName)),
+    SCORER_FILE,
+    CALIBRATION_FILE,
+    EVIDENCE_FILE,
+    CARD_FILE,
+    BACKBONE_FILE,
+    WHITENING_FILE,
+    f"{NETWORK_FOLDER}/{WEIGHTS_FILE}",
+    f"{NETWORK_FOLDER}/{DESCRIPTION_FILE}",
+    *ONNX_FILES,
 }
 """All that a bundle may have."""
-TRIAL_MEMORY_BYTES, TRIAL_TIMEOUT_S = 16 << 30, 120.0
+
+FORMAT_VERSION = 5
 HINT = "copy this file from models/RUN/bundle or a back-up, or fetch the model again"
 
 
@@ -98,18 +100,20 @@ class NoONNX(BaseModel):
 
 
 class Description(BaseModel):
-    """scorer.json. files: SHA-256 of each other file, by its path in the bundle. whitening: digest
-    of its values. warning: a sentence that goes with every answer of the model."""
+    """scorer.json."""
 
     format_version: Literal[5]
     hapvr_version: str
     files: dict[str, str]
+    """SHA-256 of each other file, by its path in the bundle."""
     backbone: BackboneRecord
     crop_px: Annotated[int, Field(ge=1, le=1024)]
     whitening: str
+    """Digest of its values."""
     sampling: SamplingConfig
     serving: ServingConfig
     warning: str
+    """A sentence that goes with every answer of the model."""
     provenance: dict[str, Any]
     onnx: ONNXRecord | NoONNX
 
@@ -125,12 +129,13 @@ class Description(BaseModel):
 
     def require_features(self, place: Path, settings: Mapping[str, Any]) -> None:
         """Raise DataError, naming what differs, where features were made by another backbone, crop,
-        whitening or sampling. place: of the bundle. settings: of the stored features. Imported ones
-        do not say, and pass; the number of dimensions is checked when they are scored."""
-        from hapvr.data.features import (
-            IMPORTED,
-            without_extras,
-        )  # with pyarrow, which scoring does without
+        whitening or sampling. Imported ones do not say, and pass; the number of dimensions is
+        checked when they are scored.
+
+        place: of the bundle.
+        settings: of the stored features."""
+        # with pyarrow, which scoring does without
+        from hapvr.data.features import IMPORTED, without_extras
 
         if IMPORTED in settings:
             return
@@ -140,15 +145,14 @@ class Description(BaseModel):
             "crop_px": self.crop_px,
             "whitening": self.whitening,
         }
-        hint = (
-            "Extract features with the model's settings, or take the model that was "
-            "trained on these"
-        )
         require_settings(
             without_extras(settings),
             own,
             what=f"model: {place} does not go with these features",
-            hint=hint,
+            hint=(
+                "Extract features with the model's settings, or take the model that was "
+                "trained on these"
+            ),
         )
 
 
@@ -179,113 +183,26 @@ def read_evidence(folder: Path) -> EvidenceModel | None:
 def is_untrained(folder: Path) -> bool:
     """Whether the network of a bundle compares features as the frozen backbone gives them."""
     settings = read_network(folder / NETWORK_FOLDER).settings
-    return isinstance(settings, NetworkSettings) and not (
-        settings.attention or settings.comparator or settings.binary_bits
-    )
-
-
-def random_weights_warning(sources: Iterable[str]) -> str:
-    """The warning of a model whose frozen networks have weights of these sources; empty unless some
-    are random."""
-    said = (
-        "the frozen networks of this model have random weights: it shows that the chain "
-        "works, and its similarities and "
-        "probabilities say nothing about videos"
-    )
-    return said if "random" in sources else ""
-
-
-def write_bundle(
-    folder: Path,
-    *,
-    network_folder: Path,
-    encoder: FrameEncoder,
-    whitening: Whitening,
-    sampling: SamplingConfig,
-    serving: ServingConfig | None = None,
-    provenance: Mapping[str, Any] | None = None,
-    calibration: Calibration | None = None,
-    warning: str = "",
-    onnx: Mapping[str, Any] | None = None,
-    onnx_folder: Path | None = None,
-) -> Path:
-    """Assemble a bundle; an older one in `folder` is replaced. Returns `folder`.
-
-    warning: a sentence that goes with every answer of the model. onnx: what `write_onnx` returned,
-    or `{"reason": ...}` where there is none. onnx_folder: where it wrote; moved into the bundle."""
-    from safetensors.numpy import save_file  # which scoring does without
-
-    from hapvr.networks.whitening import whitening_to_bytes
-
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    if onnx_folder is not None:
-        shutil.move(onnx_folder / ONNX_FOLDER, folder / ONNX_FOLDER)
-    shutil.copytree(network_folder, folder / NETWORK_FOLDER)
-    weights = encoder.state()
-    if weights is not None:
-        save_file(dict(weights), folder / BACKBONE_FILE)
-    (folder / WHITENING_FILE).write_bytes(whitening_to_bytes(whitening))
-    if calibration is not None:
-        _write_values(folder / CALIBRATION_FILE, calibration)
-    description = {
-        "format_version": 5,
-        "hapvr_version": __version__,
-        "whitening": whitening.sha256,
-        "backbone": encoder.settings,
-        "crop_px": encoder.crop_px,
-        "sampling": sampling.model_dump(mode="json"),
-        "serving": (serving or ServingConfig()).model_dump(mode="json"),
-        "provenance": dict(provenance or {}),
-        "warning": warning or random_weights_warning([encoder.identity.source]),
-        "onnx": dict(onnx or {"reason": "it was not asked for"}),
-    }
-    _write_description(folder, description)  # last: without it the folder is not a bundle
-    return folder
-
-
-def complete_bundle(
-    folder: Path,
-    *,
-    evidence: EvidenceModel | str,
-    card: str,
-    calibration: Calibration | None = None,
-) -> None:
-    """Add what was fitted with the bundle itself: evidence, or why there is none; calibration, if
-    it had none; and the card (Markdown)."""
-    if calibration is not None:
-        _write_values(folder / CALIBRATION_FILE, calibration)
-    if isinstance(evidence, EvidenceModel):
-        _write_values(folder / EVIDENCE_FILE, evidence)
-    (folder / CARD_FILE).write_text(card, encoding="utf-8")
-    _write_description(folder, json.loads((folder / SCORER_FILE).read_text(encoding="utf-8")))
-
-
-def _write_values(path: Path, values: Calibration | EvidenceModel) -> None:
-    path.write_text(json.dumps(asdict(values), indent=1), encoding="utf-8")
-
-
-def _write_description(folder: Path, description: Mapping[str, Any]) -> None:
-    """Write scorer.json, with the digests of the other files."""
-    files = [
-        path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / SCORER_FILE
-    ]
-    digests = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
-    text = json.dumps({**description, "files": digests}, indent=1, sort_keys=True, default=str)
-    write_text(folder / SCORER_FILE, text)
+    if not isinstance(settings, NetworkSettings):
+        return False
+    return not (settings.attention or settings.comparator or settings.binary_bits)
 
 
 def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
-    """The scorer of a bundle, with its limits as the environment changes them. device: auto: a GPU
-    where there is one. A GPU runs the networks in torch, a processor runs the bundle's ONNX files,
-    and torch only for a bundle without any. Raises DataError naming what is missing or damaged,
-    ConfigError for a wrong limit, and MissingPartError where the bundle needs torch and torch is
-    not installed."""
+    """The scorer of a bundle, with its limits as the environment changes them. A GPU runs the
+    networks in torch, a processor runs the bundle's ONNX files, and torch only for a bundle without
+    any.
+
+    device: auto: a GPU where there is one.
+
+    Raises:
+        DataError: naming what is missing or damaged.
+        ConfigError: a wrong limit.
+        MissingPartError: the bundle needs torch, and torch is not installed."""
     description = read_description(folder)
     description.require_files(folder)
-    onnx, has_torch = description.onnx, is_installed("torch")
+    onnx = description.onnx
+    has_torch = is_installed("torch")
     if isinstance(onnx, NoONNX) and not has_torch:
         raise MissingPartError(
             f"model: {folder} has no ONNX files ({onnx.reason}), and torch is missing; {FULL_HINT}"
@@ -297,9 +214,11 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
         networks = load_in_torch(folder, description, device=device)
     return VideoScorer(
         networks,
-        sampling=description.sampling,
-        crop_px=description.crop_px,
-        picture=picture_of(description.backbone.architecture),
+        pictures=PictureSettings(
+            sampling=description.sampling,
+            crop_px=description.crop_px,
+            picture=picture_of(description.backbone.architecture),
+        ),
         warning=description.warning,
         untrained=is_untrained(folder),
         calibration=read_calibration(folder),
@@ -341,81 +260,70 @@ def open_recorded_encoder(description: Description) -> PackagedCopyNetwork | Non
     return encoder
 
 
-def try_bundle(folder: Path) -> None:
-    """Compare a picture with itself by the ONNX files of a bundle from elsewhere, in a process with
-    limits: OpenVINO may crash, or never end, on a network of allowed operations. Raises DataError.
-    """
-    if not (folder / ONNX_FOLDER).is_dir():
-        return
-    try:
-        call_limited(_try, folder, memory_bytes=TRIAL_MEMORY_BYTES, timeout_s=TRIAL_TIMEOUT_S)
-    except ValueError as error:
-        raise DataError(
-            f"model: a trial of {folder} failed: {error}; take one of somebody whom you know"
-        ) from error
-
-
-def _try(folder: Path) -> None:
-    scorer = load_bundle(folder)
-    shown = scorer.embed(scorer.sampled([encode_jpeg(np.zeros((256, 256, 3), np.uint8))] * 4))
-    scorer.similarity(shown, shown)
-
-
 def load_in_torch(folder: Path, description: Description, *, device: str) -> TorchNetworks:
     """The networks of a bundle in torch; auto: on a GPU where there is one. Raises DataError as
     `load_bundle` does."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     from hapvr.model.checkpoint import load_network
-    from hapvr.networks.encoder import open_encoder
-    from hapvr.networks.packaged import WeightsIdentity
-    from hapvr.networks.weights import state_sha256
     from hapvr.networks.whitening import whitening_from_bytes
     from hapvr.scorer.torch_networks import TorchNetworks
 
-    packaged = open_recorded_encoder(description)
-    if packaged is not None:
-        return TorchNetworks(
-            encoder=packaged,
-            whitening=whitening_from_bytes((folder / WHITENING_FILE).read_bytes()),
-            network=load_network(folder / NETWORK_FOLDER)[0],
-            device=device,
-        )
-
-    settings = description.backbone.model_dump()
-    identity = WeightsIdentity(
-        settings["architecture"], settings.pop("source"), settings.pop("sha256")
-    )
-    settings |= {"weights": {"source": "random"}, "crop_px": description.crop_px}
+    encoder: FrameEncoder | None = open_recorded_encoder(description)
+    if encoder is None:
+        encoder = _load_backbone(folder, description, device=device)
     try:
-        backbone: Any = open_encoder(BackboneConfig.model_validate(settings), device)
-        backbone.network.load_state_dict(load_file(folder / BACKBONE_FILE))
         whitening = whitening_from_bytes((folder / WHITENING_FILE).read_bytes())
-    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
-        said = first_line(error)
-        raise DamagedError(
-            f"model: backbone or whitening of {folder} is damaged ({said}); {HINT}"
-        ) from error
-    for part, digest, wanted in (
-        ("backbone", state_sha256(backbone.network.state_dict()), identity.sha256),
-        ("whitening", whitening.sha256, description.whitening),
-    ):
-        if digest != wanted:
-            raise DataError(
-                f"model: the {part} of {folder} has SHA-256 {digest}, {SCORER_FILE} says "
-                f"{wanted}; {HINT}"
-            )
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise _damaged_networks(folder, error) from error
+    _require_digest(folder, "whitening", whitening.sha256, description.whitening)
     return TorchNetworks(
-        encoder=replace(
-            backbone,
-            identity=identity,
-            settings=description.backbone.model_dump(exclude_defaults=True),
-        ),
+        encoder=encoder,
         whitening=whitening,
         network=load_network(folder / NETWORK_FOLDER)[0],
         device=device,
     )
+
+
+def _load_backbone(folder: Path, description: Description, *, device: str) -> FrameEncoder:
+    """The encoder whose weights are in the bundle."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from hapvr.networks.encoder import open_encoder
+    from hapvr.networks.packaged import WeightsIdentity
+    from hapvr.networks.weights import state_sha256
+
+    settings = description.backbone.model_dump(exclude={"source", "sha256"})
+    settings |= {"weights": {"source": "random"}, "crop_px": description.crop_px}
+    try:
+        backbone: Any = open_encoder(BackboneConfig.model_validate(settings), device)
+        backbone.network.load_state_dict(load_file(folder / BACKBONE_FILE))
+    except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
+        raise _damaged_networks(folder, error) from error
+    record = description.backbone
+    _require_digest(folder, "backbone", state_sha256(backbone.network.state_dict()), record.sha256)
+    encoder: FrameEncoder = replace(
+        backbone,
+        identity=WeightsIdentity(record.architecture, record.source, record.sha256),
+        settings=record.model_dump(exclude_defaults=True),
+    )
+    return encoder
+
+
+def _damaged_networks(folder: Path, error: Exception) -> DamagedError:
+    return DamagedError(
+        f"model: backbone or whitening of {folder} is damaged ({first_line(error)}); {HINT}"
+    )
+
+
+def _require_digest(folder: Path, part: str, digest: str, recorded: str) -> None:
+    """Raise DataError where a part of a bundle is not the recorded one."""
+    if digest != recorded:
+        raise DataError(
+            f"model: the {part} of {folder} has SHA-256 {digest}, {SCORER_FILE} says "
+            f"{recorded}; {HINT}"
+        )
 
 
 def load_similarity_model(place: Path) -> tuple[VideoNetwork, Description | None]:
@@ -437,6 +345,5 @@ def load_similarity_model(place: Path) -> tuple[VideoNetwork, Description | None
         return load_network(place / NETWORK_FOLDER)[0], description
     raise DataError(
         f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network "
-        f"folder (with {DESCRIPTION_FILE}), a "
-        "published .pth, or models:/NAME@ALIAS"
+        f"folder (with {DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
     )

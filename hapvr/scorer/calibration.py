@@ -24,36 +24,41 @@ MIN_PAIRS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionThreshold:
-    """The lowest similarity at which a wanted precision was reached, and what that rests on.
-    precision: wanted. similarity: None where no threshold reaches it. found, recall: precision and
-    recall of the pairs at or above it. num_pairs, num_matches: pairs at or above it, and the
-    matches among them."""
+    """The lowest similarity at which a wanted precision was reached, and what that rests on."""
 
     precision: Rate
+    """Wanted."""
     similarity: FiniteFloat | None
+    """None where no threshold reaches it."""
     found: Rate
+    """Precision of the pairs at or above it."""
     recall: Rate
+    """Of the pairs at or above it."""
     num_pairs: Count
+    """At or above it."""
     num_matches: Count
+    """Among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """P(match | similarity) = 1 / (1 + exp(-(slope * similarity + intercept))), never falling.
-    prior: share of matches among the fitted pairs; probabilities and thresholds hold for pairs with
-    that share, see `probability`. brier: mean squared error of the probabilities on the fitted
-    pairs, None where that was not measured. frame_threshold: the frame similarity that an aligned
-    segment must exceed, None where it is not known. source: what the pairs were."""
+    """P(match | similarity) = 1 / (1 + exp(-(slope * similarity + intercept))), never falling."""
 
     slope: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     intercept: FiniteFloat
     prior: Annotated[float, Field(gt=0, lt=1)]
+    """Share of matches among the fitted pairs; probabilities and thresholds hold for pairs with
+    that share, see `probability`."""
     num_matches: Count
     num_others: Count
     brier: Rate | None
+    """Mean squared error of the probabilities on the fitted pairs, None where that was not
+    measured."""
     thresholds: Annotated[tuple[PrecisionThreshold, ...], Field(min_length=1)]
     frame_threshold: FiniteFloat | None = None
+    """The frame similarity that an aligned segment must exceed, None where it is not known."""
     source: Mapping[str, Any] = field(default_factory=dict)
+    """What the pairs were."""
 
     def probability(self, similarity: float, *, prior: float | None = None) -> float:
         """Probability in [0, 1] that a pair of this similarity is a match. prior: share of matches
@@ -70,13 +75,11 @@ class Calibration:
     def threshold(self, precision: float) -> PrecisionThreshold:
         """The stored threshold of the lowest precision >= the wanted one. Raises ArgumentError
         unless 0 < precision <= the highest one."""
-        known = {row.precision: row for row in self.thresholds}
-        enough = [one for one in known if 0 < precision <= one + 1e-9]
+        rows = {row.precision: row for row in self.thresholds}
+        enough = [stored for stored in rows if 0 < precision <= stored + 1e-9]
         if not enough:
-            raise ArgumentError(
-                f"precision is {precision}; wanted above 0 and at most {max(known)}"
-            )
-        return known[min(enough)]
+            raise ArgumentError(f"precision is {precision}; wanted above 0 and at most {max(rows)}")
+        return rows[min(enough)]
 
     def verdict(
         self, similarity: float, *, precision: float, prior: float | None = None
@@ -89,8 +92,11 @@ class Calibration:
         for a prior outside (0, 1)."""
         probability = self.probability(similarity, prior=prior)
         threshold = self.threshold(precision).similarity
-        reached = threshold is not None and similarity >= threshold
-        if reached if prior is None else probability >= precision:
+        if prior is None:
+            is_match = threshold is not None and similarity >= threshold
+        else:
+            is_match = probability >= precision
+        if is_match:
             return "match"
         return "no match" if probability <= 1 - precision else "unsure"
 
@@ -106,7 +112,8 @@ def fit_calibration(
     come: the share of matches among them is the prior. A slope that would fall is set to 0, so that
     probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of
     either, or values not finite."""
-    positive, negative = (np.asarray(values, np.float64).ravel() for values in (matches, others))
+    positive = np.asarray(matches, np.float64).ravel()
+    negative = np.asarray(others, np.float64).ravel()
     similarity = np.concatenate([positive, negative])
     if min(len(positive), len(negative)) < MIN_PAIRS or not np.isfinite(similarity).all():
         raise ArgumentError(
@@ -115,7 +122,10 @@ def fit_calibration(
             "finite"
         )
     is_match = np.arange(len(similarity)) < len(positive)
-    target = np.where(is_match, (len(positive) + 1) / (len(positive) + 2), 1 / (len(negative) + 2))
+    # Platt's targets, as if each class had one more pair of the other kind
+    target_of_matches = (len(positive) + 1) / (len(positive) + 2)
+    target_of_others = 1 / (len(negative) + 2)
+    target = np.where(is_match, target_of_matches, target_of_others)
     (slope,), intercept = fit_logistic(similarity[:, None], target)
     return Calibration(
         slope=float(slope),
@@ -134,23 +144,26 @@ def _thresholds(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[Precis
     """Per wanted precision the lowest observed similarity at or above which it is reached. Both
     arrays [K], K >= 1."""
     order = np.argsort(-similarity, kind="stable")
-    ordered, hits = similarity[order], np.cumsum(is_match[order])
+    ordered = similarity[order]
+    hits = np.cumsum(is_match[order])
     last_of_ties = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
-    counts, matches = last_of_ties + 1, hits[last_of_ties]
+    counts = last_of_ties + 1
+    matches = hits[last_of_ties]
+    total = max(int(is_match.sum()), 1)
     rows = []
     for wanted in PRECISIONS:
-        last = np.flatnonzero(matches >= wanted * counts)[-1:]  # one place, or none
-        number, found = int(counts[last].sum()), int(matches[last].sum())
-        rows.append(
-            PrecisionThreshold(
-                precision=wanted,
-                similarity=float(ordered[number - 1]) if number else None,
-                found=found / number if number else 0.0,
-                recall=found / max(int(is_match.sum()), 1),
-                num_pairs=number,
-                num_matches=found,
-            )
+        reached = np.flatnonzero(matches >= wanted * counts)
+        num_pairs = int(counts[reached[-1]]) if len(reached) else 0
+        num_matches = int(matches[reached[-1]]) if len(reached) else 0
+        threshold = PrecisionThreshold(
+            precision=wanted,
+            similarity=float(ordered[num_pairs - 1]) if num_pairs else None,
+            found=num_matches / num_pairs if num_pairs else 0.0,
+            recall=num_matches / total,
+            num_pairs=num_pairs,
+            num_matches=num_matches,
         )
+        rows.append(threshold)
     return tuple(rows)
 
 
@@ -162,7 +175,8 @@ def fit_logistic(
 
     penalty: of the squared distance of the weights (L2) of standardised inputs from those of
     `towards`, default is 0, against the sum of the log losses; the intercept has none."""
-    center, scale = inputs.mean(axis=0), inputs.std(axis=0)
+    center = inputs.mean(axis=0)
+    scale = inputs.std(axis=0)
     used = scale > 1e-12  # others say nothing
     scale = np.where(used, scale, 1.0)
     rows = np.column_stack([(inputs - center) / scale * used, np.ones(len(inputs))])
@@ -173,9 +187,8 @@ def fit_logistic(
 
     def loss_of(tried: Floats) -> float:
         logits = rows @ tried
-        return float(
-            np.sum(np.logaddexp(0, logits) - target * logits) + ridge @ (tried - home) ** 2 / 2
-        )
+        log_losses = np.sum(np.logaddexp(0, logits) - target * logits)
+        return float(log_losses + ridge @ (tried - home) ** 2 / 2)
 
     loss = loss_of(weights)
     for _ in range(100):
@@ -183,12 +196,14 @@ def fit_logistic(
         gradient = rows.T @ (predicted - target) + ridge * (weights - home)
         free = (weights > least) | (gradient < 0)
         curvature = (rows * (predicted * (1 - predicted))[:, None]).T @ rows + np.diag(ridge + 1e-9)
-        step, rate = np.zeros_like(weights), 1.0
+        step = np.zeros_like(weights)
         step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
+        rate = 1.0
         while rate > 1e-8 and loss_of(np.maximum(weights - rate * step, least)) > loss:
             rate /= 2
         weights = np.maximum(weights - rate * step, least)
-        before, loss = loss, loss_of(weights)
+        before = loss
+        loss = loss_of(weights)
         if before - loss <= 1e-12 * max(1.0, before):
             break
     slopes = weights[:-1] * used / scale

@@ -10,6 +10,7 @@ from hapvr.scorer.access import limits_from_environment
 from hapvr.scorer.plain_networks import PlainNetworks
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.shipped import FITTED_CROP_PX, shipped_calibration
+from hapvr.scorer.videos import PictureSettings
 from hapvr.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
 
@@ -29,9 +30,9 @@ def open_copy_scorer() -> VideoScorer:
     shipped = shipped_calibration(config)
     return VideoScorer(
         PlainNetworks(lambda: encoder.embedder(None, "cpu")),
-        crop_px=config.crop_px,
-        picture=config.picture,
-        sampling=SamplingConfig(),
+        pictures=PictureSettings(
+            sampling=SamplingConfig(), crop_px=config.crop_px, picture=config.picture
+        ),
         calibration=None if shipped is None else shipped.calibration,
         limits=limits_from_environment(ServingConfig()),
         warning="",

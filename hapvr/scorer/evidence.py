@@ -111,45 +111,51 @@ def fit_evidence(
     A candidate counts by the view that says most for it, as in answers. All searches of a group are
     either fitted or predicted. Raises ArgumentError for too few groups, matches or other
     candidates."""
-    is_match = np.concatenate([np.zeros(0, bool), *(found for _, found in searches)])
+    is_match = np.concatenate([np.zeros(0, bool)] + [matches for _, matches in searches])
     number_of = {name: number for number, name in enumerate(sorted(set(groups)))}
-    counts = int(is_match.sum()), int((~is_match).sum())
-    if min(counts) < MIN_PAIRS or len(number_of) < MIN_GROUPS:
+    num_matches = int(is_match.sum())
+    num_others = int((~is_match).sum())
+    if min(num_matches, num_others) < MIN_PAIRS or len(number_of) < MIN_GROUPS:
         raise ArgumentError(
-            f"evidence: {len(number_of)} videos searched for, with {counts[0]} matches and "
-            f"{counts[1]} others among their "
-            f"candidates; wanted {MIN_GROUPS} videos and {MIN_PAIRS} of each"
+            f"evidence: {len(number_of)} videos searched for, with {num_matches} matches and "
+            f"{num_others} others among their candidates; wanted {MIN_GROUPS} videos and "
+            f"{MIN_PAIRS} of each"
         )
     relative = [np.stack([_levelled(view, num_videos) for view in views]) for views, _ in searches]
-    target, typical = is_match.astype(np.float64), np.array(list(TYPICAL.values()))
+    target = is_match.astype(np.float64)
+    typical = np.array(list(TYPICAL.values()))
     weights = typical
     for _ in range(ROUNDS):
-        best = [np.nan_to_num(found @ weights, nan=-np.inf).argmax(axis=0) for found in relative]
-        rows = [
-            found[view, np.arange(len(view))] for found, view in zip(relative, best, strict=True)
-        ]
-        features = np.concatenate(rows)
+        features = np.concatenate([_best_views(views, weights) for views in relative])
         weights, intercept = fit_logistic(features, target, penalty=PENALTY, towards=typical)
-    fold = np.repeat(
-        [number_of[name] % FOLDS for name in groups], [len(found) for _, found in searches]
-    )
+
+    fold_of_search = [number_of[name] % FOLDS for name in groups]
+    fold = np.repeat(fold_of_search, [len(matches) for _, matches in searches])
     predicted = np.zeros(len(target))
     for number in range(FOLDS):
-        one = fold == number
+        held_out = fold == number
         slopes, constant = fit_logistic(
-            features[~one], target[~one], penalty=PENALTY, towards=typical
+            features[~held_out], target[~held_out], penalty=PENALTY, towards=typical
         )
-        predicted[one] = sigmoid(features[one] @ slopes + constant)
+        predicted[held_out] = sigmoid(features[held_out] @ slopes + constant)
     return EvidenceModel(
         weights=dict(zip(FEATURES, weights.tolist(), strict=True)),
         intercept=intercept,
         prior=float(target.mean()),
         brier=float(np.mean((predicted - target) ** 2)),
-        num_matches=counts[0],
-        num_others=counts[1],
+        num_matches=num_matches,
+        num_others=num_others,
         num_groups=len(number_of),
         source=dict(source),
     )
+
+
+def _best_views(views: Floats, weights: Floats) -> Floats:
+    """[N, F], the features of each candidate in the view that says most for it.
+
+    views: [V, N, F], not a number where a view does not have a candidate."""
+    best = np.nan_to_num(views @ weights, nan=-np.inf).argmax(axis=0)
+    return np.asarray(views[best, np.arange(len(best))], np.float64)
 
 
 def level_of(runs: Floats, *, num_videos: int) -> float:

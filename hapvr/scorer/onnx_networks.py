@@ -103,10 +103,10 @@ class ONNXNetworks:
 
     def similarities(self, queries: Sequence[Floats], references: Sequence[Floats]) -> Floats:
         """Video similarities [N, M] in [-1, 1]."""
-        return np.array(
-            [[self._score(one) for one in row] for row in self._frames(queries, references)],
-            np.float32,
-        )
+        scores = []
+        for row in self._frames(queries, references):
+            scores.append([self._score(matrix) for matrix in row])
+        return np.array(scores, np.float32)
 
     def comparisons(
         self, query: Floats, references: Sequence[Floats]
@@ -120,9 +120,8 @@ class ONNXNetworks:
         self, queries: Sequence[Floats], references: Sequence[Floats]
     ) -> list[list[Floats]]:
         """Frame similarities [T, T'] of each query with each reference, by one run for all."""
-        rows, columns = (
-            np.cumsum([len(video) for video in videos])[:-1] for videos in (queries, references)
-        )
+        rows = np.cumsum([len(video) for video in queries])[:-1]
+        columns = np.cumsum([len(video) for video in references])[:-1]
         whole = self.frame_similarity(np.concatenate(queries), np.concatenate(references))
         return [np.split(part, columns, axis=1) for part in np.split(whole, rows)]
 
@@ -147,18 +146,19 @@ class ONNXNetworks:
             if name not in self._loaded:
                 precision: Precision = self._precision if name == "backbone.onnx" else "float32"
                 self._loaded[name] = CompiledNetwork(self._folder / name, precision=precision)
-        found, first = self._loaded[name](*inputs), inputs[0].shape
+        output = self._loaded[name](*inputs)
+        first = inputs[0].shape
         wanted = {
-            "backbone.onnx": (*first[:1], *found.shape[-2:]),
-            "embed.onnx": (*first[:2], *found.shape[-1:]),
+            "backbone.onnx": (*first[:1], *output.shape[-2:]),
+            "embed.onnx": (*first[:2], *output.shape[-1:]),
             "frames.onnx": tuple(map(len, inputs)),
         }.get(name, tuple(size // COMPARATOR_STEP for size in first))
-        if found.dtype != np.float32 or found.shape != wanted:
+        if output.dtype != np.float32 or output.shape != wanted:
             raise DataError(
-                f"model: {self._folder / name} gives {found.dtype} {found.shape}; export the "
+                f"model: {self._folder / name} gives {output.dtype} {output.shape}; export the "
                 "model again"
             )
-        return found
+        return output
 
 
 def chamfer(values: Floats, *, rate: float, symmetric: bool) -> Floats:
@@ -166,9 +166,9 @@ def chamfer(values: Floats, *, rate: float, symmetric: bool) -> Floats:
     over rows of the mean of their K largest values, K = max(round(rate * size), 1)."""
     size = values.shape[-1]
     count = max(round(rate * size), 1)
-    largest = (
-        np.partition(values, size - count, axis=-1)[..., size - count :] if count < size else values
-    )
+    largest = values
+    if count < size:
+        largest = np.partition(values, size - count, axis=-1)[..., size - count :]
     forth = largest.mean(-1, dtype=np.float32).mean(-1)
     back = chamfer(values.swapaxes(-1, -2), rate=rate, symmetric=False) if symmetric else forth
     return np.asarray((forth + back) / 2)

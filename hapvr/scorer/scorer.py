@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,9 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.blank import blank_pictures, is_blank_of_copies, mean_directions
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.embedded import EmbeddedVideo
+from hapvr.scorer.pairs import PairRequest, PairScore
+from hapvr.scorer.requests import RequestVideos
 from hapvr.scorer.segments import (
     DEFAULT_THRESHOLD,
     FrameTimes,
@@ -26,10 +28,8 @@ from hapvr.scorer.segments import (
     relative_similarity,
     settled,
 )
-from hapvr.scorer.videos import RequestVideos, SampledFeatures, VideoReader
+from hapvr.scorer.videos import PictureSettings, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
-from hapvr.video.frames import Hashes
-from hapvr.video.settings import Picture, SamplingConfig
 
 if TYPE_CHECKING:
     from hapvr.scorer.onnx_networks import ONNXNetworks
@@ -42,75 +42,33 @@ if TYPE_CHECKING:
 NEVER = Deadline(None)
 
 
-@dataclass(frozen=True)
-class PairScore:
-    """similarity in [-1, 1], higher is closer; None with the reason in `error` where a video cannot
-    be used. probability: of a match, in [0, 1]; None from a model without calibration. segments:
-    None where not asked for. warning: what speaks against believing the numbers, see
-    `VideoScorer.warning` and `FrameTimes`; empty where nothing does."""
-
-    query: str
-    reference: str
-    similarity: float | None
-    probability: float | None = None
-    segments: tuple[Segment, ...] | None = None
-    error: str = ""
-    warning: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class EmbeddedVideo:
-    """What is compared. regions: [T, r, d], a numpy array or a tensor on the device of the
-    networks; clock: of the T sampled frames; hashes: [T], of their pictures."""
-
-    regions: Any
-    clock: FrameTimes
-    hashes: Hashes
-
-    def __len__(self) -> int:
-        return len(self.regions)
-
-    def part(self, first: int, last: int) -> EmbeddedVideo:
-        """The frames from `first` to `last` - 1, with their own times."""
-        clock = replace(self.clock, times_s=self.clock.times_s[first:last])
-        return EmbeddedVideo(self.regions[first:last], clock, self.hashes[first:last])
-
-    def take(self, rows: Sequence[int]) -> EmbeddedVideo:
-        """Some frames, with their own times."""
-        times_s = tuple(self.clock.times_s[row] for row in rows)
-        clock = replace(self.clock, times_s=times_s)
-        return EmbeddedVideo(self.regions[list(rows)], clock, self.hashes[list(rows)])
-
-
 class VideoScorer:
     """Scores pairs of videos with a trained network. Keeps the features of the last videos seen;
-    any thread may call it. warning: a sentence that goes with every answer, e.g. that the weights
-    are random; empty where there is none."""
+    any thread may call it."""
 
-    def __init__(  # noqa: PLR0913  # what a bundle describes
+    def __init__(
         self,
         networks: AnyNetworks,
         *,
-        crop_px: int,
-        picture: Picture,
-        sampling: SamplingConfig,
+        pictures: PictureSettings,
         calibration: Calibration | None,
         limits: ServingConfig,
         warning: str,
         untrained: bool = False,
     ) -> None:
+        """warning: a sentence that goes with every answer, e.g. that the weights are random; empty
+        where there is none.
+        untrained: whether features are compared as the frozen network gives them."""
+        self.networks = networks
+        self.sampling = pictures.sampling
+        self.calibration = calibration
+        self.limits = limits
+        self.warning = warning
+        self._crop_px = pictures.crop_px
         self._untrained = untrained
-        self._crop_px = crop_px
         self._blank: NDArray[np.float32] | None = None
-        self.networks, self.sampling, self.calibration = networks, sampling, calibration
-        self.limits, self.warning, self._computing = limits, warning, ComputeLock()
-        self._reader = VideoReader(
-            networks.regions,
-            crop_px=crop_px,
-            picture=picture,
-            sampling=sampling,
-            computing=self._computing,
-        )
+        self._computing = ComputeLock()
+        self._reader = VideoReader(networks.regions, pictures=pictures, computing=self._computing)
 
     def features(self, path: Path) -> NDArray[np.floating]:
         """Region features [T, 9, D] of a file. Raises VideoError."""
@@ -119,8 +77,9 @@ class VideoScorer:
 
     def frame_similarity(self, query: Path, reference: Path) -> NDArray[np.float32]:
         """[T, T'] in [-1, 1], before the comparator. Raises VideoError."""
-        first, second = (self.embed(self._video(path)).regions for path in (query, reference))
-        return self.networks.frame_similarity(first, second)
+        of_query = self.embed(self._video(query))
+        of_reference = self.embed(self._video(reference))
+        return self.networks.frame_similarity(of_query.regions, of_reference.regions)
 
     def score(self, query: Path, reference: Path) -> float:
         """Video similarity in [-1, 1]. Raises VideoError."""
@@ -136,64 +95,34 @@ class VideoScorer:
         progress: Progress = no_progress,
     ) -> list[PairScore]:
         """One row per pair, in order; what cannot be used or is above a limit gives rows with an
-        error. pairs: paths, or http(s) URLs of hosts that `access` allows. Defaults: limits of the
-        model; access to all files and no hosts."""
+        error.
+
+        pairs: paths, or http(s) URLs of hosts that `access` allows.
+        limits: those of the model by default.
+        access: to all files and no hosts by default."""
         limits = limits or self.limits
         deadline = Deadline(limits.request_timeout_s)
         named = [(str(query), str(reference)) for query, reference in pairs]
         allowed = named[: limits.max_pairs]
         rows: list[PairScore] = []
-        num_frame_pairs = 0
-        query: tuple[str, EmbeddedVideo] | None = None
         names = [name for pair in allowed for name in pair]
         with self.open_videos(names, limits=limits, access=access, deadline=deadline) as videos:
-            for number, (first, second) in enumerate(allowed):
+            request = PairRequest(self, videos, limits, deadline, segments=segments)
+            for number, (query, reference) in enumerate(allowed):
                 progress(number, len(allowed))
-                row = PairScore(first, second, None, warning=self.warning)
-                try:
-                    deadline.check()
-                    if query is None or query[0] != first:
-                        query = first, self.embed(videos.get(first), deadline)
-                    reference = videos.get(second)
-                    num_frame_pairs += len(query[1]) * len(reference.regions)
-                    if num_frame_pairs > limits.max_frame_pairs:
-                        raise VideoError(
-                            "too_much_work",
-                            f"request: more than {limits.max_frame_pairs} pairs of frames; "
-                            "send fewer or shorter videos, or "
-                            "see serving.max_frame_pairs",
-                        )
-                    embedded = self.embed(reference, deadline)
-                    similarity = self.pair_similarity(query[1], embedded, deadline)
-                    probability = (
-                        None
-                        if self.calibration is None
-                        else self.calibration.probability(similarity)
-                    )
-                    found = (
-                        self.matching_segments(query[1], embedded, deadline) if segments else None
-                    )
-                    said = (self.warning, *query[1].clock.notes, *embedded.clock.notes)
-                    row = replace(
-                        row, similarity=similarity, probability=probability, segments=found
-                    )
-                    row = replace(row, warning="; ".join(filter(None, said)))
-                except VideoError as error:
-                    row = replace(row, error=f"{error.reason}: {error}")
-                # features that are not finite, from pictures that overflow the networks
-                except ArgumentError as error:
-                    row = replace(row, error=f"not_scored: {error}")
-                rows.append(row)
+                rows.append(request.score(query, reference))
         refused = (
             f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are "
             "scored in a request"
         )
-        rows += [
-            PairScore(*pair, None, error=refused, warning=self.warning)
-            for pair in named[limits.max_pairs :]
-        ]
+        for query, reference in named[limits.max_pairs :]:
+            rows.append(PairScore(query, reference, None, error=refused, warning=self.warning))
         progress(len(allowed), len(allowed))
         return rows
+
+    def probability(self, similarity: float) -> float | None:
+        """Of a match, in [0, 1]; None from a model without calibration."""
+        return None if self.calibration is None else self.calibration.probability(similarity)
 
     def open_videos(
         self,
@@ -251,7 +180,7 @@ class VideoScorer:
         """As `similarity`, of each query, at least one."""
         with self._computing.hold(deadline):
             scores = self.networks.similarities(
-                [one.regions for one in queries], [reference.regions]
+                [query.regions for query in queries], [reference.regions]
             )
         return _similarities(scores[:, 0])
 
@@ -260,24 +189,24 @@ class VideoScorer:
     ) -> list[tuple[float, NDArray[np.float64]]]:
         """As `similarity`, of each reference, with the `relative_similarity` of its frames."""
         with self._computing.hold(deadline):
-            scores, frames = self.networks.comparisons(
-                query.regions, [one.regions for one in references]
+            scores, matrices = self.networks.comparisons(
+                query.regions, [reference.regions for reference in references]
             )
-            own, *others = [
-                self.networks.self_similarity(one.regions) for one in (query, *references)
-            ]
-            relative = [
-                self._without_blank(relative_similarity(matrix, own, other), query, reference)
-                for matrix, other, reference in zip(frames, others, references, strict=True)
-            ]
+            of_query = self.networks.self_similarity(query.regions)
+            relative = []
+            for reference, matrix in zip(references, matrices, strict=True):
+                of_reference = self.networks.self_similarity(reference.regions)
+                values = relative_similarity(matrix, of_query, of_reference)
+                relative.append(self._without_blank(values, query, reference))
         return list(zip(_similarities(scores), relative, strict=True))
 
     @property
     def frame_threshold(self) -> float:
         """Relative frame similarity from which on two frames count as the same in segments: the
         fitted one, or the default."""
-        known = None if self.calibration is None else self.calibration.frame_threshold
-        return DEFAULT_THRESHOLD if known is None else known
+        if self.calibration is None or self.calibration.frame_threshold is None:
+            return DEFAULT_THRESHOLD
+        return self.calibration.frame_threshold
 
     def relative_similarity(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
@@ -286,8 +215,10 @@ class VideoScorer:
         in."""
         with self._computing.hold(deadline):
             matrix = self.networks.frame_similarity(query.regions, reference.regions)
-            own = [self.networks.self_similarity(video.regions) for video in (query, reference)]
-            return self._without_blank(relative_similarity(matrix, *own), query, reference)
+            of_query = self.networks.self_similarity(query.regions)
+            of_reference = self.networks.self_similarity(reference.regions)
+            values = relative_similarity(matrix, of_query, of_reference)
+            return self._without_blank(values, query, reference)
 
     def use_blank(self, blank: NDArray[np.float32]) -> NDArray[np.float32]:
         """Take stored vectors [B, D] of pictures of one colour, so that they are not computed; [0,

@@ -20,7 +20,8 @@ from hapvr.model.similarity import reduce_regions
 from hapvr.networks.backbone import Backbone
 from hapvr.networks.copies import PackagedCopyNetwork
 from hapvr.networks.encoder import FrameEncoder
-from hapvr.networks.packaged import OPSET, PackagedBackbone
+from hapvr.networks.packaged import PackagedBackbone
+from hapvr.networks.region_graph import OPSET
 from hapvr.networks.sscd import SSCD
 from hapvr.networks.torch_runtime import Graph, choose_device, whitened
 from hapvr.networks.whitening import Whitening
@@ -103,16 +104,16 @@ def write_onnx(
             "settings": network.settings.model_dump(mode="json"),
             "files": sorted(path.name for path in place.iterdir()),
         }
-        made = ONNXNetworks(folder, ONNXRecord.model_validate(record), encoder=packaged)
+        exported = ONNXNetworks(folder, ONNXRecord.model_validate(record), encoder=packaged)
         of_frames = []
         if packaged is None:
             with torch.inference_mode():
                 of_frames = [
-                    (whitening.apply(backbone.regions(crops)), made.regions(crops.numpy()))
+                    (whitening.apply(backbone.regions(crops)), exported.regions(crops.numpy()))
                     for crops in frames
                 ]
         of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
-        record["check"] = compare_with_torch(made, network, of_frames, of_features)
+        record["check"] = compare_with_torch(exported, network, of_frames, of_features)
     except BaseException:
         shutil.rmtree(place)
         raise
@@ -121,7 +122,7 @@ def write_onnx(
 
 @torch.inference_mode()
 def compare_with_torch(
-    made: ONNXNetworks,
+    exported: ONNXNetworks,
     network: VideoNetwork,
     *groups: Sequence[tuple[Floats, Floats]],
     whose: str = "its",
@@ -130,11 +131,11 @@ def compare_with_torch(
     engine. Raises NotExported."""
     differences = list[float]()
     for videos in filter(None, groups):
-        wanted = [network.embed(torch.from_numpy(regions)) for regions, _ in videos]
-        found = [made.embed(own) for _, own in videos]
-        differences += np.abs(
-            made.similarities(found, found) - network.score_videos(wanted, wanted).numpy()
-        ).flat
+        in_torch = [network.embed(torch.from_numpy(regions)) for regions, _ in videos]
+        in_onnx = [exported.embed(own) for _, own in videos]
+        of_torch = network.score_videos(in_torch, in_torch).numpy()
+        of_onnx = exported.similarities(in_onnx, in_onnx)
+        differences += np.abs(of_onnx - of_torch).flat
     largest = float(np.max(differences))
     if not largest <= TOLERANCE:
         raise NotExported(f"{whose} similarities differ from torch's by {largest:.2g}")
@@ -155,9 +156,8 @@ def _export(
         regions = _export_backbone(place, backbone, whitening)
 
     with torch.no_grad():
-        query, reference = (
-            network.embed(regions[:1].expand(count, -1, -1).contiguous()) for count in (12, 20)
-        )
+        query = network.embed(regions[:1].expand(12, -1, -1).contiguous())
+        reference = network.embed(regions[:1].expand(20, -1, -1).contiguous())
     first_axis = {0: torch.export.Dim.DYNAMIC}
     both_axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
 

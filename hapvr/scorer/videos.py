@@ -1,41 +1,31 @@
-"""The videos and pictures of requests, files and URLs, as region features, within what may be read
-and what it may cost.
+"""Video files and pictures as region features, within what they may cost.
 
 Features are cached; any thread may use the same reader.
 """
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.errors import FULL_HINT, VideoError, is_installed
+from hapvr.errors import VideoError
 from hapvr.networks.settings import BATCH_FRAMES
-from hapvr.scorer.access import Access, ComputeLock, Deadline
+from hapvr.scorer.access import ComputeLock, Deadline
 from hapvr.scorer.query_views import WHOLE, crops_of
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
 from hapvr.video.content import cut_to, seen_box
 from hapvr.video.decode import FileState, check_file
 from hapvr.video.frames import Hashes, decode_jpegs, frame_hashes, square
-from hapvr.video.pool import sample_videos
-from hapvr.video.settings import DownloadConfig, Picture, SamplingConfig
-from hapvr.video.sources import ManifestEntry
-
-if TYPE_CHECKING:
-    from hapvr.video.download import Downloader
-
-GROUP = 8
-"""Videos decoded together and held at once, in addition to the query's and the cache."""
+from hapvr.video.pool import SampledVideo, sample_videos
+from hapvr.video.settings import Picture, SamplingConfig
 
 MAX_DECODING_REQUESTS = 2
 """Requests that decode at the same time; others wait."""
@@ -54,15 +44,16 @@ seconds of processor time."""
 
 @dataclass(frozen=True, eq=False)
 class SampledFeatures:
-    """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with
-    their frame extras where the network reads them; clock: their times; hashes: [T], see
-    `frame_hashes`; crops: the same frames of each crop of a query, see `hapvr.scorer.query_views`.
-    """
+    """Features of the sampled frames of one video."""
 
     regions: NDArray[np.floating]
+    """[T, R, D] of a floating dtype, with their frame extras where the network reads them."""
     clock: FrameTimes
+    """Their times."""
     hashes: Hashes
+    """[T], see `frame_hashes`."""
     crops: tuple[SampledFeatures, ...] = ()
+    """The same frames of each crop of a query, see `hapvr.scorer.query_views`."""
 
     @property
     def num_bytes(self) -> int:
@@ -76,12 +67,25 @@ class SampledFeatures:
         return SampledFeatures(self.regions[rows], clock, self.hashes[rows], crops)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PictureSettings:
+    """How the networks see a video."""
+
+    sampling: SamplingConfig
+    crop_px: int
+    """Side of the pictures."""
+    picture: Picture
+    """What of a frame is shown."""
+
+
 class Recent(Generic[Key, Value]):
-    """What was asked for last, CACHE_BYTES of it at most. Any thread may ask. num_bytes: of a
-    value."""
+    """What was asked for last, CACHE_BYTES of it at most. Any thread may ask."""
 
     def __init__(self, num_bytes: Callable[[Value], int]) -> None:
-        self._num_bytes, self._room, self._guard = num_bytes, CACHE_BYTES, threading.Lock()
+        """num_bytes: of a value."""
+        self._num_bytes = num_bytes
+        self._room = CACHE_BYTES
+        self._guard = threading.Lock()
         self._kept: OrderedDict[Key, Value] = OrderedDict()
 
     def get(self, key: Key) -> Value | None:
@@ -109,27 +113,22 @@ WantedFile = tuple[FileState, bool]
 
 
 class VideoReader:
-    """Decodes and embeds files. A file that was replaced or changed since is read again. embed: [B,
-    3, H, W] uint8 crops -> [B, R, D]. computing: held while the networks run on one batch, so that
-    memory does not grow with the number of threads and no video keeps other requests waiting."""
+    """Decodes and embeds files. A file that was replaced or changed since is read again."""
 
     def __init__(
         self,
         embed: Callable[[NDArray[np.uint8]], NDArray[np.float32]],
         *,
-        crop_px: int,
-        picture: Picture,
-        sampling: SamplingConfig,
+        pictures: PictureSettings,
         computing: ComputeLock,
     ) -> None:
+        """embed: [B, 3, H, W] uint8 crops -> [B, R, D].
+        computing: held while the networks run on one batch, so that memory does not grow with the
+        number of threads and no video keeps other requests waiting."""
         self._embed = embed
-        self._crop_px = crop_px
-        self._picture = picture
-        self._sampling = sampling
-        self._decoding, self._computing = (
-            threading.BoundedSemaphore(MAX_DECODING_REQUESTS),
-            computing,
-        )
+        self._pictures = pictures
+        self._computing = computing
+        self._decoding = threading.BoundedSemaphore(MAX_DECODING_REQUESTS)
         self._recent: Recent[WantedFile, SampledFeatures] = Recent(
             lambda features: features.num_bytes
         )
@@ -143,30 +142,25 @@ class VideoReader:
         crops: bool = False,
     ) -> dict[Path, Outcome]:
         """Features of each file, or why there are none. Holds the features of all of them at once.
+
         crops: also of the crops of a query."""
         outcomes: dict[Path, Outcome] = {}
         states: dict[Path, WantedFile] = {}
         for path in dict.fromkeys(paths):
             try:
-                state = check_file(path)
-                if state.num_bytes > limits.max_bytes:
-                    text = (
-                        f"video: {path.name} has {state.num_bytes} bytes; "
-                        f"serving.max_bytes is {limits.max_bytes}"
-                    )
-                    raise VideoError("too_large", text)
-                states[path] = state, crops
+                states[path] = (_state_of(path, limits), crops)
             except VideoError as error:
                 outcomes[path] = error
-        outcomes |= self._known(states)
-        if missing := {path: state for path, state in states.items() if path not in outcomes}:
-            if self._decoding.acquire(timeout=deadline.wait_s()):
-                try:
-                    outcomes |= self._decode(missing, limits=limits, deadline=deadline)
-                finally:
-                    self._decoding.release()
-            else:
-                outcomes |= dict.fromkeys(missing, deadline.error())
+        outcomes |= self._cached(states)
+
+        missing = {path: state for path, state in states.items() if path not in outcomes}
+        if missing and self._decoding.acquire(timeout=deadline.wait_s()):
+            try:
+                outcomes |= self._decode(missing, limits=limits, deadline=deadline)
+            finally:
+                self._decoding.release()
+        else:
+            outcomes |= dict.fromkeys(missing, deadline.error())
         for path, outcome in outcomes.items():
             if isinstance(outcome, SampledFeatures) and len(outcome.regions) > limits.max_frames:
                 outcomes[path] = _too_long(path, limits)
@@ -175,56 +169,80 @@ class VideoReader:
     def _decode(
         self, missing: dict[Path, WantedFile], *, limits: ServingConfig, deadline: Deadline
     ) -> dict[Path, Outcome]:
-        outcomes: dict[Path, Outcome] = {
-            **self._known(missing)
-        }  # another request may have read them meanwhile
+        # Another request may have read them meanwhile.
+        outcomes: dict[Path, Outcome] = dict(self._cached(missing))
         paths = [path for path in missing if path not in outcomes]
-        sampling, num_bytes = self._sampling, sum(missing[path][0].num_bytes for path in paths)
-        config = sampling.model_copy(
-            update={
-                # one frame more than allowed tells a video that is too long
-                "max_frames": min(sampling.max_frames, limits.max_frames + 1),
-                "timeout_s": min(limits.video_timeout_s, deadline.wait_s()),
-                "workers": min(
-                    sampling.workers, max(len(paths), 1), 1 + num_bytes // BYTES_PER_DECODER
-                ),
-            }
-        )
-        items = [(str(path), path) for path in paths]
+        num_bytes = sum(missing[path][0].num_bytes for path in paths)
         sampled = sample_videos(
-            items, config=config, digest=False, pictures=True, left_s=deadline.wait_s
+            [(str(path), path) for path in paths],
+            config=self._sampling_within(limits, deadline, len(paths), num_bytes),
+            digest=False,
+            pictures=True,
+            left_s=deadline.wait_s,
         )
         for path in paths:
             video = None if deadline.passed() else next(sampled)
             if video is None or (video.reason == "timeout" and deadline.passed()):
                 outcomes[path] = deadline.error()
-            elif video.reason:
-                outcomes[path] = VideoError(video.reason, video.message)
-            elif len(video.jpegs) > limits.max_frames:
-                outcomes[path] = _too_long(path, limits)
+                continue
+            try:
+                features = self._features_of(path, video, limits, deadline, crops=missing[path][1])
+            except VideoError as error:
+                outcomes[path] = error
             else:
-                duration_s = None if video.probe is None else video.probe.duration_s
-                clock = FrameTimes(
-                    video.timestamps_s,
-                    duration_s,
-                    missing=video.message if video.is_partial else "",
-                    clock_note="" if video.is_partial else video.message,
-                )
-                try:
-                    found = self.features(video.jpegs, clock, deadline, crops=missing[path][1])
-                except VideoError as error:
-                    outcomes[path] = error
-                else:
-                    outcomes[path] = self._recent.keep(missing[path], found)
+                outcomes[path] = self._recent.keep(missing[path], features)
         return outcomes
+
+    def _sampling_within(
+        self, limits: ServingConfig, deadline: Deadline, num_files: int, num_bytes: int
+    ) -> SamplingConfig:
+        """The sampling of some files of a request.
+
+        num_bytes: of all files."""
+        sampling = self._pictures.sampling
+        worthwhile = 1 + num_bytes // BYTES_PER_DECODER
+        return sampling.model_copy(
+            update={
+                # one frame more than allowed tells a video that is too long
+                "max_frames": min(sampling.max_frames, limits.max_frames + 1),
+                "timeout_s": min(limits.video_timeout_s, deadline.wait_s()),
+                "workers": min(sampling.workers, max(num_files, 1), worthwhile),
+            }
+        )
+
+    def _features_of(
+        self,
+        path: Path,
+        video: SampledVideo,
+        limits: ServingConfig,
+        deadline: Deadline,
+        *,
+        crops: bool,
+    ) -> SampledFeatures:
+        """Features of a decoded file. Raises VideoError for one that cannot be used."""
+        if video.reason:
+            raise VideoError(video.reason, video.message)
+        if len(video.jpegs) > limits.max_frames:
+            raise _too_long(path, limits)
+        clock = FrameTimes(
+            video.timestamps_s,
+            None if video.probe is None else video.probe.duration_s,
+            missing=video.message if video.is_partial else "",
+            clock_note="" if video.is_partial else video.message,
+        )
+        return self.features(video.jpegs, clock, deadline, crops=crops)
 
     def features(
         self, jpegs: Sequence[bytes], clock: FrameTimes, deadline: Deadline, *, crops: bool
     ) -> SampledFeatures:
-        """Features of sampled frames, T >= 1. crops: also of the crops of a query. Raises
-        VideoError `timeout`."""
+        """Features of sampled frames, T >= 1.
+
+        crops: also of the crops of a query.
+
+        Raises:
+            VideoError: `timeout`."""
         parts: list[list[NDArray[np.float32]]] = []
-        film = seen_box(jpegs, self._picture)
+        film = seen_box(jpegs, self._pictures.picture)
         for start in range(0, len(jpegs), BATCH_FRAMES):
             frames = cut_to(decode_jpegs(jpegs[start : start + BATCH_FRAMES]), film)
             boxes = [WHOLE]
@@ -232,89 +250,30 @@ class VideoReader:
                 boxes += crops_of(*frames.shape[-2:])
             parts = parts or [[] for _ in boxes]
             for part, (rows, columns) in zip(parts, boxes, strict=True):
-                shown = square(frames[..., rows, columns], self._crop_px, self._picture)
+                shown = square(
+                    frames[..., rows, columns], self._pictures.crop_px, self._pictures.picture
+                )
                 with self._computing.hold(deadline):
                     part.append(self._embed(shown))
         hashes = frame_hashes(jpegs)
-        whole, *others = (SampledFeatures(np.concatenate(part), clock, hashes) for part in parts)
-        return replace(whole, crops=tuple(others))
+        views = [SampledFeatures(np.concatenate(part), clock, hashes) for part in parts]
+        return replace(views[0], crops=tuple(views[1:]))
 
-    def _known(self, states: dict[Path, WantedFile]) -> dict[Path, SampledFeatures]:
-        found = {path: self._recent.get(state) for path, state in states.items()}
-        return {path: features for path, features in found.items() if features is not None}
+    def _cached(self, states: dict[Path, WantedFile]) -> dict[Path, SampledFeatures]:
+        cached = {path: self._recent.get(state) for path, state in states.items()}
+        return {path: features for path, features in cached.items() if features is not None}
 
 
-@dataclass(kw_only=True, eq=False)
-class RequestVideos(contextlib.ExitStack):
-    """Reads videos by name, a group ahead, in the order of `names`, which are different. A context:
-    it owns downloads. crops: also of the crops of a query."""
-
-    reader: VideoReader
-    names: Sequence[str]
-    limits: ServingConfig
-    access: Access
-    deadline: Deadline
-    crops: bool
-
-    def __post_init__(self) -> None:
-        super().__init__()
-        folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
-        self._folder, self._held = Path(self.enter_context(folder)), dict[str, Outcome]()
-        self._downloader: Downloader | None = None
-
-    def get(self, name: str) -> SampledFeatures:
-        """Features of one of the names. Raises VideoError."""
-        if name not in self._held:
-            # what failed is not tried again, and the group before makes room
-            self._held = {
-                held: outcome
-                for held, outcome in self._held.items()
-                if isinstance(outcome, VideoError)
-            }
-            start, paths = self.names.index(name), dict[str, Path]()
-            for one in self.names[start : start + GROUP]:
-                try:
-                    if one not in self._held:
-                        paths[one] = self._local(one)
-                except VideoError as error:
-                    self._held[one] = error
-            outcomes = self.reader.read(
-                [*paths.values()], limits=self.limits, deadline=self.deadline, crops=self.crops
-            )
-            for one, path in paths.items():
-                self._held[one] = outcomes[path]
-                if path.is_relative_to(self._folder):
-                    path.unlink(missing_ok=True)
-        found = self._held[name]
-        if isinstance(found, VideoError):
-            raise VideoError(found.reason, str(found))
-        return found
-
-    def _local(self, name: str) -> Path:
-        if "://" not in name:
-            return self.access.local_path(name)
-        self.access.check_url(name)
-        if not is_installed("yt_dlp"):
-            raise VideoError(
-                "unsupported",
-                f"video: {name}: URLs need yt-dlp; {FULL_HINT}, or fetch the file yourself",
-            )
-        from hapvr.video.download import (
-            Downloader,
-        )  # yt-dlp is loaded only where a URL is asked for
-
-        self.deadline.check()
-        if self._downloader is None:
-            config = DownloadConfig(max_bytes=self.limits.max_bytes, retries=1, workers=1)
-            self._downloader = self.enter_context(Downloader(config))
-        result = self._downloader.download(
-            ManifestEntry(video_id=name, uri=name),
-            folder=self._folder,
-            timeout_s=min(self.limits.video_timeout_s, self.deadline.wait_s()),
+def _state_of(path: Path, limits: ServingConfig) -> FileState:
+    """A file as it is now. Raises VideoError for one that cannot be used, or is too large."""
+    state = check_file(path)
+    if state.num_bytes > limits.max_bytes:
+        raise VideoError(
+            "too_large",
+            f"video: {path.name} has {state.num_bytes} bytes; "
+            f"serving.max_bytes is {limits.max_bytes}",
         )
-        if result.path is None:
-            raise VideoError(result.reason or result.status, result.message)
-        return result.path
+    return state
 
 
 def _too_long(path: Path, limits: ServingConfig) -> VideoError:

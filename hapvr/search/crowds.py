@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import LEVEL_PLACES, level_of
-from hapvr.scorer.scorer import EmbeddedVideo, VideoScorer
+from hapvr.scorer.scorer import VideoScorer
 from hapvr.search.duplicates import same_course
 
 MOST_HITS = 1000

@@ -1,8 +1,7 @@
 """One search: a shortlist by frames, fine scores of its candidates by the champion's network, and
 segments of those that are shown. Each crop of a query is searched for like the whole picture.
 
-Fine scores compare the parts of query and candidate that may show the same.
-"""
+Fine scores compare the parts of query and candidate that may show the same."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,8 +17,9 @@ from hapvr.errors import DataError, VideoError
 from hapvr.model.settings import COMPARATOR_STEP
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.calibration import Floats
+from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import FEATURES, EvidenceModel
-from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
+from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run, clearest
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
@@ -185,7 +185,9 @@ class SearchEngine:
         candidates = with_others(voted, others, max_candidates=max_candidates)
         return [replace(candidate, num_asked=len(rows)) for candidate in candidates]
 
-    def _nearest_frames(self, vectors: Floats, num_hits: int) -> tuple[pa.Table, int]:
+    def _nearest_frames(
+        self, vectors: npt.NDArray[np.float32], num_hits: int
+    ) -> tuple[pa.Table, int]:
         """The nearest frames of some frames of a query, and how many were asked for of each: more
         than `num_hits` where even the last ones are like it, as where there are many copies."""
         hits = self.index.search_frames(vectors, num_hits)

@@ -22,16 +22,12 @@ from hapvr.files import digest_of, write_text
 from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
 from hapvr.networks.copies import ORIGIN, PackagedCopyNetwork
 from hapvr.networks.encoder import FrameEncoder, open_encoder
-from hapvr.networks.packaged import OPSET, PackagedBackbone, WeightsIdentity, packaged_origin
+from hapvr.networks.packaged import PackagedBackbone, WeightsIdentity, packaged_origin
+from hapvr.networks.region_graph import OPSET
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.bundle import (
-    CARD_FILE,
-    complete_bundle,
-    read_calibration,
-    read_evidence,
-    write_bundle,
-)
+from hapvr.scorer.bundle import CARD_FILE, read_calibration, read_evidence
+from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER
@@ -93,6 +89,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         SINCE_TAG,
         WARNING_TAG,
         WEIGHTS_TAG,
+        BundleRun,
         champion_of,
         promote,
         register_bundle,
@@ -121,12 +118,9 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         encoder = open_encoder(project.config.backbone, project.config.device)
         folder = project.root.local_path(f"models/{wanted.key}")
         bundle = _write(project, folder, encoder, videos, progress)
-        version = register_bundle(
-            tracker,
-            name,
-            bundle,
+        run = BundleRun(
             key=wanted.key,
-            run_name=f"{project.config.name}-{KEY}",
+            name=f"{project.config.name}-{KEY}",
             params=_run_parameters(project),
             metrics=_run_metrics(bundle),
             tags={
@@ -136,6 +130,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
                 WARNING_TAG: WARNING,
             },
         )
+        version = register_bundle(tracker, name, bundle, run)
         with project.root.lock("promotion"):
             if champion_of(tracker.client, name) == champion:  # a training may have ended meanwhile
                 reason = "untrained; nothing better is there yet"
@@ -212,8 +207,7 @@ def _write(
     network = folder / "network"
     _write_untrained_network(network, whitening.dims)
     onnx = _export(project, folder, encoder, whitening)
-    bundle = write_bundle(
-        folder / "bundle",
+    parts = BundleParts(
         network_folder=network,
         encoder=encoder,
         whitening=whitening,
@@ -222,6 +216,7 @@ def _write(
         onnx=onnx,
         onnx_folder=folder / "exported" if onnx.get("files") else None,
     )
+    bundle = write_bundle(folder / "bundle", parts)
     evidence: EvidenceModel | str
     shipped = shipped_calibration(project.config.backbone)
     if shipped is None:

@@ -12,9 +12,10 @@ import polars as pl
 import torch
 from matplotlib.figure import Figure
 
-from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import BLUE, GREY
+from hapvr.benchmark.tasks import Task
 from hapvr.data.features import STAGE as FEATURES_STAGE, FeatureStore
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.manifest import TRAIN, read_manifest

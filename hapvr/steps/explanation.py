@@ -8,9 +8,10 @@ import numpy as np
 
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Deadline
+from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import FEATURES
 from hapvr.scorer.query_views import IN_A_PART
-from hapvr.scorer.scorer import NEVER, EmbeddedVideo
+from hapvr.scorer.scorer import NEVER
 from hapvr.search.engine import ScoredCandidate, evidence_of
 from hapvr.search.match import Match, Query, chance, times
 from hapvr.search.votes import Candidate

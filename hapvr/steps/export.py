@@ -14,7 +14,7 @@ from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
 from hapvr.networks.encoder import FrameEncoder
 from hapvr.networks.whitening import load_whitening
-from hapvr.scorer.bundle import write_bundle
+from hapvr.scorer.bundle_writer import BundleParts, write_bundle
 from hapvr.scorer.torch_networks import write_onnx
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
@@ -78,9 +78,8 @@ def write_run_bundle(
     **parts: Any,
 ) -> Path:
     """The bundle of the network below the folder of a run. onnx: what `export_onnx` returned;
-    parts: more of `write_bundle`."""
-    return write_bundle(
-        folder / "bundle",
+    parts: more of `BundleParts`."""
+    bundle_parts = BundleParts(
         network_folder=folder / "network",
         encoder=encoder,
         whitening=load_whitening(project.root),
@@ -90,3 +89,4 @@ def write_run_bundle(
         onnx_folder=folder / "exported" if onnx.get("files") else None,
         **parts,
     )
+    return write_bundle(folder / "bundle", bundle_parts)

@@ -11,8 +11,8 @@ from hapvr.files import digest_of
 from hapvr.networks.encoder import FrameEncoder, open_encoder
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, register_bundle
-from hapvr.scorer.bundle import complete_bundle, random_weights_warning
+from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, BundleRun, register_bundle
+from hapvr.scorer.bundle_writer import complete_bundle, random_weights_warning
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.shipped import shipped_calibration
 from hapvr.steps.alerts import Concern, tell
@@ -74,16 +74,13 @@ def make_registered_model(
     target = sum(data["target_means"][TRAINED] for data in facts.scores.values()) / max(
         len(facts.scores), 1
     )
-    version = register_bundle(
-        tracker_of(project),
-        name,
-        bundle,
+    mlflow_run = BundleRun(
         key=training.key,
-        run_name=f"{project.config.name}-{training.key}",
+        name=f"{project.config.name}-{training.key}",
         params={},
         tags=_lineage(training, encoder, facts),
-        target=target,
     )
+    version = register_bundle(tracker_of(project), name, bundle, mlflow_run, target=target)
     figure = _log_calibration(project, training, facts.calibration)
     decision = make_decision(project, training, version)
     _tell_decision(project, name, version, decision)

@@ -20,8 +20,9 @@ from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.bundle import is_untrained, load_bundle, read_description, read_evidence
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.scorer.scorer import NEVER, EmbeddedVideo
+from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.search import DEFAULT_TOP
 from hapvr.search.collection import (

@@ -283,7 +283,8 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
     ArgumentError for more dims than the file has."""
     import torch
 
-    from hapvr.model.published import PCA, read_archive
+    from hapvr.model.archive import read_archive
+    from hapvr.model.published import PCA
 
     arrays = read_archive(file)[0]
     is_of_vvs = any(name.startswith(PCA) for name in arrays)

@@ -1,5 +1,5 @@
 """The training loop: Lightning Fabric for devices, precision and DDP; everything else is here to be
-read: what trains a network by its family, the optimizer, and its learning rate."""
+read."""
 
 import itertools
 import json
@@ -8,63 +8,68 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from filelock import FileLock, Timeout
 from lightning_fabric import Fabric
-from torch import Tensor, nn
-from torch.optim import Adam, AdamW, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from hapvr.config import Config, OptimizerConfig, TrainConfig, digest
+from hapvr.config import Config, digest
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError
+from hapvr.errors import DamagedError, DataError, HapvrError
 from hapvr.files import write_text
-from hapvr.losses.objective import Objective
 from hapvr.model.checkpoint import build_network, save_network
 from hapvr.model.family import VideoNetwork
-from hapvr.model.network import SimilarityNetwork
-from hapvr.model.tca import ContextNetwork
-from hapvr.model.vvs import VvsNetwork
 from hapvr.networks.weights import state_sha256
 from hapvr.provenance import differences
 from hapvr.train import run_folder
 from hapvr.train.batch import Batch
-from hapvr.train.ranks import Ranks, gather
+from hapvr.train.families import build_training
+from hapvr.train.optimizer import build_optimizer, build_scheduler
+from hapvr.train.ranks import Ranks
 from hapvr.train.run_folder import Logger, TrainingResult
 from hapvr.train.sources import SOURCES
 from hapvr.train.sources.source import SourceInputs
 from hapvr.train.tca import ContrastTraining
-from hapvr.train.vvs import SuppressionTraining
 
 Validate = Callable[[VideoNetwork], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a training reads."""
+
+    root: DataRoot
+    shards: Sequence[str]
+    """Of the training split."""
+    digests: Mapping[str, str]
+    """Of all that is read; a checkpoint of other data is refused."""
+    copies: Mapping[str, str]
+    """See `hapvr.train.sampler.look_alikes`."""
 
 
 class Trainer:
     """One process of a training up to `train.steps`, which resumes from the newest checkpoint in
     `folder`.
 
-    data: digests of what it reads; a checkpoint of other data is refused. copies: see
-    `look_alikes`. validate: network -> metrics, of which "mean" chooses the best weights; without
-    it the last ones are the result. open_loggers: called on rank 0 with the first step; its loggers
-    get losses, learning rate, gradient norm, clips a second and validation. Raises DataError for
-    unusable data.
-    """
+    validate: network -> metrics, of which "mean" chooses the best weights; without it the last ones
+    are the result.
+    open_loggers: called on rank 0 with the first step; its loggers get losses, learning rate,
+    gradient norm, clips a second and validation.
+
+    Raises:
+        DataError: unusable data."""
 
     def __init__(
         self,
         config: Config,
-        root: DataRoot,
-        shards: Sequence[str],
+        data: TrainingData,
         *,
-        data: Mapping[str, str],
         folder: Path,
         fabric: Fabric,
-        copies: Mapping[str, str],
         validate: Validate | None = None,
         open_loggers: Callable[[int], Sequence[Logger]],
     ) -> None:
@@ -78,11 +83,11 @@ class Trainer:
         self._loggers: Sequence[Logger] = ()
         self._started = 0.0
         inputs = SourceInputs(
-            root=root,
-            shard_keys=tuple(shards),
+            root=data.root,
+            shard_keys=tuple(data.shards),
             config=config,
             folder=folder,
-            copies=copies,
+            copies=data.copies,
             ranks=Ranks(fabric.global_rank, fabric.world_size, fabric.device),
         )
         self._source = SOURCES[settings.source](inputs)
@@ -103,69 +108,108 @@ class Trainer:
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
         # of validation; -1: none so far
         self._best: dict[str, Any] = {"step": -1, "value": float("-inf"), "weights": {}}
-        self._identity = config.training_identity() | {"data": dict(data)}
+        self._identity = config.training_identity() | {"data": dict(data.digests)}
 
     def fit(self) -> TrainingResult:
-        """Train, and write the best network into the folder. Raises DataError for unusable
-        checkpoints, and HapvrError for a loss that is not finite, and after SIGTERM: it goes on
-        from its last checkpoint."""
-        settings, fabric = self._settings, self._fabric
-        with only_writer(self._folder, fabric), stop_flag() as stop_asked:
+        """Train, and write the best network into the folder.
+
+        Raises:
+            DataError: unusable checkpoints.
+            HapvrError: a loss that is not finite, and SIGTERM, after which the training goes on
+                from its last checkpoint."""
+        settings = self._settings
+        fabric = self._fabric
+        with self._only_writer(), stop_flag() as stop_asked:
             fabric.barrier()  # an orphan may write a checkpoint until rank 0 has the lock
             first_step, messages = self._resume()
-            batch_items = self._source.batch_items
-            if batch_items != settings.batch_videos:
-                messages.append(
-                    f"batches hold {batch_items}, all that there are; train.batch_videos is "
-                    f"{settings.batch_videos}"
-                )
-            self._loggers = self._open_loggers(first_step) if fabric.is_global_zero else ()
-            for logger, text in itertools.product(self._loggers, messages):
-                logger.message(text)
-            loader: DataLoader[Any] = DataLoader(
-                cast("Dataset[Any]", self._source),
-                batch_size=None,
-                sampler=range(
-                    first_step * settings.accumulated_batches,
-                    settings.steps * settings.accumulated_batches,
-                ),
-                num_workers=settings.data_workers,
-                # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a
-                # forked child.
-                multiprocessing_context="spawn" if settings.data_workers else None,
-            )
-            items = iter(loader)  # starts the workers
-            log_every = max(
-                1, min(20, settings.steps // 100)
-            )  # a short training logs a hundred steps, or all
+            self._begin_log(first_step, messages + self._notices())
+            items = iter(self._loader(first_step))  # starts the workers
             self._started = time.monotonic()
             for step in range(first_step, settings.steps):
-                done = step + 1
-                rate = self._optimizer.param_groups[0]["lr"]
-                chosen = itertools.islice(items, settings.accumulated_batches)
-                values = self._step(step, [self._source.finish(item) for item in chosen])
-                is_last = done == settings.steps
-                if self._loggers and (done % log_every == 0 or is_last):
-                    batches = (done - first_step) * settings.accumulated_batches
-                    clips = batches * batch_items * self._source.clips_per_item
-                    speed = clips / (time.monotonic() - self._started)
-                    numbers = {name: float(value) for name, value in values.items()}
-                    for logger in self._loggers:
-                        logger.metrics(
-                            step, numbers | {"learning_rate": rate, "clips_per_s": speed}
-                        )
-                validates = done % settings.validate_every_steps == 0 or is_last
-                if validates and self._validate:
+                is_last = step + 1 == settings.steps
+                learning_rate = self._optimizer.param_groups[0]["lr"]
+                read = itertools.islice(items, settings.accumulated_batches)
+                values = self._step(step, [self._source.finish(item) for item in read])
+                if is_last or (step + 1) % self._log_every == 0:
+                    self._log(step, first_step, values, learning_rate)
+
+                is_checked = is_last or (step + 1) % settings.validate_every_steps == 0
+                if is_checked and self._validate:
                     self.validate(step)
                 stop = bool(fabric.strategy.reduce_boolean_decision(stop_asked(), all=False))
-                if validates or stop:
-                    self.save(done)
+                if is_checked or stop:
+                    self.save(step + 1)
                 if stop and not is_last:
                     raise HapvrError(
-                        f"training: stopped after step {done} of {settings.steps}; run it "
+                        f"training: stopped after step {step + 1} of {settings.steps}; run it "
                         "again to go on from there"
                     )
             return self._finish(first_step)
+
+    @contextmanager
+    def _only_writer(self) -> Iterator[None]:
+        """Rank 0 holds a lock on the run's folder, so that an orphan and its retry never write the
+        same checkpoints."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not self._fabric.is_global_zero:
+            yield
+            return
+        with run_folder.writing_alone(self._folder):
+            yield
+
+    def _notices(self) -> list[str]:
+        """What somebody who reads the log of the training should know."""
+        settings = self._settings
+        if self._source.batch_items == settings.batch_videos:
+            return []
+        return [
+            f"batches hold {self._source.batch_items}, all that there are; train.batch_videos is "
+            f"{settings.batch_videos}"
+        ]
+
+    def _loader(self, first_step: int) -> DataLoader[Any]:
+        """Reads the batches from a step on, in order."""
+        settings = self._settings
+        return DataLoader(
+            cast("Dataset[Any]", self._source),
+            batch_size=None,
+            sampler=range(
+                first_step * settings.accumulated_batches,
+                settings.steps * settings.accumulated_batches,
+            ),
+            num_workers=settings.data_workers,
+            # Not fork: the parent has read Parquet, and Arrow's threads do not survive in a
+            # forked child.
+            multiprocessing_context="spawn" if settings.data_workers else None,
+        )
+
+    @property
+    def _log_every(self) -> int:
+        """A short training logs a hundred steps, or all."""
+        return max(1, min(20, self._settings.steps // 100))
+
+    def _begin_log(self, first_step: int, messages: Sequence[str]) -> None:
+        """Open the loggers on rank 0, and tell them the messages."""
+        if not self._fabric.is_global_zero:
+            return
+        self._loggers = self._open_loggers(first_step)
+        for logger in self._loggers:
+            for message in messages:
+                logger.message(message)
+
+    def _log(
+        self, step: int, first_step: int, values: Mapping[str, Tensor], learning_rate: float
+    ) -> None:
+        """Log losses and speed after a step."""
+        if not self._loggers:
+            return
+        num_batches = (step + 1 - first_step) * self._settings.accumulated_batches
+        num_clips = num_batches * self._source.batch_items * self._source.clips_per_item
+        numbers = {name: float(value) for name, value in values.items()}
+        numbers["learning_rate"] = learning_rate
+        numbers["clips_per_s"] = num_clips / (time.monotonic() - self._started)
+        for logger in self._loggers:
+            logger.metrics(step, numbers)
 
     def validate(self, step: int) -> None:
         """Validate the weights after a step, and keep them if they are the best so far."""
@@ -187,15 +231,14 @@ class Trainer:
         """Write the checkpoint from which step `step` follows; rank 0 alone does."""
         if not self._fabric.is_global_zero:
             return
-        stateful: tuple[Any, ...] = self._training, self._optimizer, self._scheduler
-        values = dict(
-            zip(
-                ("training", "optimizer", "scheduler"),
-                (one.state_dict() for one in stateful),
-                strict=True,
-            )
-        )
-        values |= {"step": step, "best": self._best, "identity": json.dumps(self._identity)}
+        values = {
+            "training": self._training.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scheduler": self._scheduler.state_dict(),
+            "step": step,
+            "best": self._best,
+            "identity": json.dumps(self._identity),
+        }
         run_folder.save_checkpoint(self._folder / run_folder.CHECKPOINTS, values, step=step)
 
     def _resume(self) -> tuple[int, list[str]]:
@@ -209,16 +252,7 @@ class Trainer:
             except DamagedError as error:
                 faults.append(str(error))
                 continue
-            found = differences(self._identity, json.loads(values["identity"]))
-            found.sort(
-                key=lambda text: "network.family" not in text
-            )  # another family has other settings, too
-            if found:
-                raise DataError(
-                    f"checkpoint: {path} belongs to a training of other settings or data: "
-                    f"{'; '.join(text.removeprefix('settings ') for text in found[:5])}. "
-                    f"Use those again, or another run folder"
-                )
+            self._require_own(path, values)
             self._training.load_state_dict(values["training"])
             self._optimizer.load_state_dict(values["optimizer"])
             self._scheduler.load_state_dict(values["scheduler"])
@@ -231,6 +265,18 @@ class Trainer:
                 "to train from the beginning"
             )
         return 0, []
+
+    def _require_own(self, path: Path, values: Mapping[str, Any]) -> None:
+        """Raise DataError for a checkpoint of other settings or data."""
+        changes = differences(self._identity, json.loads(values["identity"]))
+        # Another family has other settings, too, so it comes first.
+        changes.sort(key=lambda text: "network.family" not in text)
+        if changes:
+            raise DataError(
+                f"checkpoint: {path} belongs to a training of other settings or data: "
+                f"{'; '.join(text.removeprefix('settings ') for text in changes[:5])}. "
+                f"Use those again, or another run folder"
+            )
 
     def _step(self, step: int, batches: Sequence[Batch]) -> dict[str, Tensor]:
         """Change the weights once, by the mean gradient of the batches; returns the mean losses and
@@ -268,7 +314,9 @@ class Trainer:
 
     def _finish(self, first_step: int) -> TrainingResult:
         """Write the best network and the result."""
-        best, weights, settings = self._best["step"], self._best["weights"], self._settings
+        best = self._best["step"]
+        weights = self._best["weights"]
+        settings = self._settings
         result = TrainingResult(
             steps=settings.steps,
             first_step=first_step,
@@ -289,24 +337,6 @@ class Trainer:
 
 
 @contextmanager
-def only_writer(folder: Path, fabric: Fabric) -> Iterator[None]:
-    """Rank 0 holds a lock on the run's folder, so that an orphan and its retry never write the same
-    checkpoints."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if not fabric.is_global_zero:
-        yield
-        return
-    try:
-        with FileLock(folder / "training.lock", timeout=30):
-            yield
-    except Timeout:
-        raise DataError(
-            f"training: another process is training in {folder}; wait for it or stop it (the "
-            "lock is training.lock there)"
-        ) from None
-
-
-@contextmanager
 def stop_flag() -> Iterator[Callable[[], bool]]:
     """Yields a function that tells whether SIGTERM has arrived; the loop calls it between steps."""
     asked = threading.Event()
@@ -315,87 +345,3 @@ def stop_flag() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-class TrainingModule(nn.Module):
-    """How the similarity network trains: regions [b, T, R, D] and labels to the objective's terms.
-    Each of several processes compares its own clips with those of all and ranks the video
-    similarities of all; the gradients that DDP then averages are those of one process with the
-    whole batch."""
-
-    def __init__(self, network: SimilarityNetwork, objective: Objective) -> None:
-        super().__init__()
-        self.network, self.objective = network, objective
-
-    def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the objective says of the similarities. Nothing is drawn."""
-        first_row = batch.first_row
-        own = self.network.embed(batch.regions)
-        frame_labels = batch.frame_labels
-        if frame_labels is None:  # the objective has no term of frames then
-            frame_labels = batch.labels.new_zeros(len(batch.pair_index), 1, 1)
-        mask = batch.frame_mask
-        own_mask = mask
-        if mask is not None:
-            if len(own) < len(mask):
-                own_mask = mask[first_row : first_row + len(own)]
-            real = mask[batch.pair_index[:, 0], :, None] & mask[batch.pair_index[:, 1], None, :]
-            frame_labels = frame_labels.masked_fill(~real, 0)
-        similarities = self.network.compare(
-            own, gather(own), query_mask=own_mask, reference_mask=mask
-        )
-        return self.objective(
-            replace(similarities, video=gather(similarities.video)),
-            batch.labels,
-            frame_labels,
-            batch.pair_index,
-            first_row=first_row,
-            add_up=lambda value: gather(value.reshape(1)).sum(),
-        )
-
-
-def build_training(
-    settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int
-) -> nn.Module:
-    """What trains a network of its family: called with a batch and its number, it returns the loss
-    [] and its terms [] by name.
-
-    Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a
-    submodule, so that it is in the checkpoint and on the device. Random draws are functions of the
-    seed and the batch's number, never of torch's global generator, so that a resumed training ends
-    as an uninterrupted one. DDP waits for a gradient of every weight, and the gradients that it
-    averages over processes are those of one process with the whole batch.
-
-    num_videos: of the training; batch_videos: of a batch. Raises ConfigError for settings that do
-    not fit these."""
-    if isinstance(network, SimilarityNetwork):
-        return TrainingModule(network, Objective(settings.objective))
-    if isinstance(network, ContextNetwork):
-        return ContrastTraining(network, settings, num_videos=num_videos, batch_videos=batch_videos)
-    assert isinstance(network, VvsNetwork)
-    return SuppressionTraining(network, settings)
-
-
-def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer:
-    """AdamW over all trained parameters, or Adam with the decay in the gradient. Raises ConfigError
-    where there are none."""
-    if not any(weight.requires_grad for weight in network.parameters()):
-        raise ConfigError(
-            "train.network: these settings leave no weight to train; turn one of its parts on"
-        )
-    kind = AdamW if config.kind == "adamw" else Adam
-    return kind(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
-
-
-def build_scheduler(optimizer: Optimizer, config: OptimizerConfig, *, steps: int) -> LRScheduler:
-    """Linear warm-up, then cosine decay to a floor (HAP-VR section 4; S2VS 4.3); one `step()` per
-    training step. The warm-up starts at a hundredth, as the releases do; the papers give no start.
-    A run shorter than the warm-up only warms up."""
-    warmup = min(config.warmup_steps, steps)
-    decay = CosineAnnealingLR(
-        optimizer, T_max=max(1, steps - warmup), eta_min=config.learning_rate * config.floor_rate
-    )
-    if not warmup:
-        return decay
-    linear = LinearLR(optimizer, start_factor=0.01, total_iters=warmup)
-    return SequentialLR(optimizer, [linear, decay], milestones=[warmup])

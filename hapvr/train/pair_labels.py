@@ -141,7 +141,7 @@ def read_pair_labels(
         )
 
     names = _Names(video_ids)
-    copies = [_checked(one, names, length_s) for one in placed]
+    copies = [_checked(segment, names, length_s) for segment in placed]
     paired = {video for copy in copies for video in (copy.query, copy.reference)}
     distractors: Sequence[str]
     if settings.distractors is None:
@@ -221,18 +221,22 @@ def _read_vcdb(folder: Path) -> Iterator[_Placed]:
             f"labelled pairs: {folder} has no .txt file; name the folder `annotation` of VCDB"
         )
     for file in files:
-        try:
-            require_regular(file, max_bytes=MAX_ANNOTATION_BYTES)
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError as error:
-            raise DataError(
-                f"labelled pairs: {file} cannot be read ({error}); fetch it again"
-            ) from error
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                placed = _vcdb_segment(line, f"{file}, line {number}")
-                if placed.segment.query != placed.segment.reference:
-                    yield placed
+        for number, line in enumerate(_annotation_lines(file), start=1):
+            if not line.strip():
+                continue
+            placed = _vcdb_segment(line, f"{file}, line {number}")
+            if placed.segment.query != placed.segment.reference:
+                yield placed
+
+
+def _annotation_lines(file: Path) -> list[str]:
+    try:
+        require_regular(file, max_bytes=MAX_ANNOTATION_BYTES)
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise DataError(
+            f"labelled pairs: {file} cannot be read ({error}); fetch it again"
+        ) from error
 
 
 def _vcdb_segment(line: str, place: str) -> _Placed:
@@ -246,8 +250,8 @@ def _vcdb_segment(line: str, place: str) -> _Placed:
     seconds = []
     for time in times:
         assert time is not None
-        hours, minutes, rest = (int(part) for part in time.groups())
-        seconds.append(3600.0 * hours + 60 * minutes + rest)
+        hours, minutes, rest = time.groups()
+        seconds.append(3600.0 * int(hours) + 60 * int(minutes) + int(rest))
     named = dict(zip(TIME_COLUMNS, seconds, strict=True))
     segment = CopiedSegment(query=parts[0], reference=parts[1], **named)
     return _Placed(place=place, segment=segment)
@@ -266,13 +270,13 @@ class _Names:
         """The id of the video that a file names at this place. Raises DataError."""
         if name in self._ids:
             return name
-        found = self._of_file.get(name, [])
-        if len(found) == 1:
-            return found[0]
-        if found:
+        candidates = self._of_file.get(name, [])
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
             raise DataError(
-                f"labelled pairs: {place}: {len(found)} training videos are called {name!r:.120}, "
-                f"such as {found[0]}; write the id of the one that is meant"
+                f"labelled pairs: {place}: {len(candidates)} training videos are called "
+                f"{name!r:.120}, such as {candidates[0]}; write the id of the one that is meant"
             )
         raise DataError(
             f"labelled pairs: {place}: {name!r:.120} is no training video with features; add it "
@@ -282,7 +286,8 @@ class _Names:
 
 def _checked(placed: _Placed, names: _Names, length_s: Callable[[str], float]) -> CopiedSegment:
     """The segment with the ids of its videos. Raises DataError for times outside them."""
-    segment, place = placed.segment, placed.place
+    segment = placed.segment
+    place = placed.place
     videos = {part: names.find(getattr(segment, part), place) for part in NAME_COLUMNS}
     if videos["query"] == videos["reference"]:
         raise DataError(

@@ -8,15 +8,17 @@ torch's archive; torch's own reader does not notice flipped bits.
 import hashlib
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, TypeAdapter
 
-from hapvr.errors import DamagedError
+from hapvr.errors import DamagedError, DataError
 from hapvr.files import (
     PART_SUFFIX,
     read_bytes,
@@ -132,3 +134,16 @@ def read_history(folder: Path) -> list[dict[str, float]]:
     """All logged lines in order, each with `step` and the metrics of that step; empty if nothing
     was logged."""
     return read_json_lines(folder / HISTORY_NAME, TypeAdapter(dict[str, int | float]))
+
+
+@contextmanager
+def writing_alone(folder: Path) -> Iterator[None]:
+    """Hold the lock on the folder of a run. Raises DataError where another process holds it."""
+    try:
+        with FileLock(folder / "training.lock", timeout=30):
+            yield
+    except Timeout:
+        raise DataError(
+            f"training: another process is training in {folder}; wait for it or stop it (the "
+            "lock is training.lock there)"
+        ) from None

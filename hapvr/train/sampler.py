@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -45,10 +46,13 @@ class BatchSampler:
                 "videos, or see the reasons in the index of training_views"
             )
         grouped = [sorted(group) for group in groups]
-        self._groups = sorted([*grouped, *([video_id] for video_id in videos.difference(*grouped))])
+        single = [[video_id] for video_id in videos.difference(*grouped)]
+        self._groups = sorted(grouped + single)
         self.batch_videos = min(batch_videos, len(videos) // world_size * world_size)
         self._per_epoch = len(videos) // self.batch_videos
-        self._seed, self._rank, self._world_size = seed, rank, world_size
+        self._seed = seed
+        self._rank = rank
+        self._world_size = world_size
         self._last: tuple[int, list[str]] = (-1, [])
 
     def videos(self, number: int) -> list[str]:
@@ -80,31 +84,52 @@ def look_alikes(
     size: int,
 ) -> list[list[str]]:
     """Groups joined with those that look most like them until they hold `size` videos: a batch of
-    hard negatives. Two groups look as alike as the two videos of them that do most. means: [D], the
-    mean region of a video. copies: names of groups of copies; groups that hold copies of each other
-    stay apart, as these would be negatives of each other."""
+    hard negatives.
+
+    means: [D], the mean region of a video.
+    copies: names of groups of copies; groups that hold copies of each other stay apart, as these
+    would be negatives of each other."""
     joined: list[list[str]] = []
     for begin in range(0, len(groups), COMPARED_GROUPS):
         block = groups[begin : begin + COMPARED_GROUPS]
-        names = [name for group in block for name in group]
-        vectors = F.normalize(torch.stack([means[name] for name in names]), dim=-1)
-        kinds = np.array([copies.get(name, f"no copy: {name}") for name in names])
-        starts = np.cumsum([0, *map(len, block[:-1])])
-        alike, same = (vectors @ vectors.T).numpy(), kinds[:, None] == kinds
-        for axis in (0, 1):
-            alike, same = (
-                np.maximum.reduceat(alike, starts, axis),
-                np.logical_or.reduceat(same, starts, axis),
-            )
-        alike[same] = -np.inf
-        left = list(range(len(block)))
-        while left:
-            chain = [left.pop(0)]
-            while left and sum(len(block[one]) for one in chain) < size:
-                pairs = alike[np.ix_(chain, left)]
-                best = int(np.where(np.isinf(pairs).any(0), -np.inf, pairs.max(0)).argmax())
-                if np.isinf(pairs[:, best]).any():
-                    break
-                chain.append(left.pop(best))
-            joined.append([name for one in chain for name in block[one]])
+        alike = _likeness(block, means, copies)
+        for chain in _chains(alike, [len(group) for group in block], size=size):
+            joined.append([name for place in chain for name in block[place]])
     return joined
+
+
+def _likeness(
+    groups: Sequence[Sequence[str]], means: Mapping[str, Tensor], copies: Mapping[str, str]
+) -> NDArray[np.float32]:
+    """[G, G], how alike two groups look: as the two videos of them that do most. -inf where they
+    hold copies of each other, and on the diagonal."""
+    names = [name for group in groups for name in group]
+    vectors = F.normalize(torch.stack([means[name] for name in names]), dim=-1)
+    cosines = (vectors @ vectors.T).numpy()
+    kinds = np.array([copies.get(name, f"no copy: {name}") for name in names])
+    are_copies = kinds[:, None] == kinds
+
+    starts = np.cumsum([0] + [len(group) for group in groups[:-1]])
+    alike = np.maximum.reduceat(np.maximum.reduceat(cosines, starts, 0), starts, 1)
+    same = np.logical_or.reduceat(np.logical_or.reduceat(are_copies, starts, 0), starts, 1)
+    alike[same] = -np.inf
+    return np.asarray(alike, np.float32)
+
+
+def _chains(alike: NDArray[np.float32], sizes: Sequence[int], *, size: int) -> Iterator[list[int]]:
+    """The groups that are joined: each begins with the first that is left, and takes what looks
+    most like one of its members until it holds `size` videos, or only copies are left.
+
+    alike: [G, G], see `_likeness`.
+    sizes: videos of each group."""
+    left = list(range(len(sizes)))
+    while left:
+        chain = [left.pop(0)]
+        while left and sum(sizes[place] for place in chain) < size:
+            likeness = alike[np.ix_(chain, left)]
+            is_excluded = np.asarray(np.isinf(likeness).any(0))
+            best = int(np.where(is_excluded, -np.inf, likeness.max(0)).argmax())
+            if is_excluded[best]:
+                break
+            chain.append(left.pop(best))
+        yield chain

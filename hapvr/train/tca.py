@@ -145,7 +145,9 @@ def contrast_loss(
     if settings.loss == "infonce":
         logits = similarity / settings.temperature
     else:
-        margin, scale, constant = settings.margin, settings.scale, similarity.detach()
+        margin = settings.margin
+        scale = settings.scale
+        constant = similarity.detach()
         as_positive = scale * (1 + margin - constant).clamp(min=0) * (similarity - (1 - margin))
         as_negative = scale * (constant + margin).clamp(min=0) * (similarity - margin)
         positive = torch.zeros_like(similarity, dtype=torch.bool)
@@ -187,9 +189,8 @@ class MemoryBank(nn.Module):
     def add(self, vectors: Tensor, source_ids: Tensor) -> None:
         """Put unit vectors [n, D] of clips that show these videos, int64 [n, 2], in place of the n
         oldest, n at most K."""
-        places = (self.pointer + torch.arange(len(vectors), device=vectors.device)) % len(
-            self.vectors
-        )
+        following = torch.arange(len(vectors), device=vectors.device)
+        places = (self.pointer + following) % len(self.vectors)
         self.vectors[places] = vectors.to(self.vectors.dtype)
         self.source_ids[places] = source_ids
         self.pointer.copy_((self.pointer + len(vectors)) % len(self.vectors))

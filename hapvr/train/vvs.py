@@ -68,15 +68,17 @@ class SuppressionTraining(nn.Module):
         terms: dict[str, Tensor] = {}
         chosen = triplets.anchors
         if len(triplets.positives):
-            positives, negatives = triplets.positives, triplets.negatives
+            positives = triplets.positives
+            negatives = triplets.negatives
             if network.topic is not None:
                 terms["video"] = video_triplet(
                     (anchors[chosen] * vectors[positives]).sum(-1),
                     (anchors[chosen] * vectors[negatives]).sum(-1),
                 )
             if saliency is not None:
-                pair = clips[positives], clips[negatives]
-                terms |= self._saliency_terms(regions[chosen], *pair, saliency[chosen])
+                terms |= self._saliency_terms(
+                    regions[chosen], clips[positives], clips[negatives], saliency[chosen]
+                )
         if injected is not None and confidence_logits is not None:
             terms["distractor"] = distractor_loss(confidence_logits, injected)
 
@@ -119,32 +121,49 @@ class SuppressionTraining(nn.Module):
         num_frames = regions.shape[1]
         source = self._insertion(num_frames, batch_number)
         count = len(source) - num_frames
-        several = network.settings.injection == "scattered"
+        easy: tuple[Tensor, Tensor]
         if easy_frames_given is not None:
-            easy_regions, easy_pooled, _ = split_extras(
-                easy_frames_given.to(regions.dtype), extras_dims=network.extras_dims
-            )
-            picked = torch.arange(count) if several else torch.zeros(count, dtype=torch.int64)
-            easy_regions, easy_pooled = easy_regions[:, picked], easy_pooled[:, picked]
+            easy = self._given_easy(easy_frames_given.to(regions.dtype), count)
             own = torch.ones_like(magnitude[rows], dtype=torch.int8)
         else:
-            easy = easy_frames(magnitude, max_magnitude=network.settings.max_magnitude)
-            drawn = draw_distractors(
-                easy,
-                batch.labels[rows],
-                parts=(self._seed, "injection", batch_number, 0),
-                count=count if several else 1,
-            )
-            drawn = drawn if several else drawn.expand(-1, count)
-            easy_regions = regions.flatten(0, 1)[drawn]
-            easy_pooled = pooled.flatten(0, 1)[drawn]
+            is_easy = easy_frames(magnitude, max_magnitude=network.settings.max_magnitude)
+            drawn = self._draw_easy(is_easy, batch.labels[rows], count, batch_number)
+            easy = (regions.flatten(0, 1)[drawn], pooled.flatten(0, 1)[drawn])
             # An own frame that may be a distractor too has no label.
-            own = torch.ones_like(easy[rows], dtype=torch.int8).masked_fill(easy[rows], -1)
+            own = torch.ones_like(is_easy[rows], dtype=torch.int8).masked_fill(is_easy[rows], -1)
+        easy_regions, easy_pooled = easy
         return (
             inserted(regions[rows], easy_regions, source),
             inserted(pooled[rows], easy_pooled, source),
             inserted(own, own.new_zeros(()), source),
         )
+
+    @property
+    def _inserts_several(self) -> bool:
+        """Whether several frames are inserted, and not one that stands still."""
+        return self.network.settings.injection == "scattered"
+
+    def _given_easy(self, frames: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Regions [A, n, R, D] and pooled vectors [A, n, C] of the first `count` of the easy frames
+        [A, E, R + k, D] of a batch, or of the first one as often."""
+        regions, pooled, _ = split_extras(frames, extras_dims=self.network.extras_dims)
+        if self._inserts_several:
+            picked = torch.arange(count)
+        else:
+            picked = torch.zeros(count, dtype=torch.int64)
+        return regions[:, picked], pooled[:, picked]
+
+    def _draw_easy(self, is_easy: Tensor, labels: Tensor, count: int, batch_number: int) -> Tensor:
+        """int64 [A, n], frames among those of all clips that are easy, bool [b, T].
+
+        labels: int8 [A, b], -1 for the clips that are negatives of an anchor."""
+        drawn = draw_distractors(
+            is_easy,
+            labels,
+            parts=(self._seed, "injection", batch_number, 0),
+            count=count if self._inserts_several else 1,
+        )
+        return drawn if self._inserts_several else drawn.expand(-1, count)
 
     def _insertion(self, num_frames: int, batch_number: int) -> Tensor:
         """Where the frames of anchors come from, see `block_source`.
@@ -154,7 +173,8 @@ class SuppressionTraining(nn.Module):
         places of the T + n."""
         settings = self.network.settings
         rng = numpy_rng(self._seed, "injection", batch_number, 0)
-        fewest, most = (int(rate * num_frames) for rate in sorted(settings.injected_rates))
+        fewest = int(min(settings.injected_rates) * num_frames)
+        most = int(max(settings.injected_rates) * num_frames)
         count = int(rng.integers(fewest, most + 1))
         if settings.injection == "block":
             return block_source(num_frames, count, int(rng.integers(num_frames - count + 1)))
@@ -180,7 +200,9 @@ def hardest_negatives(anchors: Tensor, clips: Tensor, labels: Tensor) -> tuple[T
     """For each anchor the clip with the most similar vector among its negatives, and whether it has
     one. anchors: unit vectors [A, D]; clips: unit vectors [b, D]; labels: int8 [A, b], -1 for
     negatives. Returns int64 [A], and bool [A]."""
-    return (anchors @ clips.T).masked_fill(labels >= 0, -torch.inf).argmax(1), (labels < 0).any(1)
+    is_negative = labels < 0
+    similarity = (anchors @ clips.T).masked_fill(~is_negative, -torch.inf)
+    return similarity.argmax(1), is_negative.any(1)
 
 
 @torch.no_grad()
@@ -202,9 +224,8 @@ def draw_distractors(
     rows = []
     for label in labels:
         of_negatives = easy & (label < 0)[:, None]
-        candidates = (
-            (of_negatives if bool(of_negatives.any()) else easy).flatten().nonzero().flatten()
-        )
+        usable = of_negatives if bool(of_negatives.any()) else easy
+        candidates = usable.flatten().nonzero().flatten()
         drawn = [int(rng.integers(len(candidates))) for _ in range(count)]
         rows.append(candidates[drawn])
     return torch.stack(rows)

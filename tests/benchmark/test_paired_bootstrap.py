@@ -6,8 +6,9 @@ import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
-from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.paired_bootstrap import Difference, compare, decide
+from hapvr.benchmark.tasks import Task
 from hapvr.seeding import numpy_rng
 from hapvr.settings import GateConfig
 

@@ -6,9 +6,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from hapvr.benchmark.definition import BenchmarkDefinition, Task, load_definition
+from hapvr.benchmark.definition import BenchmarkDefinition, load_definition
 from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.ranking import ranked_pairs
+from hapvr.benchmark.tasks import Task
 from hapvr.errors import DataError
 from tests.conftest import GOLDEN, golden_similarities
 

@@ -3,9 +3,10 @@
 import polars as pl
 import pytest
 
-from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.ranking import read_pairs, relevant_and_irrelevant
 from hapvr.benchmark.report import similarity_distribution_figure
+from hapvr.benchmark.tasks import Task
 from hapvr.errors import DataError
 
 DEFINITION = BenchmarkDefinition(

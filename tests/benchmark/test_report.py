@@ -2,8 +2,8 @@
 
 import pytest
 
-from hapvr.benchmark.definition import TASKS
 from hapvr.benchmark.report import metrics_markdown, published_markdown, published_metrics
+from hapvr.benchmark.tasks import TASKS
 
 
 def test_metrics_markdown_by_hand():

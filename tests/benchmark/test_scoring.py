@@ -5,8 +5,9 @@ import polars as pl
 import pytest
 import torch
 
-from hapvr.benchmark.definition import BenchmarkDefinition, Task
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.scoring import normalize_similarities, score_benchmark
+from hapvr.benchmark.tasks import Task
 from hapvr.errors import DataError
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings

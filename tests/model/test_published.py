@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from hapvr.errors import ArgumentError, DataError
+from hapvr.model.archive import MAX_UNPACKED_BYTES
 from hapvr.model.network import SimilarityNetwork
-from hapvr.model.published import MAX_UNPACKED_BYTES, import_released
+from hapvr.model.published import import_released
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 from hapvr.steps.whitening import read_pca

@@ -18,8 +18,9 @@ from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.travel import README_FILE, SUMS_FILE, export_model, pull_model
 from hapvr.registry.versions import champion_of
-from hapvr.scorer.bundle import complete_bundle, try_bundle
+from hapvr.scorer.bundle_writer import complete_bundle
 from hapvr.scorer.calibration import fit_calibration
+from hapvr.scorer.trial import try_bundle
 from tests.conftest import run_python
 from tests.registry.empty_store import new_store
 from tests.registry.model_hub import model_hub

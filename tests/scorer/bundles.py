@@ -13,7 +13,7 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.settings import BackboneConfig, Weights
 from hapvr.networks.whitening import fit_whitening
-from hapvr.scorer.bundle import complete_bundle, write_bundle
+from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.torch_networks import write_onnx
 from hapvr.seeding import numpy_rng, torch_rng
@@ -90,8 +90,7 @@ def make_bundle(
             frames=[crops[:3], crops[3:9]],
             features=[],
         )
-    bundle = write_bundle(
-        folder / "bundle",
+    parts = BundleParts(
         network_folder=save_network(network, folder / "network", metadata={}),
         encoder=backbone,
         whitening=whitening,
@@ -100,6 +99,7 @@ def make_bundle(
         onnx=record,
         onnx_folder=folder / "exported" if onnx else None,
     )
+    bundle = write_bundle(folder / "bundle", parts)
     if card:
         complete_bundle(bundle, evidence="", card=card)
     return bundle

@@ -9,7 +9,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.scorer.bundle import load_bundle, load_similarity_model, random_weights_warning
+from hapvr.scorer.bundle import load_bundle, load_similarity_model
+from hapvr.scorer.bundle_writer import random_weights_warning
 from hapvr.scorer.scorer import VideoScorer
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hapvr.errors import VideoError
-from hapvr.scorer.scorer import EmbeddedVideo
+from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.segments import FrameTimes, Segment
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.engine import Pair, Rows, ScoredCandidate, pairs_of, stretches_of

@@ -18,7 +18,8 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import promote, register
-from hapvr.scorer.bundle import SCORER_FILE, complete_bundle, write_bundle
+from hapvr.scorer.bundle import SCORER_FILE
+from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.torch_networks import write_onnx
@@ -114,8 +115,7 @@ def bundle_of(
             frames=[],
             features=[regions for _, regions in store.read(sorted(store.available())[:2])],
         )
-    bundle = write_bundle(
-        folder / f"bundle-{seed}",
+    parts = BundleParts(
         network_folder=place,
         encoder=backbone,
         whitening=whitening,
@@ -124,6 +124,7 @@ def bundle_of(
         onnx=record,
         onnx_folder=folder / "exported" if onnx else None,
     )
+    bundle = write_bundle(folder / f"bundle-{seed}", parts)
     complete_bundle(
         bundle, evidence="not fitted" if fitted is None else weighed or evidence(), card=""
     )

@@ -16,7 +16,7 @@ from hapvr.model.family import join_extras
 from hapvr.networks.backbone import pseudo_labels
 from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch, video_pair_labels
-from hapvr.train.loop import build_training
+from hapvr.train.families import build_training
 from tests.conftest import CHECKOUT
 
 TABLES = read_ablations(CHECKOUT / "configs" / "ablations.yaml")

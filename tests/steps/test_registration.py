@@ -10,7 +10,7 @@ from hapvr.files import digest_of
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.bundle import random_weights_warning
+from hapvr.scorer.bundle_writer import random_weights_warning
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores

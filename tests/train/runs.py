@@ -11,7 +11,7 @@ from hapvr.config import Config
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
 from hapvr.steps.training_data import data_digests, training_shards
-from hapvr.train.loop import Trainer, Validate
+from hapvr.train.loop import Trainer, TrainingData, Validate
 from hapvr.train.ranks import Ranks
 from hapvr.train.run_folder import History, TrainingResult
 from hapvr.train.sources.cached_views import CachedViews
@@ -50,14 +50,17 @@ def run(
     """Train in this process, on the CPU."""
     config = config or project.config
     shards = training_shards(replace(project, config=config))
+    data = TrainingData(
+        root=project.root,
+        shards=shards,
+        digests=data_digests(replace(project, config=config), shards),
+        copies={},
+    )
     return Trainer(
         config,
-        project.root,
-        shards,
-        data=data_digests(replace(project, config=config), shards),
+        data,
         folder=folder,
         fabric=cpu(),
-        copies={},
         validate=validate,
         open_loggers=lambda first_step: [History(folder, first_step=first_step)],
     ).fit()

@@ -26,8 +26,8 @@ from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training
 from hapvr.steps.training_data import training_shards
 from hapvr.train.batch import Batch, video_pair_labels
-from hapvr.train.loop import TrainingModule
 from hapvr.train.sampler import BatchSampler, drawn_part, look_alikes
+from hapvr.train.similarity import TrainingModule
 from hapvr.train.sources.cached_views import CachedViews
 from hapvr.train.sources.online_views import OnlineViews
 from tests.train.runs import cached_views, inputs_of, with_train

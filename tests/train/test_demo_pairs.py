@@ -9,7 +9,7 @@ import torch
 
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.training_data import data_digests, pair_labels, training_shards
-from hapvr.train.loop import Trainer
+from hapvr.train.loop import Trainer, TrainingData
 from hapvr.train.run_folder import History, read_history
 from tests.conftest import MakeOnce
 from tests.train.demo_pairs import make_pairs_project, open_pairs_project, validator
@@ -91,12 +91,11 @@ def test_losses_fall_and_tca_beats_its_untrained_start(
     validate = validator(project, made)
     trainer = Trainer(
         project.config,
-        project.root,
-        shards,
-        data=data_digests(project, shards),
+        TrainingData(
+            root=project.root, shards=shards, digests=data_digests(project, shards), copies={}
+        ),
         folder=tmp_path,
         fabric=cpu(),
-        copies={},
         validate=validate,
         open_loggers=lambda first_step: [History(tmp_path, first_step=first_step)],
     )

@@ -17,7 +17,7 @@ from hapvr.model.family import split_extras, video_vectors
 from hapvr.model.settings import TcaSettings, VvsSettings
 from hapvr.steps.project import Project
 from hapvr.train.batch import Batch
-from hapvr.train.loop import build_training
+from hapvr.train.families import build_training
 from hapvr.train.pair_labels import CopiedSegment, PairLabels
 from hapvr.train.run_folder import list_checkpoints, read_history
 from hapvr.train.settings import PairsConfig

@@ -70,6 +70,37 @@ def test_labels_are_stored_as_they_were_checked(tmp_path: Path) -> None:
         PairLabels.read(tmp_path, VIDEOS[1:])
 
 
+BAD_ROWS: dict[str, tuple[str, str]] = {
+    "no row": ("", r"pairs\.csv has no pair; add a row"),
+    "unknown video": (
+        PAIR + "core/a.flv,d.mp4,0,5,0,5\n",
+        r"pairs\.csv, line 3: 'd\.mp4' is no training video with features; add it to a source",
+    ),
+    "a file name of two videos": (
+        "a.flv,c.mp4,0,5,0,5\n",
+        r"line 2: 2 training videos are called 'c\.mp4', such as core/c\.mp4; write the id",
+    ),
+    "time after the end": (
+        "a.flv,b.mp4,0,5,8,11.5\n",
+        r"line 2: reference goes from 8 s to 11\.5 s; wanted a part of core/b\.mp4, which has 10 s",
+    ),
+    "time before the beginning": (
+        "a.flv,b.mp4,-1,5,0,5\n",
+        r"line 2: query goes from -1 s to 5 s",
+    ),
+    "end before the beginning": ("a.flv,b.mp4,5,5,0,5\n", r"line 2: query goes from 5 s to 5 s"),
+    "no number": ("a.flv,b.mp4,0,nan,0,5\n", r"line 2: query_end_s is 'nan'; wanted seconds"),
+    "row cut": (
+        PAIR + "a.flv,b.mp4,0,5\n",
+        r"line 3 has no reference_start_s; complete the row, or fetch the file again",
+    ),
+    "a video with itself": (
+        "a.flv,core/a.flv,0,5,0,5\n",
+        r"line 2 pairs core/a\.flv with itself; remove the line",
+    ),
+}
+"""Rows of a table, and what is said of them."""
+
 VCDB = {"path": "annotation", "format": "vcdb"}
 BAD: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "no file": ({}, {}, r"pairs\.csv cannot be read"),
@@ -77,47 +108,6 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         {"pairs.csv": "query,reference\na.flv,b.mp4\n"},
         {},
         r"pairs\.csv has no column query_start_s; wanted a \.csv or \.parquet file",
-    ),
-    "no row": ({"pairs.csv": HEAD}, {}, r"pairs\.csv has no pair; add a row"),
-    "unknown video": (
-        {"pairs.csv": HEAD + PAIR + "core/a.flv,d.mp4,0,5,0,5\n"},
-        {},
-        r"pairs\.csv, line 3: 'd\.mp4' is no training video with features; add it to a source",
-    ),
-    "a file name of two videos": (
-        {"pairs.csv": HEAD + "a.flv,c.mp4,0,5,0,5\n"},
-        {},
-        r"line 2: 2 training videos are called 'c\.mp4', such as core/c\.mp4; write the id",
-    ),
-    "time after the end": (
-        {"pairs.csv": HEAD + "a.flv,b.mp4,0,5,8,11.5\n"},
-        {},
-        r"line 2: reference goes from 8 s to 11\.5 s; wanted a part of core/b\.mp4, which has 10 s",
-    ),
-    "time before the beginning": (
-        {"pairs.csv": HEAD + "a.flv,b.mp4,-1,5,0,5\n"},
-        {},
-        r"line 2: query goes from -1 s to 5 s",
-    ),
-    "end before the beginning": (
-        {"pairs.csv": HEAD + "a.flv,b.mp4,5,5,0,5\n"},
-        {},
-        r"line 2: query goes from 5 s to 5 s",
-    ),
-    "no number": (
-        {"pairs.csv": HEAD + "a.flv,b.mp4,0,nan,0,5\n"},
-        {},
-        r"line 2: query_end_s is 'nan'; wanted seconds",
-    ),
-    "row cut": (
-        {"pairs.csv": HEAD + PAIR + "a.flv,b.mp4,0,5\n"},
-        {},
-        r"line 3 has no reference_start_s; complete the row, or fetch the file again",
-    ),
-    "a video with itself": (
-        {"pairs.csv": HEAD + "a.flv,core/a.flv,0,5,0,5\n"},
-        {},
-        r"line 2 pairs core/a\.flv with itself; remove the line",
     ),
     "distractor in a pair": (
         {"pairs.csv": HEAD + PAIR, "far.txt": "far/x.mp4\nb.mp4\n"},
@@ -158,11 +148,25 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
 }
 
 
+def refusal(folder: Path, files: Mapping[str, str], **settings: Any) -> str:
+    """What is said of files that are refused."""
+    with pytest.raises(DataError) as caught:
+        read(folder, files, **settings)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("rows", "message"), BAD_ROWS.values(), ids=BAD_ROWS)
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: str, message: str) -> None:
+    """The message names the file, the line, what was found and what to do."""
+    text = refusal(tmp_path, {"pairs.csv": HEAD + rows})
+    assert text.startswith("labelled pairs: ")
+    assert re.search(message, text), text
+
+
 @pytest.mark.parametrize("case", BAD)
-def test_pairs_that_do_not_fit_are_refused(tmp_path: Path, case: str) -> None:
+def test_files_that_do_not_fit_are_refused(tmp_path: Path, case: str) -> None:
     """The message names the file, the line, what was found and what to do."""
     files, settings, message = BAD[case]
-    with pytest.raises(DataError) as caught:
-        read(tmp_path, files, **settings)
-    assert re.search(message, str(caught.value)), caught.value
-    assert str(caught.value).startswith("labelled pairs: ")
+    text = refusal(tmp_path, files, **settings)
+    assert text.startswith("labelled pairs: ")
+    assert re.search(message, text), text

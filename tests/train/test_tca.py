@@ -16,7 +16,7 @@ from hapvr.model.family import video_vectors
 from hapvr.model.settings import TcaSettings
 from hapvr.seeding import torch_rng
 from hapvr.steps.project import Project
-from hapvr.train.loop import build_training
+from hapvr.train.families import build_training
 from hapvr.train.run_folder import list_checkpoints, read_checkpoint, read_history
 from hapvr.train.tca import ContrastTraining, MemoryBank, contrast_loss
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times

@@ -20,7 +20,7 @@ from hapvr.steps.benchmark_features import benchmark_shards
 from hapvr.steps.project import Project
 from hapvr.steps.training import prepare_training, tracker_of
 from hapvr.steps.training_data import training_shards
-from hapvr.train.loop import build_optimizer, build_scheduler
+from hapvr.train.optimizer import build_optimizer, build_scheduler
 from hapvr.train.run_folder import CHECKPOINTS, list_checkpoints, read_history
 from tests.train.runs import run, same_weights, with_train, without_times
 

@@ -106,9 +106,12 @@ class CachedViews(VideoViews):
             "features": {**first, "whitening": load_whitening(self._root).sha256},
         }
         views = Shard(self._root, VIEWS_STAGE, key)
-        made = views.require(drawn)
-        same = {name: made.settings[name] for name in ("drawing", "views", "sampling", "crop_px")}
-        if Shard(self._root, LABELS_STAGE, key).require(same).inputs != made.inputs:
+        of_views = views.require(drawn)
+        shared = ("drawing", "views", "sampling", "crop_px")
+        of_labels = Shard(self._root, LABELS_STAGE, key).require(
+            {name: of_views.settings[name] for name in shared}
+        )
+        if of_labels.inputs != of_views.inputs:
             raise DataError(
                 f"training: training_views and pseudo_labels of shard {key} are not of "
                 "the same views; materialise both again"
@@ -123,8 +126,10 @@ class CachedViews(VideoViews):
             name: self._files[shard][0].read(name)[0].float().mean((0, 1))
             for name, shard in self._shard_of.items()
         }
-        known = {name: copies[name_digest(name)] for name in means if name_digest(name) in copies}
-        return look_alikes(groups, means, copies=known, size=self._config.train.batch_videos)
+        copies_of = {
+            name: copies[name_digest(name)] for name in means if name_digest(name) in copies
+        }
+        return look_alikes(groups, means, copies=copies_of, size=self._config.train.batch_videos)
 
     @cached_property
     def _files(self) -> list[tuple[ViewFile, ViewFile]]:

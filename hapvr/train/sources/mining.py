@@ -61,7 +61,10 @@ def survey(
     read: with frame extras where extras_dims > 0. max_magnitude: frames of a smaller magnitude are
     easy; None: the EASY_RATE of the smallest."""
     number_of = {video_id: number for number, video_id in enumerate(distractors)}
-    means, numbers, frames, magnitudes = [], [], [], []
+    means = []
+    numbers = []
+    frames = []
+    magnitudes = []
     for video_id in videos:
         features = read(video_id)
         regions = features

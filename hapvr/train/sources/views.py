@@ -77,7 +77,8 @@ class VideoViews:
         pairs = (labels > 0).nonzero()
         is_own = (pairs[:, 0] >= first_row) & (pairs[:, 0] < first_row + len(regions))
         pairs = pairs[is_own]
-        query, reference = (embeddings[rows].float() for rows in pairs.T)
+        query = embeddings[pairs[:, 0]].float()
+        reference = embeddings[pairs[:, 1]].float()
         return Batch(
             regions=regions,
             labels=labels,

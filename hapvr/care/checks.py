@@ -1,0 +1,183 @@
+"""How what is stored is checked, and what it was made from."""
+
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+
+from hapvr.benchmark.definition import load_definition
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.frames import frames_digest
+from hapvr.data.shards import Shard
+from hapvr.demo.files import folder_fingerprint
+from hapvr.errors import DamagedError
+from hapvr.files import read_json_as, require_regular
+from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
+from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening
+from hapvr.scorer.bundle import load_bundle, read_description as read_bundle_description
+from hapvr.search import collection
+from hapvr.search.descriptors import descriptor_shard
+from hapvr.settings import SearchSettings
+from hapvr.steps.damaged_files import damaged_files
+from hapvr.steps.evaluation import StoredScores
+from hapvr.steps.project import REGISTRY
+from hapvr.steps.sources import CORPUS_FOLDER
+from hapvr.steps.training import current_key
+from hapvr.steps.videos import content_digest
+from hapvr.tables import read_frame
+from hapvr.train import run_folder
+
+
+def check_registry(root: DataRoot, _: str) -> None:
+    """The database, and the bundles of versions whose files are beside it."""
+    for location in _recorded_locations(root):
+        model = re.search(r"/models/(m-[0-9a-f]+)(/|$)", location)
+        if model is None:
+            continue
+        folder = root.local_path(f"mlflow/artifacts/models/{model[1]}")
+        bundles = sorted(folder.rglob("artifacts/bundle"))
+        is_here = location.startswith(root.local_path("mlflow/artifacts").as_uri())
+        if is_here and not bundles:
+            raise DamagedError(
+                f"tracking: {folder}, which a registered version names, is missing; restore "
+                "mlflow/ from one back-up"
+            )
+        for bundle in bundles:
+            read_bundle_description(bundle).require_files(bundle)
+
+
+def _recorded_locations(root: DataRoot) -> list[str]:
+    """Where the registry says that the files of its versions are; none while somebody writes to
+    it. Raises DamagedError."""
+    database = root.local_path(REGISTRY)
+    try:
+        require_regular(database)
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            (problem,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            rows = connection.execute("SELECT storage_location FROM model_versions").fetchall()
+    except sqlite3.DatabaseError as error:
+        if "locked" in str(error):
+            return []
+        problem = str(error)
+        rows = []
+    if problem != "ok":
+        raise DamagedError(
+            f"tracking: {REGISTRY} is damaged ({problem}); restore mlflow/ from one back-up"
+        )
+    return [location for (location,) in rows if location]
+
+
+def check_downloads(root: DataRoot, key: str) -> None:
+    """The files that we fetched or generated, of a shard."""
+    damaged = damaged_files(root, key)
+    if damaged:
+        raise DamagedError(", ".join(f"{file.path} {file.problem}" for file in damaged))
+
+
+def check_corpus(root: DataRoot, name: str) -> None:
+    """The generated videos, and the benchmark, of a folder."""
+    folder = root.local_path(f"{CORPUS_FOLDER}/{name}")
+    if (folder / "videos").is_dir():
+        folder_fingerprint(folder)
+    if (folder / "benchmark.json").is_file():
+        load_definition(folder)
+
+
+def check_training(root: DataRoot, key: str) -> None:
+    """The files of a training, which may have come to any point; key "": the file that names the
+    latest model."""
+    if not key:
+        current_key(root)
+        return
+    folder = root.local_path(f"models/{key}")
+    if (folder / run_folder.RUN_NAME).is_file():
+        run_folder.read_record(folder)
+    _check_network(folder)
+    for checkpoint in run_folder.list_checkpoints(folder / run_folder.CHECKPOINTS):
+        with suppress(FileNotFoundError):  # a training that runs removes old ones
+            run_folder.read_checkpoint(checkpoint)
+    if (folder / "bundle").is_dir():
+        load_bundle(folder / "bundle")
+
+
+def _check_network(folder: Path) -> None:
+    """The network in the folder of a training that has ended, of a baseline, or of a training that
+    runs, which may have none yet."""
+    hint = "train again with another run key, or copy it from the run in MLflow"
+    network = folder / run_folder.NETWORK
+    result = None
+    if (folder / run_folder.RESULT_NAME).is_file():
+        result = read_json_as(folder / run_folder.RESULT_NAME, run_folder.TrainingResult, hint=hint)
+    if result is None and not network.is_dir():
+        return
+    read_description(network)
+    digest = weights_sha256(network)
+    if result is not None and digest != result.weights_sha256:
+        raise DamagedError(
+            f"{network / WEIGHTS_FILE} does not hold the weights that the training ended with; "
+            f"{hint}"
+        )
+
+
+def check_scores(root: DataRoot, key: str) -> None:
+    """Metrics and similarities of a trained model. key: run / benchmark."""
+    run, name = key.split("/")
+    folder = root.local_path(f"models/{run}/benchmarks/{name}")
+    hint = "evaluate the model again"
+    if (folder / "scores.json").is_file():
+        read_json_as(folder / "scores.json", StoredScores, hint=hint)
+    for table in sorted(folder.glob("*.parquet")):
+        with root.corruption_errors(table.name, hint=hint):
+            read_frame(table)
+
+
+def check_index(root: DataRoot, _: str) -> None:
+    """The index that answers searches, and that it finds what it has."""
+    current = collection.current_index(root)
+    collection.read_blank(root, current.digest)
+    index = current.open(root, SearchSettings())
+    problems = index.verify()
+    if problems:
+        raise DamagedError(f"search: {problems[0]}; `hapvr verify --repair` builds the index again")
+    index.recall(probes=1)
+
+
+def shard_made_from(stage: str, above: str) -> Callable[[DataRoot, str], tuple[object, object]]:
+    """Of a stage whose shards are made from those of another, and of the whitening."""
+
+    def made_from(root: DataRoot, key: str) -> tuple[object, object]:
+        provenance = Shard(root, stage, key).read().provenance
+        source = Shard(root, above, key)
+        source_then = provenance.inputs.get(above)
+        if source_then is None or not root.exists(source.index_name):
+            return None, None
+        source_now = frames_digest(source) if above == "frames" else content_digest(source.rows())
+        whitening_then = provenance.settings.get("whitening")
+        whitening_now = whitening_then
+        if whitening_then and root.exists(WHITENING_NAME):
+            whitening_now = load_whitening(root).sha256
+        return (source_then, whitening_then), (source_now, whitening_now)
+
+    return made_from
+
+
+def index_made_from(root: DataRoot, _: str) -> tuple[object, object]:
+    """Digests of the shards that the index has, and of those that there are."""
+    serving = collection.serving_index(root)
+    if serving is None:
+        return None, None
+    held = serving.shards(root)
+    there = {key: descriptor_shard(root, serving.digest, key).read().data_sha256 for key in held}
+    return held, there
+
+
+def descriptors_made_from(root: DataRoot, key: str) -> tuple[object, object]:
+    """Of the network that answers searches. key: digest of the network / shard."""
+    serving = collection.serving_index(root)
+    digest, shard = key.split("/")
+    if serving is None or serving.digest != digest:
+        return None, None
+    inputs = descriptor_shard(root, digest, shard).read().provenance.inputs
+    return inputs["features"], Shard(root, FEATURES_STAGE, shard).digest()

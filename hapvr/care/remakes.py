@@ -1,0 +1,144 @@
+"""How what is damaged is made again."""
+
+from contextlib import suppress
+
+from hapvr.care.checks import check_corpus
+from hapvr.chain import CHAIN
+from hapvr.data import set_aside
+from hapvr.data.manifest import MANIFEST_STAGE, shard_keys
+from hapvr.data.shards import STATUS_OK, Shard
+from hapvr.errors import DamagedError, DataError
+from hapvr.search import collection
+from hapvr.search.descriptors import descriptor_shard
+from hapvr.steps.damaged_files import DamagedFile, damaged_files
+from hapvr.steps.project import Project
+from hapvr.steps.search_index import make_descriptors, update_index
+from hapvr.steps.search_model import search_model
+from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
+
+MADE_FROM_IT = {"videos": "frames", "frames": "features"}
+"""Stages whose videos are read from files, which may be offline, and what is made from each."""
+
+
+def remake_downloads(project: Project, key: str) -> None:
+    """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is,
+    with the record of its shard."""
+    root = project.root
+    shard = Shard(root, "videos", key)
+    with shard.lock():
+        for damaged in damaged_files(root, key):
+            with root.open(shard.index_name) as file:
+                record = file.read()
+            try:
+                _fetch_again(project, key, damaged)
+            except (DataError, OSError):
+                with root.write(shard.index_name) as stream:
+                    stream.write(record)
+        lost = damaged_files(root, key)
+        if lost:
+            raise DataError(
+                f"{lost[0].path} cannot be had again; it was left as it is; restore it from a "
+                "copy, or `hapvr forget` its video"
+            )
+
+
+def _fetch_again(project: Project, key: str, damaged: DamagedFile) -> None:
+    """Raises DataError where the file cannot be had again, e.g. a page says that it is gone; then
+    it is as it was."""
+    root = project.root
+    if damaged.path.exists() and not damaged.path.is_file():
+        raise DataError(f"{damaged.path} {damaged.problem}; remove it")
+
+    def verify() -> None:
+        if damaged.video_id in {file.video_id for file in damaged_files(root, key)}:
+            raise DataError(f"{damaged.path} cannot be had again")
+
+    name = damaged.path.relative_to(root.local_path("downloads").parent).as_posix()
+    with set_aside.set_aside(root, name, verify=verify):
+        regenerate(project)
+        CHAIN["videos"].run(project, key, retry_failed=True, retry_gone=False)
+
+
+def regenerate(project: Project, name: str = "") -> None:
+    """Make what is missing of the generated videos and benchmarks. name: of a folder whose
+    benchmark is made again, too."""
+    root = project.root
+    with root.lock(MANIFEST_STAGE):
+        if not name:
+            list(resolve_sources(project))
+            return
+        benchmark = f"{CORPUS_FOLDER}/{name}/benchmark.json"
+        with set_aside.set_aside(root, benchmark, verify=lambda: check_corpus(root, name)):
+            list(resolve_sources(project))
+
+
+def remake_descriptors(project: Project, key: str) -> None:
+    """Compute the vectors of a shard again, with the network that they are of, and bring the index
+    that has them up to date. key: digest of the network / shard."""
+    digest, shard = key.split("/")
+    serving = collection.serving_index(project.root)
+    answering = serving.model if serving is not None and serving.digest == digest else None
+    model = search_model(project, answering)
+    if model.digest != digest:
+        raise DataError(
+            "it is of an earlier model; remove its folder, and it is made again when that "
+            "one answers"
+        )
+    descriptors = descriptor_shard(project.root, digest, shard)
+    with set_aside.set_aside(project.root, descriptors.index_name, verify=descriptors.verify):
+        make_descriptors(project, shard, model)
+    if answering is not None:
+        with suppress(DamagedError):  # of the index, which is rebuilt next
+            update_index(project, model)
+
+
+def rebuild_index(project: Project, _: str) -> None:
+    """Build the index that answers searches anew, with the same network."""
+    serving = collection.serving_index(project.root)
+    model = search_model(project, None if serving is None else serving.model)
+    update_index(project, model, rebuild=True)
+
+
+def remake_shard(project: Project, stage: str, key: str) -> None:
+    """Make a shard of a stage again, without taking anything over from the damaged data.
+
+    Raises:
+        DataError: the manifest lacks the shard, or videos that it has would be lost."""
+    root = project.root
+    if key not in shard_keys(root):
+        raise DataError(
+            f"the manifest lacks it; if it was imported, remove {stage}/{key} and import it again"
+        )
+    shard = Shard(root, stage, key)
+    held = _usable(shard)
+    if stage in MADE_FROM_IT:
+        held |= _usable(Shard(root, MADE_FROM_IT[stage], key))
+
+    # Without its index nothing is taken over from the damaged data.
+    names = (shard.data_name, shard.index_name)
+    with set_aside.set_aside(root, *names, verify=shard.verify):
+        CHAIN[stage].run(project, key)
+        if stage in MADE_FROM_IT:
+            _require_kept(shard, held)
+
+
+def _require_kept(shard: Shard, held: set[str]) -> None:
+    """Raise DataError where a shard that was made again lacks videos that were held, and that
+    nobody has given up."""
+    if shard.stage == "frames":
+        listed = _usable(Shard(shard.root, "videos", shard.key))
+    else:
+        listed = {row["video_id"] for row in shard.rows()}
+    away = held & listed - _usable(shard)
+    if away:
+        raise DataError(
+            f"{len(away)} of its videos, such as {min(away)}, are not there, or are not those "
+            "that were read; connect their drive or restore them; `hapvr download` gives them up"
+        )
+
+
+def _usable(shard: Shard) -> set[str]:
+    """The usable videos of a shard; none where its index is what is damaged."""
+    with suppress(DataError, OSError):
+        return {row["video_id"] for row in shard.rows() if row["status"] == STATUS_OK}
+    return set()

@@ -1,0 +1,36 @@
+"""A video as it is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hapvr.scorer.segments import FrameTimes
+from hapvr.video.frames import Hashes
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedVideo:
+    """What is compared."""
+
+    regions: Any
+    """[T, r, d], a numpy array or a tensor on the device of the networks."""
+    clock: FrameTimes
+    """Of the T sampled frames."""
+    hashes: Hashes
+    """[T], of their pictures."""
+
+    def __len__(self) -> int:
+        return len(self.regions)
+
+    def part(self, first: int, last: int) -> EmbeddedVideo:
+        """The frames from `first` to `last` - 1, with their own times."""
+        clock = replace(self.clock, times_s=self.clock.times_s[first:last])
+        return EmbeddedVideo(self.regions[first:last], clock, self.hashes[first:last])
+
+    def take(self, rows: Sequence[int]) -> EmbeddedVideo:
+        """Some frames, with their own times."""
+        times_s = tuple(self.clock.times_s[row] for row in rows)
+        clock = replace(self.clock, times_s=times_s)
+        return EmbeddedVideo(self.regions[list(rows)], clock, self.hashes[list(rows)])
