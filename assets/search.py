@@ -33,7 +33,7 @@ frame_descriptors = step_asset(
 
 
 def _show_index(made: Made) -> dg.MaterializeResult:
-    from hapvr.search.index import MIN_RECALL
+    from hapvr.search.frame_index import MIN_RECALL
 
     update = made.result
     place = update.serving.place if update.serving is not None else "none"

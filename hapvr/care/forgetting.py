@@ -25,7 +25,8 @@ from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
 from hapvr.search.collection import FOLDER as SEARCH, model_place, serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUPS_PLACE
-from hapvr.search.index import STATE_FILE, FrameIndex
+from hapvr.search.frame_index import STATE_FILE
+from hapvr.search.indexes import open_index
 from hapvr.search.marks import Mark, keep_marks, read_marks
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
@@ -169,7 +170,7 @@ def forget_in_indexes(project: Project, forgetting: Forgetting) -> None:
         serving = serving_index(root)
         for place in _index_places(root):
             try:
-                index = FrameIndex(root.url_of(place), project.config.search.index)
+                index = open_index(root.url_of(place), project.config.search.index)
                 index.forget(sorted(forgetting.video_ids), forgetting.renamed)
             except DamagedError as error:
                 if serving is not None and place == serving.place:

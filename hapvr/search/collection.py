@@ -4,7 +4,7 @@ what their files say.
 search/current.json                                    which index that is, written whole
 search/<digest of the network>/descriptors/<shard>/    descriptors of a shard
 search/<digest of the network>/blank.safetensors       descriptors of pictures of one colour
-search/<digest of the network>/index-<number>/         an index, see `hapvr.search.index`
+search/<digest of the network>/index-<number>/         an index, see `hapvr.search.frame_index`
 """
 
 import hashlib
@@ -32,7 +32,8 @@ from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DamagedError, DataError
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.index import REBUILD, STATE_FILE, FrameIndex, IndexState, read_record
+from hapvr.search.frame_index import REBUILD, FrameIndex, read_record, read_state
+from hapvr.search.indexes import open_index
 from hapvr.settings import SearchSettings
 from hapvr.video.sources import path_of_text, text_of_path
 
@@ -73,12 +74,12 @@ class CurrentIndex:
     made: tuple[IndexPlace, ...] = ()
 
     def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
-        """Raises DataError and DamagedError as `FrameIndex` does."""
-        return FrameIndex(root.url_of(self.place), settings.index)
+        """Raises DataError and DamagedError as `open_index` does."""
+        return open_index(root.url_of(self.place), settings.index)
 
     def shards(self, root: DataRoot) -> dict[str, str]:
         """Shard -> digest of what the index holds of it. Raises as `open` does."""
-        return read_record(DataRoot(root.url_of(self.place)), STATE_FILE, IndexState).shards
+        return read_state(DataRoot(root.url_of(self.place))).shards
 
 
 def model_place(digest: str) -> str:

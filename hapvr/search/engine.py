@@ -22,8 +22,8 @@ from hapvr.scorer.scorer import NEVER, EmbeddedVideo, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run, clearest
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
-from hapvr.search.descriptors import ShardIndex, frame_descriptors
-from hapvr.search.index import FrameIndex
+from hapvr.search.descriptors import frame_descriptors
+from hapvr.search.frame_index import FrameSearch
 from hapvr.search.votes import Candidate, vote, with_others
 
 FORMAT = 10
@@ -98,7 +98,7 @@ class SearchEngine:
     """
 
     scorer: VideoScorer
-    index: FrameIndex | ShardIndex
+    index: FrameSearch
     collection: SearchableCollection
     num_videos: int
     blank: npt.NDArray[np.float32]

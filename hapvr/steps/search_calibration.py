@@ -28,13 +28,10 @@ from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.segments import FRAME_PAIRS, FRAME_SPREAD, MAX_FRAME_THRESHOLD, best_run
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection
-from hapvr.search.descriptors import (
-    ShardIndex,
-    frame_descriptors,
-    index_rows,
-)
+from hapvr.search.descriptors import frame_descriptors, index_rows
 from hapvr.search.engine import ScoredCandidate, SearchEngine, evidence_of
 from hapvr.search.match import thin
+from hapvr.search.memory_index import FramesInMemory
 from hapvr.seeding import numpy_rng
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
@@ -218,7 +215,7 @@ def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -
     frames = pa.table({"video_id": names, "timestamp_s": times, "hash": hashes})
     return SearchEngine(
         scorer=scorer,
-        index=ShardIndex(index_rows(frames, vectors, kept)),
+        index=FramesInMemory(index_rows(frames, vectors, kept)),
         collection=collection,
         num_videos=len(columns),
         blank=blank,

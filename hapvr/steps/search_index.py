@@ -31,7 +31,8 @@ from hapvr.provenance import require_settings
 from hapvr.scorer.blank import blank_pictures, mean_directions
 from hapvr.search import collection, descriptors
 from hapvr.search.collection import CurrentIndex, model_place, serving_index
-from hapvr.search.index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
+from hapvr.search.frame_index import MIN_RECALL, STATE_FILE, IndexStatus
+from hapvr.search.indexes import create_index, open_index
 from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
@@ -177,7 +178,7 @@ def update_index(
         place = _place(root, model.digest, serving, rebuild=rebuild)
         index, known, revision = None, {}, -1
         if root.exists(f"{place}/{STATE_FILE}"):
-            index = FrameIndex(root.url_of(place), settings)
+            index = open_index(root.url_of(place), settings)
             known, revision = index.shard_digests(), index.status().revision
         shards: dict[str, list[str]] = {
             "added": [],
@@ -196,9 +197,7 @@ def update_index(
                     serving = replace(serving, made=(*serving.made, place))
                     collection.write_current(root, serving)
                 made_with = {"model": model.uri, "digest": model.digest}
-                index = FrameIndex.create(
-                    root.url_of(place), model.embedding_dims, made_with, settings
-                )
+                index = create_index(root.url_of(place), model.embedding_dims, made_with, settings)
             index.replace_shard(key, descriptors.searchable(shard), digest=shard.read().data_sha256)
             shards["replaced" if key in known else "added"].append(key)
         assert index is not None

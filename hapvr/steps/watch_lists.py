@@ -24,10 +24,11 @@ from hapvr.errors import DataError, VideoError
 from hapvr.files import digest_of, file_sha256, open_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import limits_from_environment
-from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
+from hapvr.search.descriptors import descriptor_shard, searchable
 from hapvr.search.duplicates import read_rows, stamp, write_rows
 from hapvr.search.marks import read_marks
 from hapvr.search.match import Query, printable
+from hapvr.search.memory_index import FramesInMemory
 from hapvr.settings import ServingConfig
 from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.duplicates import outdated_shards, rows_place
@@ -180,7 +181,7 @@ def make_watch_matches(
             # nearest
             described = searchable(descriptor_shard(root, searcher.current.digest, key))
             count = len(searcher.collection.video_ids(key))
-            within = replace(searcher, index=ShardIndex(described), num_videos=count)
+            within = replace(searcher, index=FramesInMemory(described), num_videos=count)
             now = datetime.now(UTC).isoformat(timespec="seconds")
             stored, rows, compared = (
                 defaultdict[tuple[str, str], list[Any]](list),

@@ -14,7 +14,7 @@ from hapvr.data.manifest import read_manifest_shard, training_shard_keys, write_
 from hapvr.errors import DamagedError, DataError
 from hapvr.search.collection import CURRENT, current_index, known_blank, read_blank
 from hapvr.search.descriptors import frame_descriptors
-from hapvr.search.index import FrameIndex
+from hapvr.search.frame_index import FrameIndex
 from hapvr.steps.features import import_features, make_features
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import IndexUpdate, make_descriptors, outdated_index, update_index
