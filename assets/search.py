@@ -86,7 +86,7 @@ def _show_matches(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
     from hapvr.steps.alerts import deliver_alerts
-    from hapvr.steps.duplicates import rows_place
+    from hapvr.steps.shard_rows import rows_place
     from hapvr.steps.watch_lists import STAGE
 
     matches = made.result

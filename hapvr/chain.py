@@ -176,7 +176,7 @@ CHAIN: Mapping[str, Step] = {
         Step(
             "duplicate_pairs",
             "duplicates",
-            "duplicates:make_duplicate_pairs",
+            "duplicate_pairs:make_duplicate_pairs",
             inputs=("search_index",),
             takes="searcher",
             shards="collection",
@@ -186,7 +186,7 @@ CHAIN: Mapping[str, Step] = {
         Step(
             "duplicate_groups",
             "group",
-            "duplicates:make_duplicate_groups",
+            "duplicate_groups:make_duplicate_groups",
             inputs=("duplicate_pairs",),
             takes="searcher",
             does="groups copies and says which to keep",
@@ -290,7 +290,8 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     if lacking:
         wanted["search_index"] = {} if described else {"": lacking}
         return wanted
-    from hapvr.steps.duplicates import outdated_groups, outdated_pairs
+    from hapvr.steps.duplicate_groups import outdated_groups
+    from hapvr.steps.duplicate_pairs import outdated_pairs
     from hapvr.steps.watch_lists import unwatched_shards, watch_lists
 
     if project.config.automation.duplicates:

@@ -225,7 +225,7 @@ def test_nothing_private_is_imported() -> None:
             {"torch", "polars", "pyarrow", "mlflow", "openvino"},
         ),
         (
-            "hapvr.steps.searcher, hapvr.steps.duplicates, hapvr.search.marks, "
+            "hapvr.steps.searcher, hapvr.steps.duplicate_groups, hapvr.search.marks, "
             "hapvr.serving.server",
             {"torch", "mlflow", "timm", "yt_dlp", "openvino", "matplotlib"},
         ),

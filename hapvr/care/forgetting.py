@@ -30,9 +30,10 @@ from hapvr.search.indexes import open_index
 from hapvr.search.marks import Mark, keep_marks, read_marks
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import PICTURES_PLACE, rows_place
+from hapvr.steps.copy_measures import PICTURES_PLACE
 from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.search_index import INDEX_NAME, remove
+from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import CORPUS_FOLDER, inspected_videos
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import content_digest, download_folder

@@ -45,11 +45,11 @@ from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA, read_rows
 from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
 from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.search_index import make_descriptors, update_index
 from hapvr.steps.search_model import search_model
+from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 from hapvr.steps.training import CURRENT_NAME, MODELS, current_key, trained_run
 from hapvr.steps.videos import DamagedFile, content_digest, damaged_files

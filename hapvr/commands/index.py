@@ -50,7 +50,7 @@ def add(
     have come or gone."""
     from hapvr.collection import add_folders, network_notice, update_collection
     from hapvr.search.plan import needless
-    from hapvr.steps.duplicates import set_aside
+    from hapvr.steps.planned_moves import set_aside
 
     project = add_folders(data, folders or [], exclude or [])
     videos, copies = update_collection(project, progress_bar)

@@ -31,9 +31,9 @@ from hapvr.search.match import Query, printable
 from hapvr.search.memory_index import FramesInMemory
 from hapvr.settings import ServingConfig
 from hapvr.steps.alerts import AlertOutbox
-from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions
+from hapvr.steps.shard_rows import outdated_shards, rows_place
 from hapvr.video.sources import VIDEO_SUFFIXES, is_picture, query_files, read_lines, text_of_path
 
 STAGE = "watch_matches"

@@ -25,9 +25,10 @@ from hapvr.errors import ArgumentError
 from hapvr.search.collection import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
-from hapvr.steps.duplicates import duplicate_pairs, outdated_pairs, rows_place
+from hapvr.steps.duplicate_pairs import duplicate_pairs, outdated_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
+from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import tracker_of
 from hapvr.steps.videos import open_frames
