@@ -283,7 +283,11 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
     and torch only for a bundle without any. Raises DataError naming what is missing or damaged,
     ConfigError for a wrong limit, and MissingPartError where the bundle needs torch and torch is
     not installed."""
-    description = read_description(folder)
+    return load_described(folder, read_description(folder), device=device)
+
+
+def load_described(folder: Path, description: Description, *, device: str) -> VideoScorer:
+    """As `load_bundle`, of a bundle whose scorer.json was read."""
     description.require_files(folder)
     onnx, has_torch = description.onnx, is_installed("torch")
     if isinstance(onnx, NoONNX) and not has_torch:

@@ -7,7 +7,7 @@ from hapvr.files import digest_of
 from hapvr.search.collection import CURRENT, CollectionMetadata, current_index
 from hapvr.search.duplicates import read_rows, stamp
 from hapvr.steps.project import Project
-from hapvr.steps.searcher import search_fingerprint
+from hapvr.steps.search_fingerprint import search_fingerprint
 
 
 def rows_place(stage: str, key: str) -> str:
