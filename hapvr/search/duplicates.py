@@ -21,7 +21,8 @@ from hapvr.data.filesystem import DataRoot, read_schema_metadata
 from hapvr.errors import DamagedError
 from hapvr.scorer.calibration import Verdict
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.keep import EDITED, MIXED, Copy, choose, is_protected
+from hapvr.search.copies import EDITED, MIXED, Copy
+from hapvr.search.keep import choose, is_protected
 from hapvr.search.match import verdict_of
 from hapvr.settings import DuplicatesSettings
 from hapvr.tables import read_table, write_table
