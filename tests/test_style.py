@@ -45,7 +45,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "packed": 37,
         "parameters": 2,
     },
-    "hapvr/search": {"branches": 2, "lines": 1, "names": 29, "nesting": 2, "packed": 40},
+    "hapvr/search": {"branches": 2, "lines": 2, "names": 15, "nesting": 1, "packed": 27},
     "hapvr/steps": {
         "branches": 14,
         "lines": 3,
