@@ -31,7 +31,8 @@ def duplicate_pairs(
 ) -> dg.MaterializeResult:
     import polars as pl
 
-    from hapvr.search.duplicates import PAIR_SCHEMA, read_rows
+    from hapvr.data.stamped import read_rows
+    from hapvr.search.duplicates import PAIR_SCHEMA
     from hapvr.steps.duplicate_pairs import PAIRS_STAGE, make_duplicate_pairs
     from hapvr.steps.searcher import UNSURE, Searcher
     from hapvr.steps.shard_rows import rows_place

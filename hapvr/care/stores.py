@@ -30,6 +30,7 @@ from hapvr.data.manifest import (
     shard_keys,
 )
 from hapvr.data.shards import STATUS_OK, Shard
+from hapvr.data.stamped import read_rows
 from hapvr.demo.files import folder_fingerprint
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, require_regular
@@ -42,7 +43,7 @@ from hapvr.networks.whitening import (
 from hapvr.scorer.bundle import load_bundle, read_description as read_bundle_description
 from hapvr.search import collection, marks
 from hapvr.search.descriptors import descriptor_shard
-from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA, read_rows
+from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
 from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores

@@ -60,18 +60,21 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentIndex:
-    """The index that answers searches. place: of the index, below the data root. model: where its
-    model is, `models:/NAME/VERSION`, a folder or a file; digest: of that model's network. recall:
-    at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer. made: places of all
-    indexes that were made and may still be there, the last one that answered first; nothing else is
-    ever removed."""
+    """The index that answers searches."""
 
     place: IndexPlace
+    """of the index, below the data root"""
     model: str
+    """where its model is, `models:/NAME/VERSION`, a folder or a file"""
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    """of the model's network"""
     recall: float
+    """at the last check, in [0, 1]"""
     since: str
+    """ISO 8601, UTC, when it began to answer"""
     made: tuple[IndexPlace, ...] = ()
+    """places of all indexes that were made and may still be there, the last one that answered
+    first; nothing else is ever removed"""
 
     def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
         """Raises DataError and DamagedError as `open_index` does."""

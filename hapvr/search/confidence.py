@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.stamped import read_rows, stamp
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows, stamp
+from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE
 from hapvr.search.engine import ScoredCandidate
 from hapvr.search.options import SearchOptions
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
+from hapvr.data.stamped import read_rows, stamp, write_rows
 from hapvr.progress import Progress
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.duplicates import DuplicatePair, read_rows, stamp, write_rows
+from hapvr.search.duplicates import DuplicatePair
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.videos import open_frames

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from hapvr.data.stamped import read_rows, stamp, write_rows
 from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
 from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
@@ -20,9 +21,6 @@ from hapvr.search.duplicates import (
     GroupMember,
     group_copies,
     group_rows,
-    read_rows,
-    stamp,
-    write_rows,
 )
 from hapvr.search.keep import not_named
 from hapvr.search.marks import read_marks

@@ -10,17 +10,10 @@ from dataclasses import replace
 from itertools import combinations, product
 
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.stamped import read_rows, stamp, write_rows
 from hapvr.progress import Progress, no_progress
 from hapvr.search.collection import CHANGED, CollectionMetadata, SearchableCollection
-from hapvr.search.duplicates import (
-    PAIR_SCHEMA,
-    DuplicatePair,
-    best_of_each,
-    pair_table,
-    read_rows,
-    stamp,
-    write_rows,
-)
+from hapvr.search.duplicates import PAIR_SCHEMA, DuplicatePair, best_of_each, pair_table
 from hapvr.search.marks import Marks, read_marks
 from hapvr.steps.pair_search import pairs_of_video
 from hapvr.steps.project import Project

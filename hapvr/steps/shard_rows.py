@@ -3,9 +3,9 @@ watch lists are kept so."""
 
 import pyarrow as pa
 
+from hapvr.data.stamped import read_rows, stamp
 from hapvr.files import digest_of
 from hapvr.search.collection import CURRENT, CollectionMetadata, current_index
-from hapvr.search.duplicates import read_rows, stamp
 from hapvr.steps.project import Project
 from hapvr.steps.search_fingerprint import search_fingerprint
 

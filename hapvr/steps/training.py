@@ -20,6 +20,7 @@ from hapvr.data import features, frames
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import name_digest, training_shard_keys
 from hapvr.data.shards import STATUS_OK
+from hapvr.data.stamped import read_rows
 from hapvr.errors import ConfigError, DamagedError, DataError
 from hapvr.files import digest_of, read_json_as, read_text, write_text
 from hapvr.networks.whitening import load_whitening
@@ -28,7 +29,7 @@ from hapvr.provenance import environment, git_revision, require_settings
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.search.collection import serving_index
-from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
+from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE
 from hapvr.steps.benchmark_features import benchmark_shards, check_evaluation
 from hapvr.steps.project import Project
 from hapvr.train import run_folder

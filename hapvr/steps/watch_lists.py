@@ -20,12 +20,12 @@ from typing import Any
 import pyarrow as pa
 
 from hapvr.config import WatchList
+from hapvr.data.stamped import read_rows, stamp, write_rows
 from hapvr.errors import DataError, VideoError
 from hapvr.files import digest_of, file_sha256, open_regular
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import limits_from_environment
 from hapvr.search.descriptors import descriptor_shard, searchable
-from hapvr.search.duplicates import read_rows, stamp, write_rows
 from hapvr.search.marks import read_marks
 from hapvr.search.match import Query, printable
 from hapvr.search.memory_index import FramesInMemory
