@@ -292,7 +292,8 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
         return wanted
     from hapvr.steps.duplicate_groups import outdated_groups
     from hapvr.steps.duplicate_pairs import outdated_pairs
-    from hapvr.steps.watch_lists import unwatched_shards, watch_lists
+    from hapvr.steps.watch_lists import unwatched_shards
+    from hapvr.steps.watch_queries import watch_lists
 
     if project.config.automation.duplicates:
         pairs = outdated_pairs(project)

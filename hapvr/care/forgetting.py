@@ -37,6 +37,7 @@ from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import CORPUS_FOLDER, inspected_videos
 from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.videos import content_digest, download_folder
+from hapvr.steps.watch_queries import LISTS
 from hapvr.tables import read_table, write_table
 from hapvr.video.download import remove_fetched
 from hapvr.video.sources import is_remote
@@ -224,8 +225,8 @@ def forget_in_watch_lists(project: Project, forgetting: Forgetting) -> None:
     """Matches, and the lists that were made of these videos."""
     root = project.root
     forget_in_rows(watch_lists.STAGE)(project, forgetting)
-    for name in root.list_folders(watch_lists.LISTS):
-        place = f"{watch_lists.LISTS}/{name}"
+    for name in root.list_folders(LISTS):
+        place = f"{LISTS}/{name}"
         contents = {file.partition(".")[0] for file in root.list_files(place)}
         if not contents.isdisjoint(forgetting.values):
             root.delete_folder(place)

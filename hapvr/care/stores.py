@@ -42,6 +42,7 @@ from hapvr.networks.whitening import (
 )
 from hapvr.scorer.bundle import load_bundle, read_description as read_bundle_description
 from hapvr.search import collection, marks
+from hapvr.search.blank_file import read_blank
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
 from hapvr.settings import SearchSettings
@@ -219,7 +220,7 @@ def _remake_descriptors(project: Project, key: str) -> None:
 
 def _check_index(root: DataRoot, _: str) -> None:
     current = collection.current_index(root)
-    collection.read_blank(root, current.digest)
+    read_blank(root, current.digest)
     index = current.open(root, SearchSettings())
     if problems := index.verify():
         raise DamagedError(f"search: {problems[0]}; `hapvr verify --repair` builds the index again")

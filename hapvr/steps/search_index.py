@@ -29,7 +29,7 @@ from hapvr.networks.whitening import PROVENANCE_NAME
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import require_settings
 from hapvr.scorer.blank import blank_pictures, mean_directions
-from hapvr.search import collection, descriptors
+from hapvr.search import blank_file, collection, descriptors
 from hapvr.search.collection import CurrentIndex, model_place, serving_index
 from hapvr.search.frame_index import MIN_RECALL, STATE_FILE, IndexStatus
 from hapvr.search.indexes import create_index, open_index
@@ -117,20 +117,20 @@ def _blank(
     if IMPORTED in settings or not root.exists(PROVENANCE_NAME):
         return np.zeros((0, 0), np.float32)
     with root.lock(f"{model_place(model.digest)}/blank"):
-        if not collection.known_blank(root, model.digest, digest_of(without_extras(settings))).size:
+        if not blank_file.known_blank(root, model.digest, digest_of(without_extras(settings))).size:
             extractor = open_extractor(project, extras=model.needs_extras)
             what = "search: the features were made with other settings than the configuration has"
             hint = "Run `hapvr extract`, or restore those settings"
             require_settings(without_extras(settings), extractor.settings, what=what, hint=hint)
             regions = extractor.embed(blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(one[None]) for one in regions])
-            collection.write_blank(
+            blank_file.write_blank(
                 root,
                 model.digest,
                 digest_of(without_extras(settings)),
                 mean_directions(embedded),
             )
-    return collection.read_blank(root, model.digest)
+    return blank_file.read_blank(root, model.digest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +230,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
         made_with = digest_of(
             without_extras(project.shard(FEATURES_STAGE, key).require({}).settings)
         )
-        recipe = _recipe(project, key, model, collection.known_blank(root, model.digest, made_with))
+        recipe = _recipe(project, key, model, blank_file.known_blank(root, model.digest, made_with))
         if recipe.shard.is_finished(recipe.provenance):
             described[key] = recipe.shard.read().data_sha256
         else:
@@ -282,7 +282,7 @@ def _serve(
     for digest in forgotten:
         above = model_place(digest)
         remove(root, f"{above}/descriptors")
-        root.delete(f"{above}/{collection.BLANK_FILE}")
+        root.delete(f"{above}/{blank_file.BLANK_FILE}")
         if not root.list_folders(above) and not root.list_files(above):
             remove(root, above)
     now = datetime.now(UTC).isoformat(timespec="seconds")

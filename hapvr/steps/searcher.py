@@ -14,12 +14,12 @@ from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.scorer import NEVER, EmbeddedVideo
 from hapvr.scorer.segments import Segment
+from hapvr.search.blank_file import read_blank
 from hapvr.search.collection import (
     CurrentIndex,
     SearchableCollection,
     VideoMetadata,
     current_index,
-    read_blank,
 )
 from hapvr.search.confidence import Confidence, usual_prior
 from hapvr.search.engine import ScoredCandidate, SearchEngine

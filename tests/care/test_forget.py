@@ -32,7 +32,7 @@ from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import make_manifest
 from hapvr.steps.training import tracker_of
 from hapvr.steps.videos import open_frames
-from hapvr.steps.watch_lists import make_watch_list
+from hapvr.steps.watch_queries import make_watch_list
 from hapvr.tables import write_table
 from tests.commands.conftest import invoke
 from tests.conftest import CHECKOUT, MakeOnce, make_feature_data

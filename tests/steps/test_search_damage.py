@@ -10,7 +10,8 @@ import pytest
 from hapvr.care.repair import repair
 from hapvr.care.verify import verify_root
 from hapvr.errors import DamagedError
-from hapvr.search.collection import BLANK_FILE, CURRENT, current_index
+from hapvr.search.blank_file import BLANK_FILE
+from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import PLACE as MARKS_PLACE, mark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox

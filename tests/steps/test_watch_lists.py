@@ -12,13 +12,8 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import (
-    LISTS,
-    WatchMatches,
-    all_matches,
-    make_watch_matches,
-    unwatched_shards,
-)
+from hapvr.steps.watch_lists import WatchMatches, all_matches, make_watch_matches, unwatched_shards
+from hapvr.steps.watch_queries import LISTS
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import scene, write_scenes
 from tests.steps.search_projects import LONG, copied, with_real_weights
