@@ -158,7 +158,7 @@ CHAIN: Mapping[str, Step] = {
         Step(
             "frame_descriptors",
             "describe",
-            "search_index:make_descriptors",
+            "frame_descriptors:make_descriptors",
             inputs=("features", "registered_model"),
             takes="model",
             shards="collection",

@@ -38,7 +38,7 @@ OPENS = {
 }
 """Names of calls that open a file, with what they are called on where others have them, too."""
 
-NO_FILES = {"Project", "Searcher", "current"}
+NO_FILES = {"OpenBundle", "Project", "Searcher", "current"}
 """What has a method `open` that opens something else."""
 
 CHECKS = {"check_file", "open_regular", "require_regular"}

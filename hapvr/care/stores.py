@@ -48,8 +48,9 @@ from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
 from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.evaluation import StoredScores, make_benchmark_scores
+from hapvr.steps.frame_descriptors import make_descriptors
 from hapvr.steps.project import REGISTRY, Project
-from hapvr.steps.search_index import make_descriptors, update_index
+from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
