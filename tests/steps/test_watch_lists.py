@@ -104,7 +104,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
         len(unwatched_shards(leaked(watched))) == 3
     )  # what is found without a webhook is posted once there is one
     with pytest.MonkeyPatch.context() as another_way:
-        another_way.setattr("hapvr.steps.searcher.SCORES_FORMAT", 0)
+        another_way.setattr("hapvr.steps.search_fingerprint.SCORES_FORMAT", 0)
         assert set(unwatched_shards(project)) == set(Searcher.open(project).indexed)
     assert not any(one.done for one in compare(project))
     write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
