@@ -45,7 +45,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "packed": 37,
         "parameters": 2,
     },
-    "hapvr/search": {"branches": 1, "names": 10, "nesting": 1, "packed": 22},
+    "hapvr/search": {"branches": 1, "names": 4, "nesting": 1, "packed": 18},
     "hapvr/steps": {
         "branches": 10,
         "lines": 3,
