@@ -31,9 +31,11 @@ def duplicate_pairs(
 ) -> dg.MaterializeResult:
     import polars as pl
 
-    from hapvr.search.duplicates import PAIR_SCHEMA, read_rows
-    from hapvr.steps.duplicates import PAIRS_STAGE, make_duplicate_pairs, rows_place
+    from hapvr.data.stamped import read_rows
+    from hapvr.search.duplicates import PAIR_SCHEMA
+    from hapvr.steps.duplicate_pairs import PAIRS_STAGE, make_duplicate_pairs
     from hapvr.steps.searcher import UNSURE, Searcher
+    from hapvr.steps.shard_rows import rows_place
 
     opened = project.open()
     if context.partition_key not in shards_of(opened, CHAIN["duplicate_pairs"]):
@@ -69,7 +71,7 @@ def _show_groups(made: Made) -> dg.MaterializeResult:
 
     from hapvr.search.duplicates import GROUPS_PLACE, group_rows
     from hapvr.search.plan import needless
-    from hapvr.steps.duplicates import outdated_pairs
+    from hapvr.steps.duplicate_pairs import outdated_pairs
 
     members = made.result
     opened = made.project

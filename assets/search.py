@@ -33,7 +33,7 @@ frame_descriptors = step_asset(
 
 
 def _show_index(made: Made) -> dg.MaterializeResult:
-    from hapvr.search.index import MIN_RECALL
+    from hapvr.search.frame_index import MIN_RECALL
 
     update = made.result
     place = update.serving.place if update.serving is not None else "none"
@@ -86,7 +86,7 @@ def _show_matches(made: Made) -> dg.MaterializeResult:
     import polars as pl
 
     from hapvr.steps.alerts import deliver_alerts
-    from hapvr.steps.duplicates import rows_place
+    from hapvr.steps.shard_rows import rows_place
     from hapvr.steps.watch_lists import STAGE
 
     matches = made.result

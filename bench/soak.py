@@ -23,7 +23,7 @@ from bench.table import parse, show
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.search import index as index_module
+from hapvr.search import lance_index
 from hapvr.search.collection import current_index
 from hapvr.seeding import numpy_rng
 from hapvr.steps.features import import_features
@@ -38,7 +38,7 @@ def soak(
     folder: Path, *, shards: int, videos: int, frames: int, keep_s: float
 ) -> Iterator[dict[str, Any]]:
     """A row for each shard that has arrived in a new project in `folder`."""
-    index_module.KEEP_S = keep_s
+    lance_index.KEEP_S = keep_s
     config: dict[str, Any] = {"name": "soak", "data_root": str(folder / "data"), "device": "cpu"}
     config |= {"sources": [{"kind": "folder", "name": "none", "path": str(folder)}]}
     config |= {"search": {"index": {"min_indexed_rows": 2000, "refine_factor": 4}}}

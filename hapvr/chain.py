@@ -161,7 +161,7 @@ CHAIN: Mapping[str, Step] = {
         Step(
             "frame_descriptors",
             "describe",
-            "search_index:make_descriptors",
+            "frame_descriptors:make_descriptors",
             inputs=("features", "registered_model"),
             takes="model",
             shards="collection",
@@ -179,7 +179,7 @@ CHAIN: Mapping[str, Step] = {
         Step(
             "duplicate_pairs",
             "duplicates",
-            "duplicates:make_duplicate_pairs",
+            "duplicate_pairs:make_duplicate_pairs",
             inputs=("search_index",),
             takes="searcher",
             shards="collection",
@@ -189,7 +189,7 @@ CHAIN: Mapping[str, Step] = {
         Step(
             "duplicate_groups",
             "group",
-            "duplicates:make_duplicate_groups",
+            "duplicate_groups:make_duplicate_groups",
             inputs=("duplicate_pairs",),
             takes="searcher",
             does="groups copies and says which to keep",
@@ -293,8 +293,10 @@ def outdated(project: Project) -> dict[str, dict[str, str]]:
     if lacking:
         wanted["search_index"] = {} if described else {"": lacking}
         return wanted
-    from hapvr.steps.duplicates import outdated_groups, outdated_pairs
-    from hapvr.steps.watch_lists import unwatched_shards, watch_lists
+    from hapvr.steps.duplicate_groups import outdated_groups
+    from hapvr.steps.duplicate_pairs import outdated_pairs
+    from hapvr.steps.watch_lists import unwatched_shards
+    from hapvr.steps.watch_queries import watch_lists
 
     if project.config.automation.duplicates:
         pairs = outdated_pairs(project)

@@ -90,10 +90,17 @@ class ServingConfig(Settings):
     """for a whole request; none: as long as it takes, or as the model server allows"""
 
 
+IndexKind = Literal["lance", "memory"]
+
+
 class IndexSettings(Settings):
     """How descriptors are indexed (inverted lists of RaBitQ codes) and how much of the index a
     query looks at."""
 
+    kind: IndexKind = "lance"
+    """of indexes that are built from now on; `memory` compares a query with every frame, has all of
+    them in memory, and writes all of them at each change. It needs a data root on a local disk; the
+    other keys are of `lance`"""
     min_indexed_rows: int = Field(default=50_000, ge=64)
     """a table with fewer rows is compared whole, which is exact"""
     code_bits: int = Field(default=3, ge=1, le=9)

@@ -19,7 +19,7 @@ from PIL import Image
 from hapvr.cli import app
 from hapvr.scorer.bundle import EVIDENCE_FILE, SCORER_FILE
 from hapvr.search.collection import CURRENT, current_index
-from hapvr.search.index import STATE_FILE
+from hapvr.search.frame_index import STATE_FILE
 from hapvr.search.match import Part, answer_values
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions

@@ -32,9 +32,9 @@ EXCEPTED: dict[str, str] = {}
 
 RECORDED: dict[str, dict[str, int]] = {
     "hapvr/demo": {"lines": 1},
-    "hapvr/scorer": {"names": 1, "packed": 7},
-    "hapvr/search": {"branches": 3, "lines": 4, "names": 39, "nesting": 2, "packed": 67},
-    "hapvr/steps": {"branches": 5, "lines": 2, "names": 39, "packed": 35, "statements": 1},
+    "hapvr/scorer": {"lines": 1, "names": 1, "packed": 7},
+    "hapvr/search": {"branches": 1, "lines": 1, "names": 4, "nesting": 1, "packed": 18},
+    "hapvr/steps": {"lines": 1},
     "hapvr/video": {"branches": 5, "lines": 3, "names": 30, "packed": 50, "parameters": 1},
 }
 """Rooms that are still to be unfolded: how many findings of each rule they have at most."""

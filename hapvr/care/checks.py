@@ -18,6 +18,7 @@ from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha25
 from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening
 from hapvr.scorer.bundle import load_bundle, read_description as read_bundle_description
 from hapvr.search import collection
+from hapvr.search.blank_file import read_blank
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.settings import SearchSettings
 from hapvr.steps.damaged_files import damaged_files
@@ -136,7 +137,7 @@ def check_scores(root: DataRoot, key: str) -> None:
 def check_index(root: DataRoot, _: str) -> None:
     """The index that answers searches, and that it finds what it has."""
     current = collection.current_index(root)
-    collection.read_blank(root, current.digest)
+    read_blank(root, current.digest)
     index = current.open(root, SearchSettings())
     problems = index.verify()
     if problems:

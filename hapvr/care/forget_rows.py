@@ -15,11 +15,13 @@ from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import Mark, keep_marks, read_marks
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import PICTURES_PLACE, rows_place
+from hapvr.steps.copy_measures import PICTURES_PLACE
 from hapvr.steps.fetching import download_folder
 from hapvr.steps.project import REGISTRY, Project
+from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import CORPUS_FOLDER, inspected_videos
 from hapvr.steps.training import MODELS, tracker_of
+from hapvr.steps.watch_queries import LISTS
 from hapvr.tables import read_table, write_table
 from hapvr.video.download import remove_fetched
 from hapvr.video.sources import is_remote
@@ -77,8 +79,8 @@ def forget_in_watch_lists(project: Project, forgetting: Forgetting) -> None:
     """Matches, and the lists that were made of these videos."""
     root = project.root
     forget_in_rows(watch_lists.STAGE)(project, forgetting)
-    for name in root.list_folders(watch_lists.LISTS):
-        place = f"{watch_lists.LISTS}/{name}"
+    for name in root.list_folders(LISTS):
+        place = f"{LISTS}/{name}"
         contents = {file.partition(".")[0] for file in root.list_files(place)}
         if not contents.isdisjoint(forgetting.values):
             root.delete_folder(place)

@@ -20,7 +20,8 @@ from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
 from hapvr.search.collection import FOLDER as SEARCH, model_place, serving_index
 from hapvr.search.descriptors import descriptor_shard
-from hapvr.search.index import STATE_FILE, FrameIndex
+from hapvr.search.frame_index import STATE_FILE
+from hapvr.search.indexes import open_index
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME, remove
 from hapvr.steps.videos import content_digest
@@ -73,7 +74,7 @@ def forget_in_indexes(project: Project, forgetting: Forgetting) -> None:
         serving = serving_index(root)
         for place in _index_places(root):
             try:
-                index = FrameIndex(root.url_of(place), project.config.search.index)
+                index = open_index(root.url_of(place), project.config.search.index)
                 index.forget(sorted(forgetting.video_ids), forgetting.renamed)
             except DamagedError as error:
                 if serving is not None and place == serving.place:

@@ -11,8 +11,9 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.search import collection
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.steps.damaged_files import DamagedFile, damaged_files
+from hapvr.steps.frame_descriptors import make_descriptors
 from hapvr.steps.project import Project
-from hapvr.steps.search_index import make_descriptors, update_index
+from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 

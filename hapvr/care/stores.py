@@ -56,14 +56,15 @@ from hapvr.data.manifest import (
     shard_keys,
 )
 from hapvr.data.shards import Shard
+from hapvr.data.stamped import read_rows
 from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.search import collection, marks
 from hapvr.search.descriptors import descriptor_shard
-from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA, read_rows
+from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import rows_place
 from hapvr.steps.evaluation import make_benchmark_scores
 from hapvr.steps.project import REGISTRY
+from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import CORPUS_FOLDER
 from hapvr.steps.training import CURRENT_NAME, MODELS, trained_run
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA

@@ -57,7 +57,7 @@ def duplicates(
     or the settings change.
     """
     from hapvr.search.plan import SUFFIXES
-    from hapvr.steps.duplicates import make_duplicate_pairs
+    from hapvr.steps.duplicate_pairs import make_duplicate_pairs
     from hapvr.steps.searcher import UNSURE, Searcher
 
     check_out(out)
@@ -130,7 +130,7 @@ def _are_between(ids: Sequence[str], between: tuple[str, str] | None) -> bool:
 
 def _pair_answer(project: Project, searcher: Searcher, between: tuple[str, str] | None) -> _Answer:
     from hapvr.search.duplicates import pair_table
-    from hapvr.steps.duplicates import duplicate_pairs
+    from hapvr.steps.duplicate_pairs import duplicate_pairs
 
     least = project.config.search.min_duplicate_probability
     pairs = [
@@ -154,7 +154,8 @@ def _group_answer(
     """plan: is written, too."""
     from hapvr.search.duplicates import group_rows
     from hapvr.search.plan import write_plan
-    from hapvr.steps.duplicates import make_duplicate_groups, remember_plan
+    from hapvr.steps.duplicate_groups import make_duplicate_groups
+    from hapvr.steps.planned_moves import remember_plan
 
     members: list[GroupMember] = []
     groups = groupby(make_duplicate_groups(project, searcher), key=lambda member: member.group)

@@ -50,7 +50,7 @@ def add(
     have come or gone."""
     from hapvr.collection import add_folders, network_notice, update_collection
     from hapvr.search.plan import needless
-    from hapvr.steps.duplicates import set_aside
+    from hapvr.steps.planned_moves import set_aside
 
     project = add_folders(data, folders or [], exclude or [])
     videos, copies = update_collection(project, progress_bar)
@@ -168,7 +168,7 @@ def _update(config: Path, set_: list[str] | None, model: str | None, *, rebuild:
 def _show(values: dict[str, Any]) -> None:
     """What an index holds, and what of its shards changed or is missing; it failed where it did not
     pass its check."""
-    from hapvr.search.index import MIN_RECALL
+    from hapvr.search.frame_index import MIN_RECALL
 
     compared_whole = f", {values['unindexed_frames']} of them" if values["parts"] else ","
     fragments = counted(values["fragments"], "fragment")

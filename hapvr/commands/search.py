@@ -168,12 +168,8 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     from hapvr.steps.alerts import deliver_alerts
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.searcher import Searcher
-    from hapvr.steps.watch_lists import (
-        all_matches,
-        make_watch_matches,
-        unwatched_shards,
-        watch_lists,
-    )
+    from hapvr.steps.watch_lists import all_matches, make_watch_matches, unwatched_shards
+    from hapvr.steps.watch_queries import watch_lists
 
     project = open_project(config, set_)
     if not watch_lists(project):

@@ -183,8 +183,13 @@ def pinned_uri(uri: str, tracking_uri: str) -> str:
 
 
 def registered_bundle(uri: str, tracking_uri: str) -> Path:
-    """The local bundle of a registered model such as `models:/hapvr@champion`. Raises as
-    `registered_version` does, and DataError where the version holds no bundle."""
+    """The local bundle of a registered model; raises as `located_bundle` does."""
+    return located_bundle(uri, tracking_uri)[1]
+
+
+def located_bundle(uri: str, tracking_uri: str) -> tuple[str, Path]:
+    """`models:/NAME/VERSION` of a registered model such as `models:/hapvr@champion`, and its local
+    bundle. Raises as `registered_version` does, and DataError where the version holds no bundle."""
     # with the decoder, which looking at versions does without
     from hapvr.scorer.bundle import SCORER_FILE
 
@@ -202,7 +207,7 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
         raise DataError(
             f"model: {uri} holds no model bundle; it was not registered by this project"
         )
-    return mark.parent
+    return f"models:/{version.name}/{version.version}", mark.parent
 
 
 def is_absent(error: Any) -> bool:

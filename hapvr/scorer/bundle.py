@@ -199,7 +199,11 @@ def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
         DataError: naming what is missing or damaged.
         ConfigError: a wrong limit.
         MissingPartError: the bundle needs torch, and torch is not installed."""
-    description = read_description(folder)
+    return load_described(folder, read_description(folder), device=device)
+
+
+def load_described(folder: Path, description: Description, *, device: str) -> VideoScorer:
+    """As `load_bundle`, of a bundle whose scorer.json was read."""
     description.require_files(folder)
     onnx = description.onnx
     has_torch = is_installed("torch")

@@ -65,7 +65,7 @@ class VideoScorer:
         self.limits = limits
         self.warning = warning
         self._crop_px = pictures.crop_px
-        self._untrained = untrained
+        self.untrained = untrained
         self._blank: NDArray[np.float32] | None = None
         self._computing = ComputeLock()
         self._reader = VideoReader(networks.regions, pictures=pictures, computing=self._computing)
@@ -170,7 +170,7 @@ class VideoScorer:
     ) -> float:
         """What the calibration of pairs of files is of, in [-1, 1]: the similarity of a trained
         network; of an untrained model, how alike two frames in a row are, wherever they are."""
-        if not self._untrained:
+        if not self.untrained:
             return self.similarity(query, reference, deadline)
         return best_run(self.relative_similarity(query, reference, deadline))
 
@@ -233,7 +233,7 @@ class VideoScorer:
         """Similarities in which frames of one colour are like none. Of frames with nine regions
         these tell enough, and how near to one colour the vectors of a trained network are, nobody
         has measured."""
-        if query.regions.shape[1] != 1 or not self._untrained:
+        if query.regions.shape[1] != 1 or not self.untrained:
             return matrix
         if self._blank is None:
             networks: Any = self.networks  # of any kind

@@ -3,12 +3,11 @@ what their files say.
 
 search/current.json                                    which index that is, written whole
 search/<digest of the network>/descriptors/<shard>/    descriptors of a shard
-search/<digest of the network>/blank.safetensors       descriptors of pictures of one colour
-search/<digest of the network>/index-<number>/         an index, see `hapvr.search.index`
+search/<digest of the network>/blank.safetensors       see `hapvr.search.blank_file`
+search/<digest of the network>/index-<number>/         an index, see `hapvr.search.frame_index`
 """
 
 import hashlib
-import math
 import threading
 import time
 import warnings
@@ -19,10 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field
-from safetensors.numpy import load, save
 
 from hapvr.data.features import IMPORTED, STAGE, FeatureFile
 from hapvr.data.filesystem import DataRoot
@@ -32,13 +28,13 @@ from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DamagedError, DataError
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.index import REBUILD, STATE_FILE, FrameIndex, IndexState, read_record
+from hapvr.search.frame_index import FrameIndex, read_record, read_state
+from hapvr.search.indexes import open_index
 from hapvr.settings import SearchSettings
 from hapvr.video.sources import path_of_text, text_of_path
 
 FOLDER = "search"
 CURRENT = f"{FOLDER}/current.json"
-BLANK_FILE = "blank.safetensors"
 REFRESH_S = 5.0
 """How long what is stored is taken to be unchanged."""
 MAX_OPEN_SHARDS = 256
@@ -59,26 +55,29 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentIndex:
-    """The index that answers searches. place: of the index, below the data root. model: where its
-    model is, `models:/NAME/VERSION`, a folder or a file; digest: of that model's network. recall:
-    at its last check, in [0, 1]. since: ISO 8601, UTC, when it began to answer. made: places of all
-    indexes that were made and may still be there, the last one that answered first; nothing else is
-    ever removed."""
+    """The index that answers searches."""
 
     place: IndexPlace
+    """of the index, below the data root"""
     model: str
+    """where its model is, `models:/NAME/VERSION`, a folder or a file"""
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    """of the model's network"""
     recall: float
+    """at the last check, in [0, 1]"""
     since: str
+    """ISO 8601, UTC, when it began to answer"""
     made: tuple[IndexPlace, ...] = ()
+    """places of all indexes that were made and may still be there, the last one that answered
+    first; nothing else is ever removed"""
 
     def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
-        """Raises DataError and DamagedError as `FrameIndex` does."""
-        return FrameIndex(root.url_of(self.place), settings.index)
+        """Raises DataError and DamagedError as `open_index` does."""
+        return open_index(root.url_of(self.place), settings.index)
 
     def shards(self, root: DataRoot) -> dict[str, str]:
         """Shard -> digest of what the index holds of it. Raises as `open` does."""
-        return read_record(DataRoot(root.url_of(self.place)), STATE_FILE, IndexState).shards
+        return read_state(DataRoot(root.url_of(self.place))).shards
 
 
 def model_place(digest: str) -> str:
@@ -94,7 +93,7 @@ def current_index(root: DataRoot) -> CurrentIndex:
 def serving_index(root: DataRoot) -> CurrentIndex | None:
     """The index that answers searches; None where there is none yet, and for a damaged record, with
     a warning."""
-    return _or_missing(lambda: current_index(root) if root.exists(CURRENT) else None, None)
+    return or_missing(lambda: current_index(root) if root.exists(CURRENT) else None, None)
 
 
 def write_current(root: DataRoot, index: CurrentIndex) -> None:
@@ -102,51 +101,8 @@ def write_current(root: DataRoot, index: CurrentIndex) -> None:
     root.write_json(CURRENT, asdict(index))
 
 
-def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
-    """[B, D] descriptors of pictures of one colour by the network of this digest; [0, 0] where the
-    descriptors were made without. Raises DamagedError where they were made with them, and the file
-    is gone."""
-    blank = _stored_blank(root, digest)[0]
-    if not blank.size and (shard := _described_with_blank(root, digest)):
-        name = f"{model_place(digest)}/{BLANK_FILE}"
-        raise DamagedError(
-            f"search: {root.url_of(name)} is missing, and {shard} was made with it; {REBUILD}"
-        )
-    return blank
-
-
-def _described_with_blank(root: DataRoot, digest: str) -> str:
-    """The place of a shard of descriptors that was made with pictures of one colour; "" if none
-    was."""
-    stage = f"{model_place(digest)}/descriptors"
-    for key in root.list_folders(stage):
-        with suppress(DataError):  # one that is unfinished or damaged tells nothing
-            if Shard(root, stage, key).read().provenance.settings.get("blank"):
-                return f"{stage}/{key}"
-    return ""
-
-
-def known_blank(root: DataRoot, digest: str, made_with: str) -> npt.NDArray[np.float32]:
-    """As `read_blank`, for the step that makes the file again: one that is damaged, with a warning,
-    or of features with other settings, see `write_blank`, counts as missing."""
-    missing = np.zeros((0, 0), np.float32)
-    blank, made = _or_missing(lambda: _stored_blank(root, digest), (missing, ""))
-    return blank if made == made_with else missing
-
-
-def _stored_blank(root: DataRoot, digest: str) -> tuple[npt.NDArray[np.float32], str]:
-    name = f"{model_place(digest)}/{BLANK_FILE}"
-    if not root.exists(name):
-        return np.zeros((0, 0), np.float32), ""
-    with root.open(name) as file, root.corruption_errors(name, hint=REBUILD):
-        stored = load(file.read())
-        blank = np.asarray(stored[BLANK_FILE], np.float32)
-        if hashlib.sha256(blank.tobytes()).digest() != stored["sha256"].tobytes():
-            raise ValueError("its values are not those that were written")
-        return blank, stored["made_with"].tobytes().decode()
-
-
-def _or_missing(read: Callable[[], Value], missing: Value) -> Value:
+def or_missing(read: Callable[[], Value], missing: Value) -> Value:
+    """What `read` gives; `missing` for a damaged file, with a warning."""
     try:
         return read()
     except DamagedError as error:
@@ -154,36 +110,27 @@ def _or_missing(read: Callable[[], Value], missing: Value) -> Value:
         return missing
 
 
-def write_blank(
-    root: DataRoot, digest: str, made_with: str, blank: npt.NDArray[np.float32]
-) -> None:
-    """Keep what `read_blank` reads. made_with: a digest of the settings of the features, which the
-    network's does not tell."""
-    values = {"sha256": hashlib.sha256(blank.tobytes()).digest(), "made_with": made_with.encode()}
-    stored = {name: np.frombuffer(value, np.uint8) for name, value in values.items()}
-    with root.write(f"{model_place(digest)}/{BLANK_FILE}") as stream:
-        stream.write(save({BLANK_FILE: np.ascontiguousarray(blank), **stored}))
-
-
 @dataclass(frozen=True, kw_only=True)
 class VideoMetadata:
-    """path: of the file, None where only features are known. sha256: of the bytes that were
-    sampled; of the id where there is no file. num_bytes, duration_s, width_px, height_px, codec: as
-    the file says; None or 0 where it does not. content: shares of width and height that black bars
-    leave. noise, mean_picture: see `hapvr.video.frames`. missing, clock_note: see `FrameTimes`.
-    """
+    """What is known of a video's file."""
 
     path: Path | None
+    """None where only features are known"""
     sha256: str
+    """of the bytes that were sampled; of the id where there is no file"""
     num_bytes: int = 0
+    """this and the next four: as the file says; None or 0 where it does not"""
     duration_s: float | None = None
     width_px: int = 0
     height_px: int = 0
     codec: str = ""
     content: tuple[float, float] = (1.0, 1.0)
+    """shares of width and height that black bars leave"""
     noise: float = 0.0
+    """see `hapvr.video.frames`, as of `mean_picture`"""
     mean_picture: bytes = b""
     missing: str = ""
+    """see `FrameTimes`, as of `clock_note`"""
     clock_note: str = ""
 
     @property
@@ -197,6 +144,58 @@ class VideoMetadata:
         return round(self.width_px * self.content[0]), round(self.height_px * self.content[1])
 
 
+Rows = dict[str, dict[str, Any]]
+"""Values of videos, by id."""
+
+
+@dataclass(frozen=True)
+class _ShardRows:
+    """What was read of a shard."""
+
+    looked_s: float
+    """when, by the clock that never goes back"""
+    written_ns: list[int]
+    """when the indexes of its steps were written"""
+    rows: Rows
+
+
+def _read_rows(root: DataRoot, key: str, written_ns: list[int]) -> Rows:
+    """The videos of a shard that can be used, with what their frames say of them.
+
+    written_ns: when the shard was written of videos, frames and features; 0 where it is not there
+    """
+    videos_ns, frames_ns, features_ns = written_ns
+    features = Shard(root, STAGE, key)
+    if not videos_ns and IMPORTED in features.require({}).settings:
+        return {}  # these have no files
+    videos = Shard(root, VIDEOS_STAGE, key)
+    rows = {row["video_id"]: row for row in videos.rows() if row["status"] == STATUS_OK}
+    frame_rows = Shard(root, FRAMES_STAGE, key).rows() if frames_ns else []
+    feature_rows = features.rows() if features_ns else []
+    described = {row["video_id"]: row for row in feature_rows}
+    for frame_row in frame_rows:
+        video_id = frame_row["video_id"]
+        if video_id in rows:
+            row = rows[video_id]
+            rows[video_id] = row | _of_frames(row, frame_row, described.get(video_id, {}))
+    return rows
+
+
+def _of_frames(
+    video: Mapping[str, Any], frames: Mapping[str, Any], features: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the rows of a video's frames and features add to that of its file."""
+    pictures = frames["frames_sha256"]
+    is_other_file = video["sha256"] != frames["file_sha256"]
+    is_other_frames = features.get("frames_sha256", pictures) != pictures
+    note = "missing" if frames.get("is_partial") else "clock_note"
+    return {
+        "sha256": frames["file_sha256"],
+        note: frames["message"],
+        "changed": is_other_file or is_other_frames,
+    }
+
+
 class CollectionMetadata:
     """Metadata by video id, from the steps that looked at the video's file; read again where these
     change, as files do whose pictures, and so whose place in the index, stay the same. Any thread
@@ -204,41 +203,25 @@ class CollectionMetadata:
 
     def __init__(self, root: DataRoot, shards: Mapping[str, str]) -> None:
         """shards: video id -> shard."""
-        self._root, self._shards = root, shards
-        self._known: dict[str, tuple[float, list[int], dict[str, dict[str, Any]]]] = {}
+        self._root = root
+        self._shards = shards
+        self._read: dict[str, _ShardRows] = {}
 
-    def _rows(self, key: str) -> dict[str, dict[str, Any]]:
-        videos, frames, features = (
-            Shard(self._root, name, key) for name in (VIDEOS_STAGE, FRAMES_STAGE, STAGE)
-        )
-        looked_s, before, rows = self._known.get(key, (-math.inf, [], {}))
-        if (now_s := time.monotonic()) - looked_s < REFRESH_S:
-            return rows
-        if (
-            written := self._root.modified_ns(
-                *(one.index_name for one in (videos, frames, features))
-            )
-        ) != before:
-            imported = (
-                not written[0] and IMPORTED in features.require({}).settings
-            )  # these have no files
-            rows = {
-                row["video_id"]: row
-                for row in ([] if imported else videos.rows())
-                if row["status"] == STATUS_OK
-            }
-            sampled = {row["video_id"]: row for row in frames.rows()} if written[1] else {}
-            described = {row["video_id"]: row for row in features.rows()} if written[2] else {}
-            for name in rows.keys() & sampled.keys():
-                file, pictures = (sampled[name][kind] for kind in ("file_sha256", "frames_sha256"))
-                found = (
-                    rows[name]["sha256"],
-                    described.get(name, {}).get("frames_sha256", pictures),
-                )
-                kind = "missing" if sampled[name].get("is_partial") else "clock_note"
-                read = {"sha256": file, kind: sampled[name]["message"]}
-                rows[name] |= read | {"changed": found != (file, pictures)}
-        self._known[key] = (now_s, written, rows)
+    def _rows(self, key: str) -> Rows:
+        """The rows of a shard, as they were at most REFRESH_S ago."""
+        now_s = time.monotonic()
+        last = self._read.get(key)
+        if last is not None and now_s - last.looked_s < REFRESH_S:
+            return last.rows
+
+        stages = (VIDEOS_STAGE, FRAMES_STAGE, STAGE)
+        names = [Shard(self._root, stage, key).index_name for stage in stages]
+        written_ns = self._root.modified_ns(*names)
+        if last is not None and last.written_ns == written_ns:
+            rows = last.rows
+        else:
+            rows = _read_rows(self._root, key, written_ns)
+        self._read[key] = _ShardRows(now_s, written_ns, rows)
         return rows
 
     def contents(self, key: str) -> dict[str, str]:
@@ -263,8 +246,8 @@ class CollectionMetadata:
             )
         measures = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
         names = (*measures, "missing", "clock_note")
-        known = {name: row[name] for name in names if row.get(name) is not None}
-        return VideoMetadata(path=path_of_text(row["path"]), sha256=row["sha256"], **known)
+        values = {name: row[name] for name in names if row.get(name) is not None}
+        return VideoMetadata(path=path_of_text(row["path"]), sha256=row["sha256"], **values)
 
 
 class SearchableCollection:
@@ -279,8 +262,11 @@ class SearchableCollection:
         require: Callable[[Mapping[str, Any]], None],
         extras: bool = False,
     ) -> None:
-        """shards: video id -> shard. require: raises DataError for settings of features that the
-        model does not take. extras: the network reads pooled vectors, which the regions then carry.
+        """Open the collection; features are opened when they are read.
+
+        shards: video id -> shard
+        require: raises DataError for settings of features that the model does not take
+        extras: the network reads pooled vectors, which the regions then carry
         """
         self.shard_of = shards
         self.metadata = CollectionMetadata(root, shards)
@@ -298,9 +284,11 @@ class SearchableCollection:
         self._times = lru_cache(MAX_KEPT_TIMES)(
             lambda video_id: tuple(opened(shards[video_id]).times(video_id))
         )
-        made = (Shard(root, STAGE, key).provenance() for key in self.shards())
-        if (first := next((found for found in made if found is not None), None)) is not None:
-            require(first.settings)  # it stands for all until they are read
+        for key in self.shards():
+            provenance = Shard(root, STAGE, key).provenance()
+            if provenance is not None:
+                require(provenance.settings)  # it stands for all until they are read
+                break
 
     def video_ids(self, key: str | None = None) -> list[str]:
         """All videos that can be found, sorted; with `key`, those of one shard."""
@@ -324,19 +312,17 @@ class SearchableCollection:
         `times` does."""
         with self._guard:
             file = self._file(video_id)
-            regions, hashes = (
-                file.regions(video_id, first, last),
-                file.hashes(video_id, first, last),
-            )
+            regions = file.regions(video_id, first, last)
+            hashes = file.hashes(video_id, first, last)
         if self.metadata.has_changed(video_id):
             raise DataError(CHANGED.format(video_id))
         return SampledFeatures(regions, self.clock(video_id, times_s[first:last]), hashes)
 
     def clock(self, video_id: str, times_s: Sequence[float]) -> FrameTimes:
         """Seconds of the sampled frames, and when the video ends."""
-        known = self.metadata.of(video_id)
+        file = self.metadata.of(video_id)
         return FrameTimes(
-            tuple(times_s), known.duration_s, missing=known.missing, clock_note=known.clock_note
+            tuple(times_s), file.duration_s, missing=file.missing, clock_note=file.clock_note
         )
 
     def whole(self, video_id: str) -> SampledFeatures:

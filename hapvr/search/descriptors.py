@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard, decode_tensors, frame_fields, tensor_field
-from hapvr.scorer.blank import is_blank, mean_directions, unit
+from hapvr.scorer.blank import is_blank, mean_directions
 from hapvr.search.collection import model_place
-from hapvr.search.hashes import FOUND_FRAMES, IndexedFrames
-from hapvr.search.index import VECTOR, vectors_of
+from hapvr.search.frame_index import HASH, VECTOR
 
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
 """num_kept: frames of a video that can be found."""
@@ -29,12 +28,13 @@ MAX_FROZEN_SIMILARITY = 0.999
 
 @dataclass(frozen=True)
 class FrameDescriptors:
-    """vectors: [T, D] float32 of unit length, zero where a frame gives none. reasons: [T], why a
-    frame cannot be found: `blank`, it shows one colour; `frozen`, it shows what the last frame
-    showed; "" for those that can."""
+    """The descriptors of a video's frames, and which of them can be found."""
 
     vectors: npt.NDArray[np.float32]
+    """[T, D] of unit length, zero where a frame gives none"""
     reasons: npt.NDArray[np.str_]
+    """[T], why a frame cannot be found: `blank`, it shows one colour; `frozen`, it shows what the
+    last frame showed; "" for those that can"""
 
     @property
     def kept(self) -> npt.NDArray[np.bool_]:
@@ -45,9 +45,12 @@ class FrameDescriptors:
 def frame_descriptors(
     regions: npt.NDArray[np.floating], *, blank: npt.NDArray[np.float32] | None = None
 ) -> FrameDescriptors:
-    """The descriptors of a video's frames in time order. regions: [T, R, D], an embedding as
-    `TorchNetworks.vectors` gives it. blank: [B, D] of pictures of one colour, see
-    `hapvr.scorer.blank`; None: such frames are not told from others."""
+    """The descriptors of a video's frames in time order.
+
+    regions: [T, R, D], an embedding as `TorchNetworks.vectors` gives it
+    blank: [B, D] of pictures of one colour, see `hapvr.scorer.blank`; None: such frames are not
+        told from others
+    """
     vectors = mean_directions(regions)
     reasons = np.full(len(vectors), "", dtype="<U6")
     reasons[~vectors.any(axis=1)] = "blank"
@@ -70,69 +73,39 @@ def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:
 def fields(dims: int) -> tuple[pa.Field, ...]:
     """The columns for vectors of `dims` values."""
     vector = tensor_field(VECTOR, shape=(dims,))
-    reason, hashes = (
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("hash", pa.uint64(), nullable=False),
-    )
-    return frame_fields(reason, hashes, vector)
+    reason = pa.field("reason", pa.string(), nullable=False)
+    return frame_fields(reason, HASH, vector)
 
 
 def searchable(shard: Shard) -> pa.Table:
-    """What an index takes of a finished shard. Raises DataError for an unfinished one, DamagedError
-    for changed rows."""
+    """What an index takes of a finished shard.
+
+    Raises: DataError for an unfinished one, DamagedError for changed rows.
+    """
     shard.verify()
     with shard.corruption_errors():
         table = shard.open_data().read()
     vectors = np.asarray(decode_tensors(table[VECTOR], table.schema.field(VECTOR)), np.float16)
-    return index_rows(
-        table.drop_columns([VECTOR]), vectors, np.asarray(table["reason"].to_numpy() == "")
-    )
+    kept = np.asarray(table["reason"].to_numpy() == "")
+    return index_rows(table.drop_columns([VECTOR]), vectors, kept)
 
 
 def index_rows(
     frames: pa.Table, vectors: npt.NDArray[np.floating], kept: npt.NDArray[np.bool_]
 ) -> pa.Table:
-    """What an index takes of some frames. frames: columns video_id, timestamp_s and hash, those of
-    a video contiguous; vectors: [N, D]; kept: [N], those that can be found."""
-    chosen, values = frames.filter(pa.array(kept)), vectors[kept].astype(np.float16).reshape(-1)
-    second = chosen["timestamp_s"].cast(pa.float32())
-    vector = pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.shape[1])
+    """What an index takes of some frames.
+
+    frames: columns video_id, timestamp_s and hash, those of a video contiguous
+    vectors: [N, D]
+    kept: [N], those that can be found
+    """
+    rows = frames.filter(pa.array(kept))
+    values = vectors[kept].astype(np.float16).reshape(-1)
     return pa.table(
-        {"video_id": chosen["video_id"], "second": second, "hash": chosen["hash"], VECTOR: vector}
+        {
+            "video_id": rows["video_id"],
+            "second": rows["timestamp_s"].cast(pa.float32()),
+            "hash": rows["hash"],
+            VECTOR: pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.shape[1]),
+        }
     )
-
-
-class ShardIndex(IndexedFrames):
-    """The descriptors and hashes of one shard, compared exactly: as `FrameIndex`, but without
-    videos of other shards among the nearest."""
-
-    def __init__(self, frames: pa.Table) -> None:
-        """frames: see `index_rows`."""
-        super().__init__(frames)
-        self._vectors = unit(vectors_of(frames).astype(np.float32))
-
-    def search_frames(self, queries: npt.NDArray[np.floating], k: int) -> pa.Table:
-        """As `FrameIndex.search_frames`."""
-        tables = [FOUND_FRAMES.empty_table()]
-        for start in range(
-            0, len(queries), 64
-        ):  # a row of similarities has an entry for each frame of the shard
-            similarities = np.asarray(queries[start : start + 64], np.float32) @ self._vectors.T
-            nearest = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
-            numbers, places = (
-                np.repeat(np.arange(len(nearest), dtype=np.int32), nearest.shape[1]),
-                nearest.reshape(-1),
-            )
-            found = self._frames.take(pa.array(places))
-            rows = [
-                start + numbers,
-                found["video_id"],
-                found["second"],
-                similarities[numbers, places],
-            ]
-            tables.append(pa.table(rows, schema=FOUND_FRAMES))
-        return pa.concat_tables(tables)
-
-    def frames(self) -> IndexedFrames:
-        """As `FrameIndex.frames`."""
-        return self

@@ -1,5 +1,5 @@
 """Pairs of videos that share footage, what kind of pair they are, and groups of copies, also as
-Parquet files.
+rows of tables.
 
 Groups are stars: every member is a copy of its group's medoid, so that no chain of look-alikes ties
 strangers together.
@@ -17,14 +17,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hapvr.data.filesystem import DataRoot, read_schema_metadata
-from hapvr.errors import DamagedError
 from hapvr.scorer.calibration import Verdict
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.keep import EDITED, MIXED, Copy, choose, is_protected
+from hapvr.search.copies import EDITED, MIXED, Copy
+from hapvr.search.keep import choose, is_protected
 from hapvr.search.match import verdict_of
 from hapvr.settings import DuplicatesSettings
-from hapvr.tables import read_table, write_table
 from hapvr.video.facts import FileFacts
 
 Kind = Literal["copy", "contained", "overlap", "same_incident"]
@@ -48,40 +46,50 @@ at 4."""
 
 NO_PREFERENCE = DuplicatesSettings()
 GROUPS_PLACE = "duplicate_groups/groups.parquet"
-_TEXTS = ("group", "video_id", "path", "sha256", "codec", "reason")
 GROUP_SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in _TEXTS),
-        *((name, pa.bool_()) for name in ("medoid", "keep")),
-        *((name, pa.float64()) for name in ("probability", "duration_s")),
+        ("group", pa.string()),
+        ("video_id", pa.string()),
+        ("path", pa.string()),
+        ("sha256", pa.string()),
+        ("codec", pa.string()),
+        ("reason", pa.string()),
+        ("medoid", pa.bool_()),
+        ("keep", pa.bool_()),
+        ("probability", pa.float64()),
+        ("duration_s", pa.float64()),
         ("num_bytes", pa.int64()),
-        *((name, pa.int32()) for name in ("width_px", "height_px")),
+        ("width_px", pa.int32()),
+        ("height_px", pa.int32()),
     ]
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DuplicatePair:
-    """Two videos of the collection, first < second. sha256: of their contents when they were
-    compared. covered: parts of each that the other shows, in [0, 1]. starts_s: where the longest
-    and surest common part begins in each. frame_similarity: mean over the aligned frames of that
-    part, in [-1, 1], where they have the same course; 0 of look-alikes. asymmetry: how much less of
-    the first is in the second than the other way round, negative where the first shows more. mark:
-    what somebody said of them, "" if nothing."""
+    """Two videos of the collection, first < second."""
 
     first: str
     second: str
     first_sha256: str
+    """of the contents when they were compared"""
     second_sha256: str
     similarity: float
     probability: float
     first_covered: float
+    """part of the first that the second shows, in [0, 1]"""
     second_covered: float
     first_start_s: float = 0.0
+    """where the longest and surest common part begins"""
     second_start_s: float = 0.0
     frame_similarity: float
+    """mean over the aligned frames of that part, in [-1, 1], where they have the same course; 0 of
+    look-alikes"""
     asymmetry: float = 0.0
+    """how much less of the first is in the second than the other way round, negative where the
+    first shows more"""
     mark: str = ""
+    """verdict of a person, "" if there is none"""
 
     @property
     def kind(self) -> Kind:
@@ -89,7 +97,9 @@ class DuplicatePair:
         less, more = sorted((self.first_covered, self.second_covered))
         if more == 0 or (self.frame_similarity <= 0 and self.mark != "match"):
             return "same_incident"
-        return "copy" if less >= COVERED else "contained" if more >= COVERED else "overlap"
+        if less >= COVERED:
+            return "copy"
+        return "contained" if more >= COVERED else "overlap"
 
     @property
     def same_file(self) -> bool:
@@ -111,18 +121,21 @@ PAIR_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class GroupMember:
-    """A video of a group of copies. group: stable name, from the smallest digest of the members'
-    contents. medoid: whether all others were compared with it. keep: whether it is the copy to
-    keep, which comes first, or protected; reason: why, or why not, in a sentence. probability: that
-    it matches the medoid; verdict: of that pair, None for the medoid."""
+    """A video of a group of copies."""
 
     group: str
+    """stable name, from the smallest digest of the members' contents"""
     video_id: str
     medoid: bool
+    """whether all others were compared with it"""
     verdict: Verdict | None = None
+    """of the pair with the medoid, None for the medoid"""
     keep: bool
+    """whether it is the copy to keep, which comes first, or protected"""
     reason: str
+    """why it is kept, or why not, in a sentence"""
     probability: float
+    """that it matches the medoid"""
     metadata: VideoMetadata
 
 
@@ -153,13 +166,14 @@ def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:
 
 @dataclass(frozen=True)
 class _Links:
-    """What pairs say of the videos. near: of each, the pairs that make others copies of it.
-    contained: of each, the videos that it holds whole. edited: those that are noisy, or show more
-    than their copies do."""
+    """What pairs say of the videos."""
 
     near: Mapping[str, Mapping[str, DuplicatePair]]
+    """of each video, the pairs that make others copies of it"""
     contained: Mapping[str, Collection[str]]
+    """of each video, those that it holds whole"""
     edited: Collection[str]
+    """videos that are noisy, or show more than their copies do"""
 
     def nearest(self, video_id: str) -> float:
         """The frame similarity of a video with the copy that is most similar to it."""
@@ -176,21 +190,23 @@ def group_copies(
 ) -> list[GroupMember]:
     """Groups of two or more videos, the largest first; pairs that are not copies are passed over.
 
-    facts: SHA-256 -> what the file holds. apart: whether two videos must not come into one group,
-    even if both are copies of its medoid. `hapvr.search.keep` chooses the copy to keep.
+    facts: SHA-256 -> what the file holds
+    settings: by which `hapvr.search.keep` chooses the copy to keep
+    apart: whether two videos must not come into one group, even if both are copies of its medoid
 
     Medoids are chosen greedily, edited videos last: the video that is a copy of most others that
     have no group yet, then the one of highest frame similarities, then of the smallest content
     digest. So the same pairs give the same groups in whatever order they come.
     """
     links = _links(pairs, metadata)
-    free, members = set(links.near), list[GroupMember]()
+    free = set(links.near)
+    members: list[GroupMember] = []
 
-    def order(one: str) -> tuple[bool, int, float, str, str]:
-        left = [pair.frame_similarity for other, pair in links.near[one].items() if other in free]
-        return one in links.edited, -len(left), -sum(left), metadata[one].sha256, one
+    def order(name: str) -> tuple[bool, int, float, str, str]:
+        left = [pair.frame_similarity for copy, pair in links.near[name].items() if copy in free]
+        return name in links.edited, -len(left), -sum(left), metadata[name].sha256, name
 
-    waiting = [order(one) for one in free]
+    waiting = [order(name) for name in free]
     heapify(waiting)
     while waiting:
         first = heappop(waiting)
@@ -204,12 +220,13 @@ def group_copies(
         copies = _copies_of(medoid, links, metadata, free, apart)
         free -= {medoid, *copies}
         if copies:
-            with_medoid = {one: links.near[medoid][one] for one in copies}
+            with_medoid = {copy: links.near[medoid][copy] for copy in copies}
             members += _group(medoid, with_medoid, metadata, links, facts, settings)
     return members
 
 
 def _links(pairs: Sequence[DuplicatePair], metadata: Mapping[str, VideoMetadata]) -> _Links:
+    """What the pairs say of each video."""
     near: dict[str, dict[str, DuplicatePair]] = defaultdict(dict)
     contained: dict[str, set[str]] = defaultdict(set)
     for pair in pairs:
@@ -220,14 +237,17 @@ def _links(pairs: Sequence[DuplicatePair], metadata: Mapping[str, VideoMetadata]
             contained[pair.second].add(pair.first)
         elif pair.kind == "contained":
             contained[pair.first].add(pair.second)
-    edited = set[str]()
-    for one, others in near.items():
-        more = median(
-            -pair.asymmetry if one == pair.first else pair.asymmetry for pair in others.values()
-        )
-        if metadata[one].noise >= NOISY or more >= MORE:
-            edited.add(one)
+    edited = {
+        name
+        for name, copies in near.items()
+        if metadata[name].noise >= NOISY or _shows_more(name, copies.values()) >= MORE
+    }
     return _Links(near, contained, edited)
+
+
+def _shows_more(name: str, pairs: Iterable[DuplicatePair]) -> float:
+    """How much more a video shows than its copies, in the median."""
+    return median(-pair.asymmetry if name == pair.first else pair.asymmetry for pair in pairs)
 
 
 def _copies_of(
@@ -241,15 +261,15 @@ def _copies_of(
 
     One that is more similar to another video than to the medoid, and a copy of none of the group's,
     belongs to that one: a picture in a picture does not tie the copies of both together."""
-    like = {other: pair.frame_similarity for other, pair in links.near[medoid].items()}
-    candidates = [one for one in like if one in free]
-    candidates.sort(key=lambda one: (-like[one], metadata[one].sha256, one))
+    like = {name: pair.frame_similarity for name, pair in links.near[medoid].items()}
+    candidates = [name for name in like if name in free]
+    candidates.sort(key=lambda name: (-like[name], metadata[name].sha256, name))
     copies: list[str] = []
-    for one in candidates:
-        is_known = not copies or not links.near[one].keys().isdisjoint(copies)
-        belongs_elsewhere = not is_known and links.nearest(one) > like[one]
-        if not belongs_elsewhere and not any(apart(one, other) for other in copies):
-            copies.append(one)
+    for name in candidates:
+        is_copy_of_group = not copies or not links.near[name].keys().isdisjoint(copies)
+        belongs_elsewhere = not is_copy_of_group and links.nearest(name) > like[name]
+        if not belongs_elsewhere and not any(apart(name, copy) for copy in copies):
+            copies.append(name)
     return copies
 
 
@@ -265,36 +285,36 @@ def _group(
     first, then protected ones."""
     ids = [medoid, *pairs]
     copies = []
-    for one in ids:
-        spoilt = EDITED if one in links.edited else ""
-        if not set(links.contained.get(one, ())).isdisjoint(ids):
+    for video_id in ids:
+        spoilt = EDITED if video_id in links.edited else ""
+        if not set(links.contained.get(video_id, ())).isdisjoint(ids):
             spoilt = MIXED
-        file = metadata[one]
-        copy = Copy(video_id=one, metadata=file, facts=facts.get(file.sha256), spoilt=spoilt)
+        file = metadata[video_id]
+        copy = Copy(video_id=video_id, metadata=file, facts=facts.get(file.sha256), spoilt=spoilt)
         copies.append(copy)
     choice = choose(copies, settings)
-    name = min(metadata[one].sha256 for one in ids)[:12]
+    group = min(metadata[video_id].sha256 for video_id in ids)[:12]
     members = []
-    for one in ids:
-        pair = pairs.get(one)
-        is_protected_one = choice.named is not None and is_protected(one, settings)
-        is_kept = one == choice.named
-        reason = choice.reasons[one]
-        if is_protected_one and not is_kept:
+    for video_id in ids:
+        pair = pairs.get(video_id)
+        is_kept = video_id == choice.named
+        is_safe = choice.named is not None and is_protected(video_id, settings)
+        reason = choice.reasons[video_id]
+        if is_safe and not is_kept:
             reason = f"Kept: it is protected. {reason}"
         members.append(
             GroupMember(
-                group=name,
-                video_id=one,
+                group=group,
+                video_id=video_id,
                 medoid=pair is None,
                 verdict=None if pair is None else pair.verdict,
-                keep=is_kept or is_protected_one,
+                keep=is_kept or is_safe,
                 reason=reason,
                 probability=1.0 if pair is None else pair.probability,
-                metadata=metadata[one],
+                metadata=metadata[video_id],
             )
         )
-    members.sort(key=lambda one: (one.video_id != choice.named, not one.keep, one.video_id))
+    members.sort(key=lambda copy: (copy.video_id != choice.named, not copy.keep, copy.video_id))
     return members
 
 
@@ -309,35 +329,3 @@ def group_rows(members: Iterable[GroupMember]) -> pa.Table:
     """A row per member, with the metadata of its file."""
     rows = [vars(one) | vars(one.metadata) | {"path": one.metadata.path_text} for one in members]
     return pa.Table.from_pylist(rows, schema=GROUP_SCHEMA)
-
-
-def write_rows(root: DataRoot, place: str, table: pa.Table, **stamps: str) -> None:
-    """Replace the file at `place`, whole. stamps: what to keep with the rows. Raises DataError
-    where it cannot be written."""
-    with root.write(place) as stream:
-        write_table(
-            table.replace_schema_metadata({f"hapvr.{name}": text for name, text in stamps.items()}),
-            stream,
-        )
-
-
-def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, damaged: bool = False) -> pa.Table:
-    """The columns of `schema` that `write_rows` wrote; no rows and no stamps where nothing is.
-    damaged: a file that cannot be read is as if it were not there, for the step that makes it; else
-    it raises DamagedError."""
-    if not root.exists(place):
-        return schema.empty_table()
-    hint = f"`hapvr run {place.partition('/')[0]}` makes it again"
-    try:
-        with root.open(place) as file, root.corruption_errors(place, hint=hint):
-            table = read_table(pa.BufferReader(file.read()))
-            return table.select(schema.names).cast(schema.with_metadata(table.schema.metadata))
-    except DamagedError:
-        if damaged:
-            return schema.empty_table()
-        raise
-
-
-def stamp(table: pa.Table, name: str = "fingerprint") -> str:
-    """What `write_rows` kept with the rows; empty where it kept nothing."""
-    return read_schema_metadata(table.schema, f"hapvr.{name}".encode())

@@ -30,8 +30,8 @@ from hapvr.search.crowds import (
     known_copies,
     rows_between,
 )
-from hapvr.search.descriptors import ShardIndex, frame_descriptors
-from hapvr.search.index import FrameIndex
+from hapvr.search.descriptors import frame_descriptors
+from hapvr.search.frame_index import FrameSearch
 from hapvr.search.votes import Candidate, vote, with_others
 
 FORMAT = 11
@@ -110,7 +110,7 @@ class SearchEngine:
     """
 
     scorer: VideoScorer
-    index: FrameIndex | ShardIndex
+    index: FrameSearch
     collection: SearchableCollection
     num_videos: int
     blank: npt.NDArray[np.float32]
@@ -128,27 +128,28 @@ class SearchEngine:
         anything, and as `score` does."""
         scored, lost = self.score_views(views, allowed=allowed, deadline=deadline)
         best: dict[str, ScoredCandidate] = {}
-        for one in sorted(chain.from_iterable(scored), key=_order):
-            best.setdefault(one.video_id, one)
+        for candidate in sorted(chain.from_iterable(scored), key=_order):
+            best.setdefault(candidate.video_id, candidate)
         return list(best.values()), lost
 
     def score_views(
         self, views: Sequence[EmbeddedVideo], *, allowed: Allowed = None, deadline: Deadline = NEVER
     ) -> tuple[list[list[ScoredCandidate]], Lost]:
         """The candidates of each view of a query, none of one that says nothing; else as `find`."""
-        scored, lost, refused = list[list[ScoredCandidate]](), Lost(), list[VideoError]()
+        scored: list[list[ScoredCandidate]] = []
+        refused: list[VideoError] = []
+        lost = Lost()
         for number, view in enumerate(views):
-            found: list[ScoredCandidate] = []
+            of_view: list[ScoredCandidate] = []
             try:
-                found, missing = self.score(
-                    view, self.shortlist(view, allowed=allowed), deadline, number=number
-                )
+                shortlist = self.shortlist(view, allowed=allowed)
+                of_view, missing = self.score(view, shortlist, deadline, number=number)
                 lost |= missing
             except VideoError as error:
                 if error.reason != "no_picture":
                     raise
                 refused.append(error)
-            scored.append(found)
+            scored.append(of_view)
         if len(refused) == len(views):
             raise refused[0]
         return scored, lost
@@ -207,15 +208,16 @@ class SearchEngine:
         """Fine scores of candidates, the likeliest first; features may be gone since they were
         indexed. number: of the view. Raises VideoError `timeout` where the deadline passes before
         the last is scored."""
-        fps, videos = self.scorer.sampling.fps, self.collection
-        scored, lost = dict[str, ScoredCandidate](), Lost()
+        fps = self.scorer.sampling.fps
+        scored: dict[str, ScoredCandidate] = {}
+        lost = Lost()
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
             parts: list[tuple[Rows, str, EmbeddedVideo]] = []
             for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
                 name = candidate.video_id
                 try:
-                    times = videos.times(name)
-                    clock = videos.clock(name, times)
+                    times = self.collection.times(name)
+                    clock = self.collection.clock(name, times)
                     pairs = pairs_of(candidate, times, query=query, fps=fps)
                     embedded = [
                         self._embedded(name, times, pair.reference, deadline) for pair in pairs
@@ -235,13 +237,14 @@ class SearchEngine:
                     view=number,
                 )
             for rows, group in groupby(sorted(parts, key=itemgetter(0)), key=itemgetter(0)):
-                found, shown = list(group), query.part(*rows)
-                compared = self.scorer.comparisons(shown, [part for *_, part in found], deadline)
-                shorter = [part for *_, part in found if len(part) < len(shown)]
+                of_rows = list(group)
+                shown = query.part(*rows)
+                compared = self.scorer.comparisons(shown, [part for *_, part in of_rows], deadline)
+                shorter = [part for *_, part in of_rows if len(part) < len(shown)]
                 reverse = iter(
                     self.scorer.similarities(shorter, shown, deadline) if shorter else ()
                 )
-                for (_, name, part), (similarity, matrix) in zip(found, compared, strict=True):
+                for (_, name, part), (similarity, matrix) in zip(of_rows, compared, strict=True):
                     if len(part) < len(shown):
                         similarity = max(similarity, next(reverse))
                     best = scored[name]
@@ -321,13 +324,13 @@ class SearchEngine:
     ) -> EmbeddedVideo:
         """Some frames of a video. Raises DataError where it is gone, or was changed since it was
         indexed."""
-        found = self.recent.get((name, rows))
-        if found is None:
-            read = self.collection.read(name, times_s, *rows)
-            if not self.index.frames().holds(name, read.clock.times_s, read.hashes):
-                raise DataError(CHANGED.format(name))
-            found = self.recent.keep((name, rows), self.scorer.embed(read, deadline))
-        return found
+        kept = self.recent.get((name, rows))
+        if kept is not None:
+            return kept
+        part = self.collection.read(name, times_s, *rows)
+        if not self.index.frames().holds(name, part.clock.times_s, part.hashes):
+            raise DataError(CHANGED.format(name))
+        return self.recent.keep((name, rows), self.scorer.embed(part, deadline))
 
 
 def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
@@ -343,11 +346,8 @@ def _order(one: ScoredCandidate) -> tuple[float, float, str]:
 
 def _spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
     """At most this many of the rows, evenly spaced."""
-    return (
-        rows
-        if len(rows) <= count
-        else rows[np.linspace(0, len(rows) - 1, count).round().astype(int)]
-    )
+    places = np.linspace(0, len(rows) - 1, min(count, len(rows)))
+    return np.asarray(rows[places.round().astype(int)])
 
 
 def pairs_of(

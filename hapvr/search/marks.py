@@ -11,7 +11,7 @@ what `hapvr pairs import` reads.
 import csv
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -45,16 +45,18 @@ VERDICTS: dict[str, Verdict] = {"match": "match", "not a match": "not_a_match"}
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """first, second: what the two videos contain, their SHA-256 in hexadecimal, first < second.
-    names: what they were called when they were marked, in the same order. since: ISO 8601, UTC. by:
-    the name of who said it."""
+    """What somebody says about two videos."""
 
     first: str
+    """what the first contains, its SHA-256 in hexadecimal; less than `second`"""
     second: str
     verdict: Verdict
     names: tuple[str, str]
+    """what they were called when they were marked, in the same order"""
     since: str
+    """ISO 8601, UTC"""
     by: str
+    """the name of who marked them"""
 
     def __post_init__(self) -> None:
         if self.first >= self.second:
@@ -76,16 +78,17 @@ class _Stored:
 class Marks(dict[tuple[str, str], Mark]):
     """The marks of a data root as they were when they were read, by their two digests."""
 
-    def of(self, one: str, other: str) -> Mark | None:
+    def of(self, first: str, second: str) -> Mark | None:
         """The mark of two contents, in either order; None where there is none."""
-        return self.get(_key(one, other))
+        return self.get(_key(first, second))
 
-    def verdict(self, one: str, other: str) -> Verdict | None:
-        """What was said about two contents, in either order; None where nothing was."""
-        return found.verdict if (found := self.of(one, other)) else None
+    def verdict(self, first: str, second: str) -> Verdict | None:
+        """The verdict on two contents, in either order; None where there is none."""
+        mark = self.of(first, second)
+        return None if mark is None else mark.verdict
 
     def verdicts(self) -> list[list[str]]:
-        """What was said, in an order that says nothing: for fingerprints."""
+        """All verdicts in an order of no meaning: for fingerprints."""
         return sorted([mark.first, mark.second, mark.verdict] for mark in self.values())
 
     def rows(self) -> list[Mark]:
@@ -106,55 +109,71 @@ def read_marks(root: DataRoot) -> Marks:
 
 def mark_of(
     content_of: Callable[[str], str],
-    one: str,
-    other: str,
+    video: str,
+    match: str,
     verdict: Verdict,
     *,
     names: tuple[str, str] | None = None,
     since: str = "",
     by: str = LOCAL_USER,
 ) -> Mark:
-    """What somebody says about two videos, see `contents`; it is kept by `keep_marks`. names: what
-    to call them; default is one and other. since: ISO 8601; "" for now. by: who says it. Raises
-    DataError, and ArgumentError for two equal contents."""
-    shown = names or (one, other)
-    named = dict(zip(map(content_of, (one, other)), shown, strict=True))
-    if len(named) == 1:
+    """A mark of two videos, see `contents`; `keep_marks` keeps it.
+
+    names: what to call them; default is `video` and `match`
+    since: ISO 8601; "" for now
+    by: who marks them
+
+    Raises: DataError, and ArgumentError for two equal contents.
+    """
+    shown = names or (video, match)
+    name_of = {content_of(video): shown[0], content_of(match): shown[1]}
+    if len(name_of) == 1:
         raise ArgumentError(
             f"pairs: {shown[0]} and {shown[1]} have the same content; a mark needs two "
             "different files"
         )
-    first, second = sorted(named)
-    names = (printable(named[first]), printable(named[second]))
-    since = since or datetime.now(UTC).isoformat(timespec="seconds")
-    return Mark(first=first, second=second, verdict=verdict, names=names, since=since, by=by)
+    first, second = sorted(name_of)
+    return Mark(
+        first=first,
+        second=second,
+        verdict=verdict,
+        names=(printable(name_of[first]), printable(name_of[second])),
+        since=since or datetime.now(UTC).isoformat(timespec="seconds"),
+        by=by,
+    )
 
 
-def keep_marks(root: DataRoot, made: Iterable[Mark], *, without: Iterable[Mark] = ()) -> Marks:
-    """Keep marks, all or none; each replaces what was said of the same contents before. without:
-    those that go. Returns the marks before."""
+def keep_marks(root: DataRoot, marks: Iterable[Mark], *, without: Iterable[Mark] = ()) -> Marks:
+    """Keep marks, all or none; each replaces that of the same contents. Returns the marks before.
+
+    without: those that go
+    """
     with root.lock("marks"):
-        before, gone = read_marks(root), set(without)
-        kept = {key: one for key, one in before.items() if one not in gone}
-        _write(root, kept | {(one.first, one.second): one for one in made})
+        before = read_marks(root)
+        removed = set(without)
+        kept = {key: mark for key, mark in before.items() if mark not in removed}
+        _write(root, kept | {(mark.first, mark.second): mark for mark in marks})
     return before
 
 
-def mark(root: DataRoot, one: str, other: str, verdict: Verdict, **said: Any) -> Mark:
-    """Keep what somebody says about two videos; it replaces what was said before. said: names and
-    by, as of `mark_of`."""
-    made = mark_of(contents(root), one, other, verdict, **said)
-    keep_marks(root, [made])
-    return made
+def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any) -> Mark:
+    """Keep a mark of two videos; it replaces an earlier one.
+
+    values: names and by, as of `mark_of`
+    """
+    new = mark_of(contents(root), video, match, verdict, **values)
+    keep_marks(root, [new])
+    return new
 
 
-def unmark(root: DataRoot, one: str, other: str) -> Mark | None:
-    """Forget what was said about two videos, in either order. Returns it; None where nothing was.
-    Raises DataError."""
-    key = _key(*map(contents(root), (one, other)))
-    if (gone := read_marks(root).get(key)) is not None:
-        keep_marks(root, (), without=[gone])
-    return gone
+def unmark(root: DataRoot, video: str, match: str) -> Mark | None:
+    """Forget the mark of two videos, in either order. Returns it; None where there was none. Raises
+    DataError."""
+    content_of = contents(root)
+    removed = read_marks(root).of(content_of(video), content_of(match))
+    if removed is not None:
+        keep_marks(root, (), without=[removed])
+    return removed
 
 
 def is_digest(name: str) -> bool:
@@ -167,7 +186,7 @@ def contents(root: DataRoot) -> Callable[[str], str]:
     itself; else a DataError."""
 
     @cache
-    def known() -> tuple[Mapping[str, str], CollectionMetadata]:
+    def collection() -> tuple[Mapping[str, str], CollectionMetadata]:
         table = manifest_table(root)
         shards = dict(zip(table["video_id"].to_pylist(), table["shard"].to_pylist(), strict=True))
         return shards, CollectionMetadata(root, shards)
@@ -176,7 +195,7 @@ def contents(root: DataRoot) -> Callable[[str], str]:
     def content_of(name: str) -> str:
         if is_digest(name):
             return name
-        shards, metadata = known()
+        shards, metadata = collection()
         if name in shards:
             if metadata.of(name).path is None:
                 raise DataError(
@@ -187,11 +206,9 @@ def contents(root: DataRoot) -> Callable[[str], str]:
         try:
             return file_sha256(Path(name))
         except (OSError, ValueError) as error:
-            said = (
-                f"{name!r:.200} is neither a video of the collection nor a readable file ({error})"
-            )
             raise DataError(
-                f"pairs: {said}; wanted an id such as SOURCE/NAME.mp4, or a path"
+                f"pairs: {name!r:.200} is neither a video of the collection nor a readable file "
+                f"({error}); wanted an id such as SOURCE/NAME.mp4, or a path"
             ) from error
 
     return content_of
@@ -209,45 +226,69 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
     """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest
     of COLUMNS may lack. Raises DataError for a file that is no such table, and where any line
     cannot be used, naming the first ones."""
-    made: dict[tuple[str, str], Mark] = {}
-    bad, content_of = list[str](), contents(root)
     try:
         require_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.DictReader(file, restval="", strict=True)
-            named = Counter(lines.fieldnames or ())
-            if wrong := [
-                name for name in COLUMNS if named[name] > 1 or (name in NEEDED and not named[name])
-            ]:
-                raise ValueError(f"it has no column {', '.join(wrong)}, or has it twice")
-            for row in lines:
-                try:
-                    mark = _mark(content_of, row)
-                    if made.setdefault((mark.first, mark.second), mark).verdict != mark.verdict:
-                        raise ValueError("it contradicts an earlier line")
-                except (ArgumentError, DataError, ValueError) as error:
-                    bad.append(f"line {lines.line_num}: {error}")
+            _require_columns(lines.fieldnames or ())
+            marks, problems = _marks_of_lines(lines, contents(root))
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(
             f"{path}: {error}; wanted a CSV file with the columns {', '.join(NEEDED)}"
         ) from error
-    if bad:
+    if problems:
         raise DataError(
-            f"{path}: {len(bad)} lines cannot be used, so nothing was marked: {'; '.join(bad[:5])}"
+            f"{path}: {len(problems)} lines cannot be used, so nothing was marked: "
+            f"{'; '.join(problems[:5])}"
         )
-    return list(made.values())
+    return marks
 
 
-def _mark(content_of: Callable[[str], str], row: dict[str, str]) -> Mark:
+def _require_columns(names: Sequence[str]) -> None:
+    """Raise ValueError unless each column of NEEDED is there, and none of COLUMNS twice."""
+    counts = Counter(names)
+    missing = [name for name in COLUMNS if name in NEEDED and not counts[name]]
+    twice = [name for name in COLUMNS if counts[name] > 1]
+    wrong = [name for name in COLUMNS if name in missing or name in twice]
+    if wrong:
+        raise ValueError(f"it has no column {', '.join(wrong)}, or has it twice")
+
+
+def _marks_of_lines(
+    lines: "csv.DictReader[str]", content_of: Callable[[str], str]
+) -> tuple[list[Mark], list[str]]:
+    """The marks of all lines, and a sentence for each that cannot be used."""
+    marks: dict[tuple[str, str], Mark] = {}
+    problems: list[str] = []
+    for row in lines:
+        try:
+            mark = _mark_of_line(content_of, row)
+            earlier = marks.setdefault((mark.first, mark.second), mark)
+            if earlier.verdict != mark.verdict:
+                raise ValueError("it contradicts an earlier line")
+        except (ArgumentError, DataError, ValueError) as error:
+            problems.append(f"line {lines.line_num}: {error}")
+    return list(marks.values()), problems
+
+
+def _mark_of_line(content_of: Callable[[str], str], row: dict[str, str]) -> Mark:
     """The mark of a line. Raises as `mark_of` does, and ValueError."""
-    one, other, said = (row[name] for name in NEEDED)
-    if (verdict := VERDICTS.get(re.sub("[-_]", " ", said.strip().lower()))) is None:
-        raise ValueError(f"the verdict is {said!r:.80}; wanted {' or '.join(VERDICTS)}")
-    if since := row.get("since", ""):
+    verdict = VERDICTS.get(re.sub("[-_]", " ", row["verdict"].strip().lower()))
+    if verdict is None:
+        raise ValueError(f"the verdict is {row['verdict']!r:.80}; wanted {' or '.join(VERDICTS)}")
+    since = row.get("since", "")
+    if since:
         datetime.fromisoformat(since)
-    names = (row.get("first_name") or one, row.get("second_name") or other)
+    first = row["first"]
+    second = row["second"]
     return mark_of(
-        content_of, one, other, verdict, names=names, since=since, by=row.get("by") or LOCAL_USER
+        content_of,
+        first,
+        second,
+        verdict,
+        names=(row.get("first_name") or first, row.get("second_name") or second),
+        since=since,
+        by=row.get("by") or LOCAL_USER,
     )
 
 
@@ -264,13 +305,25 @@ def label_studio_tasks(
             for name, path in paths.items()
             if path
         }
-        choice = {"from_name": "verdict", "to_name": "second", "type": "choices"}
-        said = {"match": "match", "no match": "not a match"}.get(verdict or "")
-        predictions = [{"score": probability, "result": [choice | {"value": {"choices": [said]}}]}]
-        if len(videos) == len(paths):
-            task = {"data": {"first": first, "second": second, **videos}}
-            tasks.append(task | {"predictions": predictions} if said else task)
+        if len(videos) < len(paths):
+            continue
+        task: dict[str, Any] = {"data": {"first": first, "second": second, **videos}}
+        proposed = {"match": "match", "no match": "not a match"}.get(verdict or "")
+        if proposed:
+            task["predictions"] = [_prediction(proposed, probability)]
+        tasks.append(task)
     return tasks
+
+
+def _prediction(verdict: str, probability: float | None) -> dict[str, Any]:
+    """The choice that a task proposes."""
+    choice = {
+        "from_name": "verdict",
+        "to_name": "second",
+        "type": "choices",
+        "value": {"choices": [verdict]},
+    }
+    return {"score": probability, "result": [choice]}
 
 
 def _write(root: DataRoot, marks: Mapping[tuple[str, str], Mark]) -> None:
@@ -278,5 +331,5 @@ def _write(root: DataRoot, marks: Mapping[tuple[str, str], Mark]) -> None:
     root.write_json(PLACE, {"pairs": pairs, "sha256": digest_of(pairs)})
 
 
-def _key(one: str, other: str) -> tuple[str, str]:
-    return (one, other) if one < other else (other, one)
+def _key(first: str, second: str) -> tuple[str, str]:
+    return (first, second) if first < second else (second, first)

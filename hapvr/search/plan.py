@@ -17,8 +17,19 @@ from hapvr.search.duplicates import GroupMember
 from hapvr.tables import export_table
 
 SUFFIXES = (".json", ".csv", ".sh")
-_TEXTS = ("group", "action", "video_id", "path", "sha256", "keep_path", "keep_sha256", "reason")
-SCHEMA = pa.schema([*((name, pa.string()) for name in _TEXTS), ("num_bytes", pa.int64())])
+SCHEMA = pa.schema(
+    [
+        ("group", pa.string()),
+        ("action", pa.string()),
+        ("video_id", pa.string()),
+        ("path", pa.string()),
+        ("sha256", pa.string()),
+        ("keep_path", pa.string()),
+        ("keep_sha256", pa.string()),
+        ("reason", pa.string()),
+        ("num_bytes", pa.int64()),
+    ]
+)
 SCRIPT = Path(__file__).with_name("plan.sh")
 """Beginning of a plan as a script, before its calls of `link` and `move`."""
 MAX_NAME_BYTES = 240
@@ -27,8 +38,11 @@ MAX_SUFFIX_BYTES = 20
 
 
 def write_plan(place: Path, members: Sequence[GroupMember]) -> None:
-    """Write the plan of these groups, whole. place: ends in one of SUFFIXES. A row per member that
-    has a file, with its action, see `action_of`."""
+    """Write the plan of these groups, whole: a row per member that has a file, with its action, see
+    `action_of`.
+
+    place: ends in one of SUFFIXES
+    """
     if place.suffix.lower() == ".sh":
         with write_atomic(place) as part:
             part.write_text(_script(members), encoding="utf-8", errors="surrogateescape")
@@ -59,17 +73,17 @@ def action_of(member: GroupMember, kept: VideoMetadata | None) -> str:
 def needless(members: Iterable[GroupMember]) -> list[GroupMember]:
     """The members whose files are more than needed: all but the kept ones of their group, or but
     the first one where none is named. Of the names of one file, as hard links are, only one."""
-    found = []
+    more = []
     for _, group in groupby(members, key=lambda member: member.group):
         inside = list(group)
         kept = [member for member in inside if member.keep] or inside[:1]
-        known = {_identity(member) for member in kept}
+        files = {_identity(member) for member in kept}
         for member in inside:
             file = _identity(member)
-            if file not in known:
-                known.add(file)
-                found.append(member)
-    return found
+            if file not in files:
+                files.add(file)
+                more.append(member)
+    return more
 
 
 def _identity(member: GroupMember) -> object:
@@ -84,9 +98,9 @@ def _identity(member: GroupMember) -> object:
     return status.st_dev, status.st_ino
 
 
-def _is_same_file(one: Path, other: Path) -> bool:
+def _is_same_file(path: Path, kept: Path) -> bool:
     try:
-        return one.samefile(other)
+        return path.samefile(kept)
     except OSError:
         return False
 
@@ -101,9 +115,12 @@ def _kept(members: Sequence[GroupMember]) -> dict[str, VideoMetadata]:
 
 
 def _rows(members: Sequence[GroupMember]) -> list[dict[str, Any]]:
-    kept, rows = _kept(members), []
+    """A row of the plan for each member that has a file."""
+    kept = _kept(members)
+    rows = []
     for member in members:
-        file, best = member.metadata, kept.get(member.group)
+        file = member.metadata
+        best = kept.get(member.group)
         if file.path is None:
             continue
         row = {
@@ -122,10 +139,12 @@ def _rows(members: Sequence[GroupMember]) -> list[dict[str, Any]]:
 
 
 def _script(members: Sequence[GroupMember]) -> str:
+    """The plan as a script."""
     kept = _kept(members)
     lines = [SCRIPT.read_text(encoding="utf-8")]
     for member in members:
-        file, best = member.metadata, kept.get(member.group)
+        file = member.metadata
+        best = kept.get(member.group)
         if file.path is None or best is None or best.path is None:
             continue
         action = action_of(member, best)

@@ -14,7 +14,7 @@ import numpy as np
 from hapvr.data.frames import VideoFrames, thumbnail
 from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
 from hapvr.search.collection import REFRESH_S, VideoMetadata, current_index
-from hapvr.search.index import FrameIndex
+from hapvr.search.frame_index import FrameIndex
 from hapvr.search.match import Query
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher

@@ -19,7 +19,8 @@ from hapvr.scorer.access import Deadline
 from hapvr.search.match import Query, SearchAnswer
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.refusals import Refusal, describe
-from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs, outdated_pairs
+from hapvr.steps.duplicate_groups import make_duplicate_groups
+from hapvr.steps.duplicate_pairs import make_duplicate_pairs, outdated_pairs
 from hapvr.steps.searcher import Searcher, SearchOptions
 
 SEARCH_TIMEOUT_S = 300.0

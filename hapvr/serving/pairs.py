@@ -15,7 +15,9 @@ from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import DuplicateJobState
 from hapvr.serving.service import Count, IndexOf, MarkerOf, Name, Offset, ServiceOf, Values
 from hapvr.serving.videos import VideoRow
-from hapvr.steps.duplicates import LEAST_PROBABILITY, copy_groups, duplicate_pairs, outdated_pairs
+from hapvr.steps.duplicate_groups import copy_groups
+from hapvr.steps.duplicate_pairs import duplicate_pairs, outdated_pairs
+from hapvr.steps.pair_search import LEAST_PROBABILITY
 from hapvr.video.sources import is_inside
 
 router = APIRouter()

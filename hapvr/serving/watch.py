@@ -24,7 +24,8 @@ from hapvr.serving.service import (
     SomeName,
 )
 from hapvr.serving.uploads import FILE_BODY, receive
-from hapvr.steps.watch_lists import all_matches, make_watch_list, watch_lists
+from hapvr.steps.watch_lists import all_matches
+from hapvr.steps.watch_queries import make_watch_list, watch_lists
 
 router = APIRouter()
 

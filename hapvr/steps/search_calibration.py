@@ -6,7 +6,6 @@ of a benchmark.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +21,37 @@ from hapvr.errors import ArgumentError, VideoError
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.blank import blank_pictures, mean_directions
-from hapvr.scorer.bundle import load_bundle, read_description
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, Floats, fit_calibration
+from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
+from hapvr.scorer.open_bundle import OpenBundle
+from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.segments import FRAME_PAIRS, FRAME_SPREAD, MAX_FRAME_THRESHOLD, best_run
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection
-from hapvr.search.descriptors import (
-    ShardIndex,
-    frame_descriptors,
-    index_rows,
-)
+from hapvr.search.descriptors import frame_descriptors, index_rows
 from hapvr.search.engine import ScoredCandidate, SearchEngine, evidence_of
 from hapvr.search.match import thin
+from hapvr.search.memory_index import FramesInMemory
 from hapvr.seeding import numpy_rng
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
 from hapvr.video.frames import decode_jpegs, encode_jpeg
 
-MAX_VIDEOS, MAX_FRAMES = 1000, 200_000
-"""Videos that are searched, and their frames: memory holds the descriptors."""
+MAX_VIDEOS = 1000
+"""Videos that are searched."""
+MAX_FRAMES = 200_000
+"""Frames of these videos: memory holds the descriptors."""
 EDITED_VIDEOS = 20
 INNER_EDIT = "picture_in_picture"
 """What every edited video is also shown in, so that matches by a crop are known well
 enough."""
 EDITED_FRAMES = 16
 """Frames of a video that an edit shows: what people post is mostly a part."""
+PAIR_FRAMES = 120
+"""Frames of a video that are compared with those of a different one."""
+NEAREST_OTHERS = 10
+"""Candidates of a search that are no match, which similarities are fitted on."""
 COPY_SIMILARITY = 0.75
 COPY_FRAME_RUN = 0.9
 """Two videos of the collection that are as similar as this, or of which two consecutive frames are,
@@ -67,64 +71,108 @@ def fit_on_edits(
     neighbours are what looks alike in this collection; why not, where there are too few. Also the
     calibration of similarities, for pairs of files.
 
-    shard_of: by video id."""
+    shard_of: by video id
+    """
     if not shard_of:
         return "no video of the training split has features", None
     engine = memory_engine(project, bundle, videos_of(project, dict.fromkeys(shard_of.values())))
     ids = sorted(engine.collection.shard_of)
-    order = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]
+    edited = [ids[place] for place in numpy_rng(0, "edits").permutation(len(ids))[:EDITED_VIDEOS]]
+    searches: list[Searched] = []
+    near: dict[str, frozenset[str]] = {}
+    for number, video_id in enumerate(edited):
+        progress(number, 2 * len(edited))
+        views = candidates_of(engine, engine.collection.whole(video_id))
+        near[video_id] = _possible_copies(views) | {video_id}
+        searches += known(views, matches=frozenset(), hidden=near[video_id], group=video_id)
+    for number, video_id in enumerate(edited):
+        progress(len(edited) + number, 2 * len(edited))
+        searches += _searches_for_edits(project, engine, video_id, edited[number - 1], near)
+
     source = {
         "benchmark": "edits of the collection's own frames",
         "videos": engine.num_videos,
-        "edited": len(order),
+        "edited": len(edited),
     }
-    searches: list[Searched] = []
-    near: dict[str, frozenset[str]] = {}
-    for number, video_id in enumerate(order):
-        progress(number, 2 * len(order))
-        views = candidates_of(engine, engine.collection.whole(video_id))
-        found = [one for view in views for one in view]
-        copies = {
-            one.video_id
-            for one in found
-            if one.similarity >= COPY_SIMILARITY or one.frame_run >= COPY_FRAME_RUN
-        }
-        near[video_id] = frozenset(copies | {video_id})
-        searches += known(views, matches=frozenset(), hidden=near[video_id], group=video_id)
-    for number, video_id in enumerate(order):
-        progress(len(order) + number, 2 * len(order))
-        donor = order[number - 1]
-        drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:2]
-        kinds = dict.fromkeys([INNER_EDIT, *drawn.tolist()])
-        for clip, combined in edited_parts(project, engine, video_id, donor, kinds):
-            hidden = near[video_id] - {video_id} | (
-                near[donor] - {video_id} if combined else frozenset()
-            )
-            searches += known(
-                candidates_of(engine, clip),
-                matches=frozenset({video_id}),
-                hidden=hidden,
-                group=video_id,
-            )
-    matches, others = np.zeros(0), np.zeros(0)
-    for features, is_match, _ in searches:
-        whole = features[0, :, FEATURES.index("frame_run")]
-        matches = np.append(matches, whole[is_match & np.isfinite(whole)])
-        others = np.append(
-            others, np.sort(whole[~is_match & np.isfinite(whole)])[-10:]
-        )  # the most similar ones
-    calibration = None
-    if min(len(matches), len(others)) >= MIN_PAIRS:
-        pairs = [(one, other) for one in order for other in ids if other not in near[one]]
-
-        def similarities(place: int) -> Floats:
-            videos = (thin(engine.collection.whole(one), 120) for one in pairs[place])
-            first, second = (engine.scorer.embed(video) for video in videos)
-            return engine.scorer.relative_similarity(first, second)
-
-        threshold = frame_threshold(len(pairs), similarities)
-        calibration = fit_calibration(matches, others, source=source, frame_threshold=threshold)
+    pairs = [(first, second) for first in edited for second in ids if second not in near[first]]
+    calibration = _fitted_similarities(engine, searches, pairs, source)
     return fit(searches, num_videos=engine.num_videos, source=source), calibration
+
+
+def _possible_copies(views: Sequence[Sequence[ScoredCandidate]]) -> frozenset[str]:
+    """The candidates of any view that may be copies of the query."""
+    return frozenset(
+        candidate.video_id
+        for view in views
+        for candidate in view
+        if candidate.similarity >= COPY_SIMILARITY or candidate.frame_run >= COPY_FRAME_RUN
+    )
+
+
+def _searches_for_edits(
+    project: Project,
+    engine: SearchEngine,
+    video_id: str,
+    donor_id: str,
+    near: Mapping[str, frozenset[str]],
+) -> Iterator[Searched]:
+    """Searches for edits of a video, with and without their match.
+
+    donor_id: of another video, which some edits show, too
+    near: videos that may be copies of a video, and itself
+    """
+    drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:2]
+    kinds = dict.fromkeys([INNER_EDIT, *drawn.tolist()])
+    for clip, shows_donor in edited_parts(project, engine, video_id, donor_id, kinds):
+        hidden = near[video_id] | near[donor_id] if shows_donor else near[video_id]
+        yield from known(
+            candidates_of(engine, clip),
+            matches=frozenset({video_id}),
+            hidden=hidden - {video_id},
+            group=video_id,
+        )
+
+
+def _fitted_similarities(
+    engine: SearchEngine,
+    searches: Sequence[Searched],
+    pairs: Sequence[tuple[str, str]],
+    source: Mapping[str, Any],
+) -> Calibration | None:
+    """From the similarity of two files to the probability of a match; None where there are too few
+    searches.
+
+    pairs: ids of different videos
+    """
+    matches, others = _frame_runs(searches)
+    if min(len(matches), len(others)) < MIN_PAIRS:
+        return None
+
+    def similarities(place: int) -> Floats:
+        query_id, reference_id = pairs[place]
+        query = _thinned(engine, query_id)
+        return engine.scorer.relative_similarity(query, _thinned(engine, reference_id))
+
+    threshold = frame_threshold(len(pairs), similarities)
+    return fit_calibration(matches, others, source=source, frame_threshold=threshold)
+
+
+def _thinned(engine: SearchEngine, video_id: str) -> EmbeddedVideo:
+    """A video with at most PAIR_FRAMES frames."""
+    return engine.scorer.embed(thin(engine.collection.whole(video_id), PAIR_FRAMES))
+
+
+def _frame_runs(searches: Sequence[Searched]) -> tuple[Floats, Floats]:
+    """`frame_run` of all matches, and of the other candidates of each search that are most similar,
+    by the whole pictures of the queries."""
+    matches = [np.zeros(0)]
+    others = [np.zeros(0)]
+    for features, is_match, _ in searches:
+        runs = features[0, :, FEATURES.index("frame_run")]
+        is_found = np.isfinite(runs)
+        matches.append(runs[is_match & is_found])
+        others.append(np.sort(runs[~is_match & is_found])[-NEAREST_OTHERS:])
+    return np.concatenate(matches), np.concatenate(others)
 
 
 def training_videos(project: Project) -> dict[str, str]:
@@ -144,9 +192,9 @@ def edited_parts(
 ) -> Iterator[tuple[SampledFeatures, bool]]:
     """A part of a video after each edit of ALL_EDITS, and whether the donor shows in it."""
     parts: list[NDArray[np.uint8]] = []
-    for one in (video_id, donor_id):
-        jpegs = open_frames(project, engine.collection.shard_of[one]).read(one).jpegs
-        first = int(numpy_rng(0, "part", one).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
+    for name in (video_id, donor_id):
+        jpegs = open_frames(project, engine.collection.shard_of[name]).read(name).jpegs
+        first = int(numpy_rng(0, "part", name).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
         parts.append(decode_jpegs(jpegs[first : first + EDITED_FRAMES]).transpose(0, 2, 3, 1))
     frames, donor = parts
     for kind in kinds:
@@ -162,7 +210,8 @@ def frame_threshold(count: int, similarities: Callable[[int], Floats]) -> float:
     single frame would not do: unrelated videos share black frames and titles. It is taken from the
     lower half of the pairs: in a collection some are copies that nobody marked.
 
-    count: of the pairs. similarities: relative ones [T, T'] of the frames of a pair, by its number.
+    count: of the pairs
+    similarities: relative ones [T, T'] of the frames of a pair, by its number
     """
     chosen = numpy_rng(0, "frame threshold").permutation(count)[:FRAME_PAIRS].tolist()
     runs = [best_run(similarities(place)) for place in chosen]
@@ -175,55 +224,68 @@ def videos_of(
 ) -> dict[str, str]:
     """Video id -> shard, of videos of some shards that have features: `first` ones and others, up
     to MAX_VIDEOS and MAX_FRAMES."""
-    found: dict[str, tuple[str, int]] = {}
+    shard_of: dict[str, str] = {}
+    num_frames: dict[str, int] = {}
     for key in keys:
-        rows = project.shard(FEATURES_STAGE, key).rows()
-        found |= {
-            row["video_id"]: (key, row["num_rows"]) for row in rows if row["status"] == STATUS_OK
-        }
-    ids = [one for one in dict.fromkeys([*first, *found]) if one in found][:MAX_VIDEOS]
-    total = np.cumsum([found[one][1] for one in ids])
-    return {
-        one: found[one][0] for one, frames in zip(ids, total, strict=True) if frames <= MAX_FRAMES
-    }
+        for row in project.shard(FEATURES_STAGE, key).rows():
+            if row["status"] == STATUS_OK:
+                shard_of[row["video_id"]] = key
+                num_frames[row["video_id"]] = row["num_rows"]
+    ids = [name for name in dict.fromkeys([*first, *shard_of]) if name in shard_of][:MAX_VIDEOS]
+    total = np.cumsum([num_frames[name] for name in ids])
+    in_memory = int(np.searchsorted(total, MAX_FRAMES, side="right"))
+    return {name: shard_of[name] for name in ids[:in_memory]}
 
 
 def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> SearchEngine:
-    """A search of some videos, in memory, by the model of a bundle as it will search. shard_of: by
-    id, of one video or more."""
-    description = read_description(bundle)
-    scorer = load_bundle(bundle, device=project.config.device)
+    """A search of some videos, in memory, by the model of a bundle as it will search.
+
+    shard_of: by id, of one video or more
+    """
+    opened = OpenBundle.open(bundle)
+    scorer = opened.load(device=project.config.device)
     networks: Any = scorer.networks  # of either kind
-    require, extras = partial(description.require_features, bundle), networks.needs_extras
-    collection = SearchableCollection(project.root, shard_of, require=require, extras=extras)
+    collection = SearchableCollection(
+        project.root, shard_of, require=opened.require_features, extras=networks.needs_extras
+    )
     blank = np.zeros((0, 0), np.float32)
-    if (
-        IMPORTED
-        not in project.shard(FEATURES_STAGE, next(iter(shard_of.values()))).require({}).settings
-    ):
-        pictures = blank_pictures(description.crop_px)
-        starts = range(0, len(pictures), BATCH_FRAMES)
-        regions = [networks.regions(pictures[start : start + BATCH_FRAMES]) for start in starts]
-        blank = mean_directions(networks.vectors(networks.embed(np.concatenate(regions))))
+    shard = project.shard(FEATURES_STAGE, next(iter(shard_of.values())))
+    if IMPORTED not in shard.require({}).settings:
+        blank = _blank_descriptors(networks, opened.description.crop_px)
+    return SearchEngine(
+        scorer=scorer,
+        index=FramesInMemory(_described(scorer, collection, blank)),
+        collection=collection,
+        num_videos=len(collection.shard_of),
+        blank=blank,
+        candidates=project.config.search.candidates,
+    )
+
+
+def _blank_descriptors(networks: Any, crop_px: int) -> NDArray[np.float32]:
+    """[B, D] of pictures of one colour."""
+    pictures = blank_pictures(crop_px)
+    starts = range(0, len(pictures), BATCH_FRAMES)
+    regions = [networks.regions(pictures[start : start + BATCH_FRAMES]) for start in starts]
+    return mean_directions(networks.vectors(networks.embed(np.concatenate(regions))))
+
+
+def _described(
+    scorer: VideoScorer, collection: SearchableCollection, blank: NDArray[np.float32]
+) -> pa.Table:
+    """What an index takes of all frames of some videos."""
     names: list[str] = []
     columns: list[tuple[Any, ...]] = []
     for video_id in collection.shard_of:
         video = collection.whole(video_id)
-        found = frame_descriptors(scorer.networks.vectors(scorer.embed(video).regions), blank=blank)
+        vectors = scorer.networks.vectors(scorer.embed(video).regions)
+        described = frame_descriptors(vectors, blank=blank)
+        stored = described.vectors.astype(np.float16)
         names += [video_id] * len(video.hashes)
-        columns.append(
-            (video.clock.times_s, video.hashes, found.vectors.astype(np.float16), found.kept)
-        )
-    times, hashes, vectors, kept = (np.concatenate(column) for column in zip(*columns, strict=True))
+        columns.append((video.clock.times_s, video.hashes, stored, described.kept))
+    times, hashes, stored, kept = map(np.concatenate, zip(*columns, strict=True))
     frames = pa.table({"video_id": names, "timestamp_s": times, "hash": hashes})
-    return SearchEngine(
-        scorer=scorer,
-        index=ShardIndex(index_rows(frames, vectors, kept)),
-        collection=collection,
-        num_videos=len(columns),
-        blank=blank,
-        candidates=project.config.search.candidates,
-    )
+    return index_rows(frames, stored, kept)
 
 
 def candidates_of(engine: SearchEngine, video: SampledFeatures) -> list[list[ScoredCandidate]]:
@@ -241,19 +303,25 @@ def known(
     hidden: frozenset[str],
     group: str,
 ) -> Iterator[Searched]:
-    """A search with its matches, and without them, as if the query had none. views: candidates of
-    each; hidden: unknown ids, left out."""
-    shown = [[one for one in view if one.video_id not in hidden] for view in views]
-    place = {
-        name: number
-        for number, name in enumerate(dict.fromkeys(one.video_id for view in shown for one in view))
-    }
-    features = np.full((len(shown), len(place), len(FEATURES)), np.nan)
+    """A search with its matches, and without them, as if the query had none.
+
+    views: candidates of each
+    hidden: ids that are left out, as nobody knows whether they match
+    """
+    shown = [
+        [candidate for candidate in view if candidate.video_id not in hidden] for view in views
+    ]
+    names = list(dict.fromkeys(candidate.video_id for view in shown for candidate in view))
+    if not names:
+        return
+    features = np.full((len(shown), len(names), len(FEATURES)), np.nan)
     for number, view in enumerate(shown):
-        features[number, [place[one.video_id] for one in view]] = evidence_of(view)
-    is_match = np.array([name in matches for name in place], bool)
-    for kept in (np.ones_like(is_match), ~is_match)[not matches :] if place else ():
-        yield features[:, kept], is_match[kept], group
+        places = [names.index(candidate.video_id) for candidate in view]
+        features[number, places] = evidence_of(view)
+    is_match = np.array([name in matches for name in names], bool)
+    if matches:
+        yield features, is_match, group
+    yield features[:, ~is_match], is_match[~is_match], group
 
 
 def fit(
@@ -262,8 +330,8 @@ def fit(
     """The model of evidence; why not, where there are too few searches."""
     try:
         return fit_evidence(
-            [(found, match) for found, match, _ in searches],
-            [name for *_, name in searches],
+            [(features, is_match) for features, is_match, _ in searches],
+            [group for *_, group in searches],
             num_videos=num_videos,
             source=source,
         )

@@ -14,20 +14,11 @@ from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError, DataError, MissingPartError, RegistryError
 from hapvr.files import digest_of
-from hapvr.model.checkpoint import (
-    read_description as read_network,
-    scoring_settings,
-    weights_sha256,
-)
-from hapvr.registry.client import pinned_uri, registered_bundle
-from hapvr.scorer.bundle import (
-    NETWORK_FOLDER,
-    SCORER_FILE,
-    Description,
-    open_networks,
-    read_description,
-)
+from hapvr.model.checkpoint import scoring_settings
+from hapvr.registry.client import located_bundle, pinned_uri
+from hapvr.scorer.bundle import SCORER_FILE, Description, open_networks, read_description
 from hapvr.scorer.onnx_networks import ONNXRecord
+from hapvr.scorer.open_bundle import OpenBundle
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index, serving_index
 from hapvr.steps.project import REGISTRY, Project
 
@@ -39,84 +30,117 @@ REGISTERED = "models:/"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchModel:
-    """uri: `models:/NAME/VERSION`, a folder or a file; digest: of the network. dims: D of the
-    features that it takes; embedding_dims: d of what it makes of them. needs_extras: see
-    `hapvr.model.family`. description: of a bundle; models that came from outside do not say which
-    features they go with."""
+    """A model that describes frames."""
 
     uri: str
+    """`models:/NAME/VERSION`, a folder or a file"""
     digest: str
+    """of the network"""
     dims: int
+    """D of the features that it takes"""
     embedding_dims: int
+    """d of what it makes of them"""
     needs_extras: bool
+    """see `hapvr.model.family`"""
     embed: Callable[[NDArray[Any]], NDArray[np.float32]]
-    """Features [T, R, D] -> [T, r, d]."""
+    """features [T, R, D] -> [T, r, d]"""
     description: Description | None
+    """of a bundle; models that came from outside do not say which features they go with"""
 
 
 def search_model(project: Project, uri: str | None = None) -> SearchModel:
-    """uri: a registered model, a bundle, a network folder or a published .pth; None: the project's
-    champion. Raises DataError if there is none, saying what makes one."""
-    registry = uri or project.config.tracking.uri or project.root.exists(REGISTRY)
-    serving = None if registry else serving_index(project.root)  # where MLflow is not installed
-    named = uri or (serving.model if serving is not None else _champion(project))
-    named = (
-        pinned_uri(named, project.tracking_uri)
-        if named.startswith(REGISTERED)
-        else os.path.abspath(named)
+    """A model that describes frames, from the registry or from a place.
+
+    uri: a registered model, a bundle, a network folder or a published .pth; None: the project's
+        champion
+
+    Raises: DataError if there is none, saying what makes one.
+    """
+    model = uri or _default_model(project)
+    if not model.startswith(REGISTERED):
+        model = os.path.abspath(model)
+    named, place = _located(project, model)
+    if (place / SCORER_FILE).is_file():
+        bundle = OpenBundle.open(place)
+        if isinstance(bundle.description.onnx, ONNXRecord):
+            return _packaged_model(named, bundle, bundle.description.onnx)
+        return _torch_model(project, named, place, bundle.description)
+    return _torch_model(project, named, place, None)
+
+
+def _default_model(project: Project) -> str:
+    """The champion; without a registry, as where MLflow is not installed, what the index names."""
+    if project.config.tracking.uri or project.root.exists(REGISTRY):
+        return _champion(project)
+    serving = serving_index(project.root)
+    return _champion(project) if serving is None else serving.model
+
+
+def _packaged_model(uri: str, bundle: OpenBundle, onnx: ONNXRecord) -> SearchModel:
+    """The model of a bundle with ONNX files, without torch."""
+    networks = open_networks(bundle.folder, bundle.description, onnx)
+    dims = bundle.network.dims
+    return SearchModel(
+        uri=uri,
+        digest=bundle.network_digest,
+        dims=dims,
+        embedding_dims=networks.settings.binary_bits or dims,
+        needs_extras=False,
+        embed=networks.embed,
+        description=bundle.description,
     )
-    place = _place(project, named)
-    description = read_description(place) if (place / SCORER_FILE).is_file() else None
-    if description is not None and isinstance(description.onnx, ONNXRecord):
-        networks = open_networks(place, description, description.onnx)
-        digest = stored_network_digest(place / NETWORK_FOLDER)
-        dims = read_network(place / NETWORK_FOLDER).dims
-        needs_extras = False
-        embedding_dims = networks.settings.binary_bits or dims
-        embed = networks.embed
-    else:
-        import torch
 
-        from hapvr.networks.torch_runtime import choose_device
-        from hapvr.scorer.bundle import load_similarity_model
 
-        device = choose_device(project.config.device)
-        network = load_similarity_model(place)[0].to(device)
-        digest, dims, needs_extras = network_digest(network), network.dims, network.needs_extras
-        embedding_dims = network.embedding_dims
+def _torch_model(
+    project: Project, uri: str, place: Path, description: Description | None
+) -> SearchModel:
+    """A model in torch."""
+    import torch
 
-        def embed(regions: NDArray[Any]) -> NDArray[np.float32]:
-            with torch.inference_mode():
-                return np.asarray(
-                    network.embed(torch.from_numpy(regions).to(device)).float().cpu().numpy()
-                )
+    from hapvr.networks.torch_runtime import choose_device
+    from hapvr.scorer.bundle import load_similarity_model
+
+    device = choose_device(project.config.device)
+    network = load_similarity_model(place)[0].to(device)
+
+    def embed(regions: NDArray[Any]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            embedded = network.embed(torch.from_numpy(regions).to(device))
+            return np.asarray(embedded.float().cpu().numpy())
 
     return SearchModel(
-        uri=named,
-        digest=digest,
-        dims=dims,
-        embedding_dims=embedding_dims,
-        needs_extras=needs_extras,
+        uri=uri,
+        digest=network_digest(network),
+        dims=network.dims,
+        embedding_dims=network.embedding_dims,
+        needs_extras=network.needs_extras,
         embed=embed,
         description=description,
     )
 
 
-def index_bundle(project: Project, current: CurrentIndex, model: str | None) -> Path:
-    """The bundle of the model that the index names, or of `model`: a bundle folder or a name in the
-    registry. Raises DataError where there is none, and where it has another network than the index
-    was made with."""
+def index_bundle(
+    project: Project, current: CurrentIndex, model: str | None
+) -> tuple[str, OpenBundle]:
+    """The model that the index names, or `model`, as answers name it, and its bundle.
+
+    model: a bundle folder or a name in the registry
+
+    Raises: DataError where there is none, and where it has another network than the index was made
+    with.
+    """
     named = model or current.model
-    folder = _place(project, named)
-    read_description(folder)
-    if stored_network_digest(folder / NETWORK_FOLDER) != current.digest:
-        hint = "`hapvr index build` makes a new one"
-        raise DataError(
-            f"search: the index below {project.root.url} was made with another network than "
-            f"{named} has"
-            + (f" now; {hint}" if model is None else f"; name {current.model}, or {hint}")
-        )
-    return folder
+    uri, folder = _located(project, named)
+    bundle = OpenBundle.open(folder)
+    if bundle.network_digest == current.digest:
+        return uri, bundle
+
+    hint = "`hapvr index build` makes a new one"
+    now = f" now; {hint}" if model is None else f"; name {current.model}, or {hint}"
+    raise DataError(
+        f"search: the index below {project.root.url} was made with another network than "
+        f"{named} has{now}"
+    )
 
 
 def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:
@@ -142,19 +166,22 @@ def index_warning(project: Project) -> str:
     else ""; without an index, too."""
     if not project.root.exists(CURRENT):
         return ""
-    return read_description(_place(project, current_index(project.root).model)).warning
+    _, folder = _located(project, current_index(project.root).model)
+    return read_description(folder).warning
 
 
 def _champion(project: Project) -> str:
     return f"{REGISTERED}{project.config.tracking.registered_model}@champion"
 
 
-def _place(project: Project, model: str) -> Path:
-    own = Path(
-        project.root.local or os.sep, *Path(model).parts[-3:]
-    )  # models/KEY/bundle of a root that was moved
-    kept = own if own.is_dir() and not os.path.isdir(model) else Path(model)
-    return registered_bundle(model, project.tracking_uri) if model.startswith(REGISTERED) else kept
+def _located(project: Project, model: str) -> tuple[str, Path]:
+    """A model as answers name it, `models:/NAME/VERSION` or a path, and where its files are."""
+    if model.startswith(REGISTERED):
+        return located_bundle(model, project.tracking_uri)
+    # models/KEY/bundle of a root that was moved
+    own = Path(project.root.local or os.sep, *Path(model).parts[-3:])
+    is_moved = own.is_dir() and not os.path.isdir(model)
+    return model, own if is_moved else Path(model)
 
 
 def network_digest(network: VideoNetwork) -> str:
@@ -163,9 +190,3 @@ def network_digest(network: VideoNetwork) -> str:
     from hapvr.networks.weights import state_sha256
 
     return digest_of([scoring_settings(network), state_sha256(network.state_dict())])[:16]
-
-
-def stored_network_digest(folder: Path) -> str:
-    """`network_digest` of the network in a folder of `save_network`, without torch. Raises
-    DataError for a damaged one."""
-    return digest_of([scoring_settings(read_network(folder)), weights_sha256(folder)])[:16]

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from hapvr.data import features, frames
 from hapvr.data.manifest import name_digest, training_shard_keys
+from hapvr.data.stamped import read_rows
 from hapvr.errors import DataError
 from hapvr.networks.whitening import load_whitening
-from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, read_rows
+from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE
 from hapvr.steps.project import Project
 from hapvr.train.pair_labels import PairLabels, read_pair_labels, video_length_s
 from hapvr.train.sources import SOURCES

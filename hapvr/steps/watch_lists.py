@@ -4,159 +4,71 @@ watch_matches/<shard>/rows.parquet     a row per match of a query with a video o
 """
 
 import json
-import os
-import re
-import shutil
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from hapvr.config import WatchList
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.stamped import read_rows, stamp, write_rows
 from hapvr.errors import DataError, VideoError
-from hapvr.files import digest_of, file_sha256, open_regular
+from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import limits_from_environment
-from hapvr.search.descriptors import ShardIndex, descriptor_shard, searchable
-from hapvr.search.duplicates import read_rows, stamp, write_rows
+from hapvr.search.descriptors import descriptor_shard, searchable
 from hapvr.search.marks import read_marks
-from hapvr.search.match import Query, printable
+from hapvr.search.match import Match, printable
+from hapvr.search.memory_index import FramesInMemory
 from hapvr.settings import ServingConfig
 from hapvr.steps.alerts import AlertOutbox
-from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions
-from hapvr.video.sources import VIDEO_SUFFIXES, is_picture, query_files, read_lines, text_of_path
+from hapvr.steps.shard_rows import outdated_shards, rows_place
+from hapvr.steps.watch_queries import WatchQuery, watch_queries
 
 STAGE = "watch_matches"
-LISTS = "watch/lists"
-"""A folder per list that was made of the query of a search: its file, named after its SHA-256."""
-_SPAN = (
-    "query_start_s",
-    "query_end_s",
-    "video_start_s",
-    "video_end_s",
-    "query_covered",
-    "video_covered",
-)
 SCHEMA = pa.schema(
     [
-        *(
-            (name, pa.string())
-            for name in ("watch_list", "query", "video_id", "query_sha256", "video_sha256")
-        ),
-        *((name, pa.float64()) for name in ("similarity", "probability", *_SPAN)),
-        *((name, pa.string()) for name in ("verdict", "model", "since")),
+        ("watch_list", pa.string()),
+        ("query", pa.string()),
+        ("video_id", pa.string()),
+        ("query_sha256", pa.string()),
+        ("video_sha256", pa.string()),
+        ("similarity", pa.float64()),
+        ("probability", pa.float64()),
+        ("query_start_s", pa.float64()),
+        ("query_end_s", pa.float64()),
+        ("video_start_s", pa.float64()),
+        ("video_end_s", pa.float64()),
+        ("query_covered", pa.float64()),
+        ("video_covered", pa.float64()),
+        ("verdict", pa.string()),
+        ("model", pa.string()),
+        ("since", pa.string()),
     ]
 )
 """since: when the pair was found first, ISO 8601, UTC."""
 
-
-@dataclass(frozen=True)
-class WatchQuery:
-    """A file of a list, or a list that cannot be read. sha256: "" where it cannot be read. problem:
-    of a list."""
-
-    watch_list: WatchList
-    path: Path
-    sha256: str
-    problem: str = ""
-
-    @property
-    def name(self) -> str:
-        return text_of_path(self.path)
+Row = dict[str, Any]
+"""A match, as of SCHEMA."""
 
 
 @dataclass(frozen=True)
 class WatchMatches:
-    """table: matches of one shard, see SCHEMA. failed: query -> why it could not be used. done:
-    False if the matches were there already. announced: messages that were new to the outbox."""
+    """The matches of one shard, and what making them did."""
 
     table: pa.Table
+    """see SCHEMA"""
     done: bool
+    """False if the matches were there already"""
     announced: int
+    """messages that were new to the outbox"""
     failed: dict[str, str]
-
-
-def watch_lists(project: Project) -> list[WatchList]:
-    """Those of the configuration, and those of `make_watch_list`."""
-    root = project.root
-    names = [one for one in root.list_folders(LISTS) if root.list_files(f"{LISTS}/{one}")]
-    made = [
-        WatchList.model_construct(name=one, path=root.url_of(f"{LISTS}/{one}")) for one in names
-    ]
-    return [*project.config.watch.lists, *made]
-
-
-def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: int) -> str:
-    """Make a list of the query of a search, with a copy of its file; returns the name of the list.
-    Raises VideoError `replaced` for a file that is not the one that was searched for, or has more
-    than max_bytes, and DataError where the data root is not a local folder or is full."""
-    root, suffix = project.root, Path(query.name).suffix.lower()
-    root.local_path(LISTS)
-    if (
-        not os.path.isfile(file)
-        or file.stat().st_size > max_bytes
-        or file_sha256(file) != query.sha256
-    ):
-        said = (
-            f"the file of {query.name} is not at hand, is another one now, or has more "
-            f"than {max_bytes} bytes"
-        )
-        raise VideoError(
-            "replaced", f"watch: {said}; search for it again, or name its folder under watch.lists"
-        )
-    words = re.sub(r"[^a-z0-9]+", "-", Path(query.name).stem.lower())[:40].strip("-")
-    name = f"{words or 'query'}-{query.sha256[:8]}"
-    known = suffix in VIDEO_SUFFIXES or is_picture(Path(query.name))
-    with (
-        root.write(f"{LISTS}/{name}/{query.sha256}{suffix if known else '.mp4'}") as copy,
-        open_regular(file) as source,
-    ):
-        shutil.copyfileobj(source, copy)
-    return name
-
-
-@lru_cache(maxsize=10_000)
-def _digest(file: Path, _num_bytes: int, _modified_ns: int) -> str:
-    """SHA-256 of a file, asked for at every tick: it is remembered while size and time stay."""
-    return file_sha256(file)
-
-
-def watch_queries(project: Project) -> list[WatchQuery]:
-    """All queries of all lists, also files and lists that cannot be read."""
-    queries = []
-    for one in watch_lists(project):
-        path = project.path(Path(one.path))
-        try:
-            base = path.parent
-            files = (
-                query_files(path)
-                if path.is_dir()
-                else [base / line for line in read_lines(path, folder=base)]
-            )
-            if not files:  # as of a drive that is away
-                raise ValueError("it has no video and no picture")
-        except (OSError, ValueError, DataError) as error:
-            said = (
-                f"{path} cannot be read ({error}); wanted a folder, or a text file with a "
-                "path in each line"
-            )
-            queries.append(WatchQuery(one, path, "", f"watch.lists: {one.name}: {said}"))
-            continue
-        for file in files:
-            sha256 = ""
-            with suppress(OSError, ValueError):  # the search says why it cannot be read
-                sha256 = _digest(file, (status := file.stat()).st_size, status.st_mtime_ns)
-            queries.append(WatchQuery(one, file, sha256))
-    return queries
+    """query -> why it could not be used"""
 
 
 def make_watch_matches(
@@ -164,75 +76,120 @@ def make_watch_matches(
 ) -> WatchMatches:
     """Compare with a shard of the index all queries that were not compared with it yet. Matches are
     put into the outbox where `watch.webhook` is set: each (list, content of the query, content of
-    the video) only once, and none of a model with random weights. Raises DataError for a shard that
-    is not in the index, and for a model without calibration.
+    the video) only once, and none of a model with random weights.
+
+    Raises: DataError for a shard that is not in the index, and for a model without calibration.
     """
-    root, queries, place = project.root, _asked(project), rows_place(STAGE, key)
-    searched, wanted = (
-        searcher.fingerprint(STAGE, key),
-        searcher.fingerprint(STAGE, key, **_stamp(project, queries)),
-    )
-    failed: dict[str, str] = {}
+    root = project.root
+    place = rows_place(STAGE, key)
+    queries = _asked(project)
+    searched = searcher.fingerprint(STAGE, key)
+    fingerprint = searcher.fingerprint(STAGE, key, **_stamp(project, queries))
+    is_posting = project.config.watch.webhook is not None and not searcher.scorer.warning
     with root.lock(f"{STAGE}/{key}"):
         table = read_rows(root, place, SCHEMA, damaged=True)
-        if done := stamp(table) != wanted:
-            # the shard alone, compared exactly: no other shard's video takes a place among the
-            # nearest
-            described = searchable(descriptor_shard(root, searcher.current.digest, key))
-            count = len(searcher.collection.video_ids(key))
-            within = replace(searcher, index=ShardIndex(described), num_videos=count)
-            now = datetime.now(UTC).isoformat(timespec="seconds")
-            stored, rows, compared = (
-                defaultdict[tuple[str, str], list[Any]](list),
-                list[dict[str, Any]](),
-                list[str](),
-            )
-            for row in table.to_pylist():
-                for asked in ("", row["query"]):
-                    stored[row["watch_list"], asked].append(row)
-            since = {_event(row): row["since"] for row in table.to_pylist()}
-            before = set(
-                stamp(table, "queries").split() if stamp(table, "searched") == searched else ()
-            )
-            for number, (name, query) in enumerate(queries.items()):
-                progress(number, len(queries))
-                known = stored[query.watch_list.name, "" if query.problem else query.name]
-                try:
-                    limits = limits_from_environment(project.config.serving)
-                    rows += known if name in before else _compare(within, query, limits)
-                    compared.append(name)
-                except (VideoError, DataError) as error:
-                    failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
-                    rows += known
-            progress(len(queries), len(queries))
-            table = pa.Table.from_pylist(
-                [row | {"since": since.get(_event(row), now)} for row in rows], schema=SCHEMA
-            )
-        wished = project.config.watch.webhook is not None and not searcher.scorer.warning
-        messages = {}
-        for row in table.to_pylist() if wished else ():
-            name = digest_of(_event(row))[:32]
-            messages[name] = json.dumps(
-                {"id": name, "event": "watch_match", **row}, ensure_ascii=False
-            )
-        alerts = AlertOutbox(root).put(messages) if wished else 0
+        if stamp(table) == fingerprint:
+            announced = _announce(root, table) if is_posting else 0
+            return WatchMatches(table, False, announced, {})
+
+        before = stamp(table, "queries").split() if stamp(table, "searched") == searched else []
+        comparison = _Comparison(_within_shard(searcher, key), table.to_pylist(), set(before))
+        for number, (name, query) in enumerate(queries.items()):
+            progress(number, len(queries))
+            comparison.take(name, query)
+        progress(len(queries), len(queries))
+        table = pa.Table.from_pylist(comparison.rows_with_dates(), schema=SCHEMA)
+        announced = _announce(root, table) if is_posting else 0
         # after the outbox, so that a kill between them loses no match; queries that failed are
         # tried again
-        if done:
-            made = {
-                "fingerprint": "" if failed else wanted,
-                "searched": searched,
-                "queries": " ".join(compared),
-            }
-            write_rows(root, place, table, **made)
-    return WatchMatches(table, done, alerts, failed)
+        write_rows(
+            root,
+            place,
+            table,
+            fingerprint="" if comparison.failed else fingerprint,
+            searched=searched,
+            queries=" ".join(comparison.compared),
+        )
+    return WatchMatches(table, True, announced, comparison.failed)
+
+
+def _within_shard(searcher: Searcher, key: str) -> Searcher:
+    """Searches a shard alone, compared exactly: no other shard's video takes a place among the
+    nearest."""
+    root = searcher.project.root
+    described = searchable(descriptor_shard(root, searcher.current.digest, key))
+    count = len(searcher.collection.video_ids(key))
+    return replace(searcher, index=FramesInMemory(described), num_videos=count)
+
+
+class _Comparison:
+    """Collects the matches of all queries with a shard: those of queries that were compared with it
+    before are kept."""
+
+    def __init__(self, within: Searcher, stored: Sequence[Row], before: Collection[str]) -> None:
+        """Start with nothing compared.
+
+        within: searches the shard
+        stored: matches that were found before
+        before: digests of queries that they are of, see `_asked`
+        """
+        self.compared: list[str] = []
+        """digests of queries that the matches are of now"""
+        self.failed: dict[str, str] = {}
+        """query -> why it could not be used"""
+        self._rows: list[Row] = []
+        self._within = within
+        self._stored = stored
+        self._before = before
+
+    def take(self, name: str, query: WatchQuery) -> None:
+        """Add the matches of a query; those of before where it cannot be used now.
+
+        name: its digest, see `_asked`
+        """
+        try:
+            if name in self._before:
+                self._rows += self._stored_rows(query)
+            else:
+                limits = limits_from_environment(self._within.project.config.serving)
+                self._rows += _compare(self._within, query, limits)
+            self.compared.append(name)
+        except (VideoError, DataError) as error:
+            self.failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
+            self._rows += self._stored_rows(query)
+
+    def _stored_rows(self, query: WatchQuery) -> list[Row]:
+        """The matches of a query that were found before; of all its list where that cannot be
+        read."""
+        of_list = [row for row in self._stored if row["watch_list"] == query.watch_list.name]
+        if query.problem:
+            return of_list
+        return [row for row in of_list if row["query"] == query.name]
+
+    def rows_with_dates(self) -> list[Row]:
+        """All matches, with the time when each was found first."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        since = {_event(row): row["since"] for row in self._stored}
+        return [row | {"since": since.get(_event(row), now)} for row in self._rows]
+
+
+def _announce(root: DataRoot, table: pa.Table) -> int:
+    """Put a message of each match into the outbox; returns how many are new to it."""
+    messages: dict[str, str] = {}
+    for row in table.to_pylist():
+        name = digest_of(_event(row))[:32]
+        message = {"id": name, "event": "watch_match", **row}
+        messages[name] = json.dumps(message, ensure_ascii=False)
+    return AlertOutbox(root).put(messages)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
     """Shards of the index that were not compared with the present queries by its model, each with a
     digest of what asks for it."""
     queries = _asked(project)
-    return outdated_shards(project, STAGE, SCHEMA, **_stamp(project, queries)) if queries else {}
+    if not queries:
+        return {}
+    return outdated_shards(project, STAGE, SCHEMA, **_stamp(project, queries))
 
 
 def all_matches(project: Project) -> list[dict[str, Any]]:
@@ -253,14 +210,15 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
 def _asked(project: Project) -> dict[str, WatchQuery]:
     """All queries, each by a digest of what its matches depend on in addition to the index: what it
     is, and what people said."""
-    said = defaultdict[str, list[list[str]]](list)
+    verdicts: dict[str, list[list[str]]] = defaultdict(list)
     for verdict in read_marks(project.root).verdicts():
         for content in verdict[:2]:
-            said[content].append(verdict)
-    asked = {}
-    for one in watch_queries(project):
-        kind = [one.watch_list.name, one.watch_list.min_probability, one.name, one.sha256]
-        asked[digest_of([kind, said[one.sha256]])] = one
+            verdicts[content].append(verdict)
+    asked: dict[str, WatchQuery] = {}
+    for query in watch_queries(project):
+        watch_list = query.watch_list
+        values = [watch_list.name, watch_list.min_probability, query.name, query.sha256]
+        asked[digest_of([values, verdicts[query.sha256]])] = query
     return asked
 
 
@@ -269,38 +227,42 @@ def _stamp(project: Project, queries: Iterable[str]) -> dict[str, Any]:
     return {"queries": list(queries), "posted": project.config.watch.webhook is not None}
 
 
-def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list[dict[str, Any]]:
+def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list[Row]:
     """Rows of one query. Raises VideoError and DataError where it cannot be used."""
     if query.problem:
         raise DataError(query.problem)
     options = SearchOptions(
         top=max(within.num_videos, 1), min_probability=query.watch_list.min_probability
     )
-    rows, asked = [], within.read(query.path, limits=limits)
+    asked = within.read(query.path, limits=limits)
     answer = within.answer(asked, options)
-    for said in asked.warnings:
-        warnings.warn(f"{query.watch_list.name}: {said}")
+    for warning in asked.warnings:
+        warnings.warn(f"{query.watch_list.name}: {warning}")
     if answer.warnings != (*within.warnings, *asked.warnings):  # some videos could not be compared
         raise DataError(answer.warnings[-1])
-    for match in answer.matches:
-        span: tuple[float | None, ...] = (None,) * 4
-        if match.segments:
-            one = match.segments[0]
-            span = one.query_start_s, one.query_end_s, one.reference_start_s, one.reference_end_s
-        row: dict[str, Any] = dict(
-            zip(_SPAN, (*span, match.query_covered, match.reference_covered), strict=True)
-        )
-        row |= {name: getattr(match, name) for name in ("similarity", "probability", "verdict")}
-        row |= {
-            "watch_list": query.watch_list.name,
-            "query": query.name,
-            "query_sha256": query.sha256,
-        }
-        sha256 = within.collection.metadata.of(match.reference).sha256
-        rows.append(
-            row | {"video_id": match.reference, "video_sha256": sha256, "model": within.model}
-        )
-    return rows
+    return [_row(within, query, match) for match in answer.matches]
+
+
+def _row(within: Searcher, query: WatchQuery, match: Match) -> Row:
+    """A match as it is stored; when it was found first is added later."""
+    part = match.segments[0] if match.segments else None
+    return {
+        "watch_list": query.watch_list.name,
+        "query": query.name,
+        "query_sha256": query.sha256,
+        "video_id": match.reference,
+        "video_sha256": within.collection.metadata.of(match.reference).sha256,
+        "similarity": match.similarity,
+        "probability": match.probability,
+        "query_start_s": None if part is None else part.query_start_s,
+        "query_end_s": None if part is None else part.query_end_s,
+        "video_start_s": None if part is None else part.reference_start_s,
+        "video_end_s": None if part is None else part.reference_end_s,
+        "query_covered": match.query_covered,
+        "video_covered": match.reference_covered,
+        "verdict": match.verdict,
+        "model": within.model,
+    }
 
 
 def _event(row: Mapping[str, Any]) -> tuple[str, str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.soak import soak
-from hapvr.search import index as index_module
+from hapvr.search import lance_index, lance_upkeep
 
 
 @pytest.mark.slow
@@ -14,9 +14,9 @@ def test_files_and_fragments_are_bounded_as_shards_arrive(
 ) -> None:
     """Twenty shards with a search after each: what came last is found first, and old versions go.
     `bench.soak` has more."""
-    monkeypatch.setattr(index_module, "KEEP_S", 0.0)
-    monkeypatch.setattr(index_module, "MAX_FRAGMENTS", 6)
-    monkeypatch.setattr(index_module, "MAX_PARTS", 4)
+    monkeypatch.setattr(lance_index, "KEEP_S", 0.0)
+    monkeypatch.setattr(lance_upkeep, "MAX_FRAGMENTS", 6)
+    monkeypatch.setattr(lance_upkeep, "MAX_PARTS", 4)
     rows = list(soak(tmp_path, shards=20, videos=5, frames=30, keep_s=0.0))
     assert all(row["itself first"] for row in rows)
     assert rows[-1]["frames"] == 20 * 5 * 30

@@ -25,13 +25,14 @@ from hapvr.errors import ArgumentError
 from hapvr.search.collection import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
-from hapvr.steps.duplicates import duplicate_pairs, outdated_pairs, rows_place
+from hapvr.steps.duplicate_pairs import duplicate_pairs, outdated_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
+from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.training import tracker_of
 from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import open_frames
-from hapvr.steps.watch_lists import make_watch_list
+from hapvr.steps.watch_queries import make_watch_list
 from hapvr.tables import write_table
 from tests.commands.conftest import invoke
 from tests.conftest import CHECKOUT, MakeOnce, make_feature_data

@@ -14,7 +14,8 @@ import pytest
 
 from hapvr.registry.versions import promote
 from hapvr.search.marks import mark
-from hapvr.steps.duplicates import make_duplicate_groups, make_duplicate_pairs
+from hapvr.steps.duplicate_groups import make_duplicate_groups
+from hapvr.steps.duplicate_pairs import make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of

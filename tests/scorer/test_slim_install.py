@@ -16,7 +16,7 @@ import pytest
 
 from hapvr.scorer.bundle import load_bundle
 from hapvr.search.match import answer_values
-from hapvr.steps.duplicates import duplicate_pairs, make_duplicate_pairs
+from hapvr.steps.duplicate_pairs import duplicate_pairs, make_duplicate_pairs
 from hapvr.steps.searcher import Searcher
 from tests.conftest import CHECKOUT
 from tests.scorer.bundles import write_scenes

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.search.index import FrameIndex
+from hapvr.search.lance_index import LanceIndex
 from tests.search.exact import DIMS, SMALL, ExactIndex, descriptors
 
 
@@ -13,7 +13,7 @@ from tests.search.exact import DIMS, SMALL, ExactIndex, descriptors
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExactIndex]:
     """An index of 1,200 frames in three shards, two thirds of them indexed, and the exact one."""
     folder, exact = tmp_path_factory.mktemp("index"), ExactIndex()
-    index = FrameIndex.create(folder, DIMS, {"model": "a"}, SMALL)
+    index = LanceIndex.create(folder, DIMS, {"model": "a"}, SMALL)
     for number, shard in enumerate(("a", "b", "c")):
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
         index.replace_shard(shard, rows, digest=shard)

@@ -1,12 +1,12 @@
 """Descriptors for an index, and an exact index in memory, as an oracle: the same search as
-`hapvr.search.index.FrameIndex`."""
+a `FrameIndex`."""
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hapvr.search.frame_index import VECTOR
 from hapvr.search.hashes import FOUND_FRAMES
-from hapvr.search.index import VECTOR
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
 

@@ -18,9 +18,10 @@ from hapvr.model.settings import AnyNetworkSettings, NetworkSettings, TcaSetting
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import fit_whitening
 from hapvr.scorer.blank import blank_pictures, mean_directions
+from hapvr.scorer.open_bundle import stored_network_digest
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.seeding import torch_rng
-from hapvr.steps.search_model import network_digest, stored_network_digest
+from hapvr.steps.search_model import network_digest
 from hapvr.video.decode import sample_frames
 from hapvr.video.frames import center_crop
 from tests.scorer.bundles import BACKBONE, scene

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.search.collection import VideoMetadata
+from hapvr.search.copies import MIXED
 from hapvr.search.duplicates import DuplicatePair, group_copies, same_course
-from hapvr.search.keep import MIXED
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
 

@@ -18,16 +18,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
-from hapvr.search import index as index_module
+from hapvr.search import lance_index, lance_upkeep
 from hapvr.search.hashes import IndexedFrames
-from hapvr.search.index import FrameIndex
+from hapvr.search.lance_index import LanceIndex
 from hapvr.seeding import numpy_rng
 from tests.search.exact import DIMS, FRAMES, SMALL, ExactIndex, agree, descriptors, unit, vectors_of
 
 
 def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, ExactIndex]) -> None:
     folder, exact = filled
-    index = FrameIndex(folder, SMALL)
+    index = LanceIndex(folder, SMALL)
     status = index.status()
     assert (status.videos, status.frames, status.unindexed_frames, status.parts) == (
         150,
@@ -50,7 +50,7 @@ def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, E
 
 
 def test_collections_of_nothing_and_of_one_video(tmp_path: Path) -> None:
-    index = FrameIndex.create(tmp_path, DIMS, {}, SMALL)
+    index = LanceIndex.create(tmp_path, DIMS, {}, SMALL)
     query = unit(np.ones((1, DIMS)))
     assert len(index.search_frames(query, 5)) == 0
     assert index.recall() == 1
@@ -69,10 +69,10 @@ class ShardsComeAndGo(RuleBasedStateMachine):
     @initialize()
     def create(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hapvr-index-"))
-        self.index = FrameIndex.create(self.folder, DIMS, {"model": "a"}, SMALL)
+        self.index = LanceIndex.create(self.folder, DIMS, {"model": "a"}, SMALL)
         self.exact = ExactIndex()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(index_module, "MAX_FRAGMENTS", 2)
+        self.patch.setattr(lance_upkeep, "MAX_FRAGMENTS", 2)
 
     @rule(
         shard=st.sampled_from(["own-00000", "l'été-00001", "x"]),
@@ -108,7 +108,7 @@ class ShardsComeAndGo(RuleBasedStateMachine):
 
     @rule()
     def open_again(self) -> None:
-        self.index = FrameIndex(self.folder, SMALL)
+        self.index = LanceIndex(self.folder, SMALL)
 
     @rule()
     def optimise(self) -> None:
@@ -144,9 +144,9 @@ def test_rows_become_parts_of_the_index_and_many_parts_one(
     copy: tuple[Path, ExactIndex], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few new rows wait outside of the index; more become a part of it."""
-    monkeypatch.setattr(index_module, "MAX_PARTS", 3)
+    monkeypatch.setattr(lance_upkeep, "MAX_PARTS", 3)
     folder, exact = copy
-    index = FrameIndex(folder, SMALL)
+    index = LanceIndex(folder, SMALL)
     index.optimise()
     index.replace_shard("few", descriptors(["few/1.mp4"], seed=3))
     revision = index.status().revision
@@ -174,7 +174,7 @@ def test_an_open_index_stays_at_its_version_while_that_is_young(
 ) -> None:
     """However often it is replaced. Later its files go."""
     folder, exact = copy
-    reader, writer = (FrameIndex(folder, SMALL) for _ in range(2))
+    reader, writer = (LanceIndex(folder, SMALL) for _ in range(2))
     writer.optimise()
     query = vectors_of(exact.shards["b"])[:1]
     before = reader.search_frames(query, 5)
@@ -184,10 +184,10 @@ def test_an_open_index_stays_at_its_version_while_that_is_young(
         writer.optimise(rebuild=True)
     assert reader.search_frames(query, 5) == before
     assert reader.status().videos == 150
-    assert FrameIndex(folder, SMALL).status().videos == writer.status().videos == 101
+    assert LanceIndex(folder, SMALL).status().videos == writer.status().videos == 101
     assert "b/0.mp4" not in writer.search_frames(query, 5)["video_id"].to_pylist()
     assert all(path.exists() for path in files)
-    monkeypatch.setattr(index_module, "KEEP_S", 0)
+    monkeypatch.setattr(lance_index, "KEEP_S", 0)
     writer.delete_shard("b")
     writer.replace_shard("c", descriptors(["c/other.mp4"], seed=80))
     writer.optimise()
@@ -218,8 +218,8 @@ def test_no_file_has_vectors_of_what_was_forgotten(
     ]
     assert found_in(folder, needles[:1])
     codes = {path.parent.name for path in folder.rglob("*.idx")}
-    FrameIndex(folder, SMALL).forget(names, {})
-    index = FrameIndex(folder, SMALL)
+    LanceIndex(folder, SMALL).forget(names, {})
+    index = LanceIndex(folder, SMALL)
     assert not found_in(folder, [*needles, *(name.encode() for name in names[1:])])
     assert not codes & {path.parent.name for path in folder.rglob("*.idx")}
     assert len(list(folder.glob("*.lance/_versions/*.manifest"))) == 1
@@ -242,14 +242,14 @@ def test_what_a_killed_writer_left_is_not_seen(copy: tuple[Path, ExactIndex]) ->
     """A writer that dies before index.json is written has changed nothing; the next one goes on."""
     folder, exact = copy
     state = (folder / "index.json").read_bytes()
-    FrameIndex(folder, SMALL).replace_shard("b", descriptors(["b/other.mp4"], seed=77))
+    LanceIndex(folder, SMALL).replace_shard("b", descriptors(["b/other.mp4"], seed=77))
     (folder / "index.json").write_bytes(state)
-    index = FrameIndex(folder, SMALL)
+    index = LanceIndex(folder, SMALL)
     assert (index.status().videos, index.verify()) == (150, [])
     query = vectors_of(exact.shards["b"])[:3]
     agree(index.search_frames(query, 5), exact.search_frames(query, 5))
     index.replace_shard("d", descriptors(["d/1.mp4"], seed=78))
-    assert FrameIndex(folder, SMALL).status().videos == 151
+    assert LanceIndex(folder, SMALL).status().videos == 151
     agree(index.search_frames(query, 5), exact.search_frames(query, 5))
 
 
@@ -260,7 +260,7 @@ def test_files_that_are_cut_are_named(copy: tuple[Path, ExactIndex], kind: str) 
     for path in (folder / "frames.lance").glob(kind):
         path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DamagedError, match="hapvr index build"):
-        FrameIndex(folder, SMALL).search_frames(vectors_of(exact.shards["a"])[:2], 5)
+        LanceIndex(folder, SMALL).search_frames(vectors_of(exact.shards["a"])[:2], 5)
 
 
 def test_a_manifest_with_wrong_lengths_never_reaches_the_engine(
@@ -275,7 +275,7 @@ def test_a_manifest_with_wrong_lengths_never_reaches_the_engine(
         for place in range(len(whole) - 40, len(whole), 2):
             path.write_bytes(whole[:place] + b"\x01\0" + whole[place + 2 :])
             try:
-                FrameIndex(folder, SMALL)
+                LanceIndex(folder, SMALL)
             except DamagedError as error:
                 said.add("is not what was written" in str(error))
         path.write_bytes(whole)
@@ -286,7 +286,7 @@ def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex
     """70 % of two files of vectors zeroed, a byte of the codes flipped, a file gone: each is a
     sentence."""
     folder = copy[0]
-    index = FrameIndex(folder, SMALL)
+    index = LanceIndex(folder, SMALL)
     assert index.verify() == []
     first, second, third = sorted((folder / "frames.lance" / "data").iterdir())
     for path in (first, second):
@@ -351,11 +351,11 @@ def test_a_damaged_file_lets_nobody_open_the_index(
     """One sentence that names the place, for searches and for writers, which would store what they
     read under a new digest; also where the index was opened before."""
     folder, _ = copy
-    FrameIndex(folder, SMALL)
+    LanceIndex(folder, SMALL)
     files = json.loads((folder / "index.json").read_text())["files"]
     harm(folder / next(name for name in files if name.startswith(f"frames.lance/{kind}/")))
     with pytest.raises(DamagedError, match=r"search: .*frames.lance.*hapvr index build"):
-        FrameIndex(folder, SMALL)
+        LanceIndex(folder, SMALL)
 
 
 def test_an_index_that_was_opened_before_is_not_read_again(
@@ -369,28 +369,28 @@ def test_an_index_that_was_opened_before_is_not_read_again(
     monkeypatch.setattr(
         DataRoot, "sha256", lambda root, name: read.append(name) or sha256(root, name)
     )
-    index = FrameIndex(folder, SMALL)
+    index = LanceIndex(folder, SMALL)
     files = json.loads((folder / "index.json").read_text())["files"]
     assert sorted(read) == sorted(files)
     read.clear()
-    FrameIndex(folder, SMALL)
+    LanceIndex(folder, SMALL)
     assert read == []
     index.replace_shard("d", descriptors(["d/0.mp4"], seed=9))
     assert read
     read.clear()
-    FrameIndex(folder, SMALL)
+    LanceIndex(folder, SMALL)
     assert read == []
     os.utime(next((folder / "frames.lance" / "data").iterdir()))
-    FrameIndex(folder, SMALL)
+    LanceIndex(folder, SMALL)
     assert len(read) == 1
     for place in (Path(os.environ["XDG_CACHE_HOME"]) / "hapvr" / "checked").iterdir():
         place.write_text("{")
     read.clear()
-    FrameIndex(folder, SMALL)
+    LanceIndex(folder, SMALL)
     assert len(read) > 1
     (Path(os.environ["XDG_CACHE_HOME"]) / "hapvr" / "checked").chmod(0o777)
     read.clear()
-    FrameIndex(folder, SMALL)
+    LanceIndex(folder, SMALL)
     assert len(read) > 1
 
 
@@ -400,27 +400,27 @@ def test_an_index_that_was_opened_before_is_not_read_again(
 def test_a_state_of_another_table_is_named(
     copy: tuple[Path, ExactIndex], name: str, value: object
 ) -> None:
-    index = FrameIndex(copy[0], SMALL)
+    index = LanceIndex(copy[0], SMALL)
     place = copy[0] / "index.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
     if name != "shards":
         with pytest.raises(DamagedError, match="is of another table"):
-            FrameIndex(copy[0], SMALL)
+            LanceIndex(copy[0], SMALL)
     else:
-        index = FrameIndex(copy[0], SMALL)
+        index = LanceIndex(copy[0], SMALL)
         assert any("is of another table" in text for text in index.verify())
 
 
 @pytest.mark.parametrize("value", [None, [[1]], "x", math.nan], ids=str)
 @pytest.mark.parametrize("name", ["revision", "version", "shards", "files"])
 def test_a_wrong_value_of_the_state_is_named(tmp_path: Path, name: str, value: object) -> None:
-    FrameIndex.create(tmp_path, DIMS, {}, SMALL)
+    LanceIndex.create(tmp_path, DIMS, {}, SMALL)
     place = tmp_path / "index.json"
     place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
     with pytest.raises(
         DamagedError, match=r"index\.json below .* is damaged \(.*hapvr index build"
     ):
-        FrameIndex(tmp_path, SMALL)
+        LanceIndex(tmp_path, SMALL)
 
 
 def test_frames_that_are_indexed_are_told_from_others() -> None:

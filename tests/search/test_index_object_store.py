@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from hapvr.errors import DataError
-from hapvr.search import index as index_module
-from hapvr.search.index import FrameIndex
+from hapvr.search import lance_index
+from hapvr.search.lance_index import LanceIndex
+from hapvr.search.memory_index import MemoryIndex
 from hapvr.seeding import numpy_rng
 from hapvr.settings import IndexSettings
 from tests.search.exact import DIMS, SMALL, ExactIndex, agree, descriptors, unit
@@ -23,9 +24,9 @@ def bucket() -> Iterator[str]:
         yield f"{url}/index"
 
 
-def filled(url: str, settings: IndexSettings) -> tuple[FrameIndex, ExactIndex]:
+def filled(url: str, settings: IndexSettings) -> tuple[LanceIndex, ExactIndex]:
     """An index of 800 frames in two shards, and the exact one."""
-    index, exact = FrameIndex.create(url, DIMS, {"model": "a"}, settings), ExactIndex()
+    index, exact = LanceIndex.create(url, DIMS, {"model": "a"}, settings), ExactIndex()
     for number, shard in enumerate(("a", "b")):
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
         index.replace_shard(shard, rows, digest=shard)
@@ -34,7 +35,7 @@ def filled(url: str, settings: IndexSettings) -> tuple[FrameIndex, ExactIndex]:
     return index, exact
 
 
-def change(index: FrameIndex, exact: ExactIndex) -> None:
+def change(index: LanceIndex, exact: ExactIndex) -> None:
     """A shard comes, one is made again, one goes."""
     for number, shard in ((2, "c"), (3, "a")):
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
@@ -45,7 +46,7 @@ def change(index: FrameIndex, exact: ExactIndex) -> None:
     index.optimise()
 
 
-def check(index: FrameIndex, exact: ExactIndex) -> None:
+def check(index: LanceIndex, exact: ExactIndex) -> None:
     agree(index.search_frames(QUERIES, 10), exact.search_frames(QUERIES, 10))
     assert (index.recall(probes=50), index.verify()) == (1, [])
 
@@ -57,22 +58,27 @@ def test_writers_without_a_common_lock_are_told_apart(
     is not seen."""
     index, exact = filled(bucket, SMALL)
     rows = descriptors(["x/0.mp4"], seed=9)
-    other = FrameIndex(bucket, SMALL)
-    append = index_module.append
+    other = LanceIndex(bucket, SMALL)
+    append = lance_index.append
 
     def after_the_other(*given: Any) -> Any:
         """The other writer does all its work between two steps of the first."""
-        monkeypatch.setattr(index_module, "append", append)
+        monkeypatch.setattr(lance_index, "append", append)
         other.replace_shard("x", rows)
         exact.replace_shard("x", rows)
         return append(*given)
 
-    monkeypatch.setattr(index_module, "append", after_the_other)
+    monkeypatch.setattr(lance_index, "append", after_the_other)
     with pytest.raises(DataError, match="another process changed"):
         index.replace_shard("y", descriptors(["y/0.mp4"], seed=10))
-    check(FrameIndex(bucket, SMALL), exact)
+    check(LanceIndex(bucket, SMALL), exact)
     index.replace_shard("y", descriptors(["y/0.mp4"], seed=10))
     exact.replace_shard("y", descriptors(["y/0.mp4"], seed=10))
     check(index, exact)
     change(index, exact)
-    check(FrameIndex(bucket, SMALL), exact)
+    check(LanceIndex(bucket, SMALL), exact)
+
+
+def test_an_index_in_memory_wants_a_local_disk(bucket: str) -> None:
+    with pytest.raises(DataError, match="must be on a local disk"):
+        MemoryIndex.create(bucket, DIMS, {}, SMALL)

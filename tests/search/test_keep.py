@@ -9,7 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.keep import EDITED, MIXED, Choice, Copy, choose, is_mirrored
+from hapvr.search.copies import EDITED, MIXED, Copy
+from hapvr.search.criteria import is_mirrored
+from hapvr.search.keep import Choice, choose
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
 

@@ -15,7 +15,7 @@ import pytest
 from hapvr.serving.server import Server
 from hapvr.serving.service import Service
 from hapvr.serving.uploads import LOCK
-from hapvr.steps.duplicates import make_duplicate_pairs
+from hapvr.steps.duplicate_pairs import make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from tests.scorer.bundles import BLACK, write_scenes

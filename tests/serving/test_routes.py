@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from hapvr.search import marks
-from hapvr.steps.duplicates import RANDOM_WEIGHTS
-from hapvr.steps.watch_lists import watch_queries
+from hapvr.steps.duplicate_groups import RANDOM_WEIGHTS
+from hapvr.steps.watch_queries import watch_queries
 from tests.scorer.bundles import scene, write_scenes
 from tests.serving.served import GONE, REPLACED, Client, serving
 from tests.steps.search_projects import LONG, copied

@@ -13,21 +13,23 @@ from hapvr.cli import app
 from hapvr.errors import DataError
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import mark, unmark
-from hapvr.steps.duplicates import (
+from hapvr.steps.duplicate_groups import (
     AWAY,
-    PAIRS_STAGE,
     RANDOM_WEIGHTS,
-    duplicate_pairs,
     make_duplicate_groups,
-    make_duplicate_pairs,
     outdated_groups,
+)
+from hapvr.steps.duplicate_pairs import (
+    PAIRS_STAGE,
+    duplicate_pairs,
+    make_duplicate_pairs,
     outdated_pairs,
-    rows_place,
 )
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import UNSURE, Searcher
+from hapvr.steps.shard_rows import rows_place
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import bundle_of, copied, with_real_weights

@@ -9,7 +9,7 @@ from hapvr.care.health import health
 from hapvr.chain import CHAIN, shards_of
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import DuplicatePair
-from hapvr.steps.duplicates import duplicate_pairs
+from hapvr.steps.duplicate_pairs import duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.sources import snapshot_sources

@@ -10,11 +10,13 @@ import pytest
 from hapvr.care.repair import repair
 from hapvr.care.verify import verify_root
 from hapvr.errors import DamagedError
-from hapvr.search.collection import BLANK_FILE, CURRENT, current_index
+from hapvr.search.blank_file import BLANK_FILE
+from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import PLACE as MARKS_PLACE, mark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.duplicates import PAIRS_STAGE, make_duplicate_groups, make_duplicate_pairs
+from hapvr.steps.duplicate_groups import make_duplicate_groups
+from hapvr.steps.duplicate_pairs import PAIRS_STAGE, make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model

@@ -12,12 +12,14 @@ from hapvr.data.features import FeatureStore, collection_shards
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest_shard, training_shard_keys, write_manifest_shard
 from hapvr.errors import DamagedError, DataError
-from hapvr.search.collection import CURRENT, current_index, known_blank, read_blank
+from hapvr.search.blank_file import known_blank, read_blank
+from hapvr.search.collection import CURRENT, current_index
 from hapvr.search.descriptors import frame_descriptors
-from hapvr.search.index import FrameIndex
+from hapvr.search.frame_index import FrameIndex
 from hapvr.steps.features import import_features, make_features
+from hapvr.steps.frame_descriptors import make_descriptors
 from hapvr.steps.project import Project
-from hapvr.steps.search_index import IndexUpdate, make_descriptors, outdated_index, update_index
+from hapvr.steps.search_index import IndexUpdate, outdated_index, update_index
 from hapvr.steps.search_model import SearchModel, search_model
 from tests.conftest import BAD_FILES
 from tests.steps.data_projects import digests

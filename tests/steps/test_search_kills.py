@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from hapvr.search.collection import CURRENT, current_index
-from hapvr.search.index import FrameIndex
+from hapvr.search.frame_index import FrameIndex
+from hapvr.search.lance_index import LanceIndex
 from hapvr.steps.project import Project
 from tests.conftest import small_settings, write_settings
 from tests.steps.kills import finish, kill_after, kill_often
@@ -70,6 +71,7 @@ def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
 
 def frames_of(index: FrameIndex) -> Counter[str]:
     """How many frames the index has of each shard."""
+    assert isinstance(index, LanceIndex)
     return Counter(index._table.to_table(columns=["shard"])["shard"].to_pylist())
 
 

@@ -12,13 +12,8 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import (
-    LISTS,
-    WatchMatches,
-    all_matches,
-    make_watch_matches,
-    unwatched_shards,
-)
+from hapvr.steps.watch_lists import WatchMatches, all_matches, make_watch_matches, unwatched_shards
+from hapvr.steps.watch_queries import LISTS
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import scene, write_scenes
 from tests.steps.search_projects import LONG, copied, with_real_weights
@@ -109,7 +104,7 @@ def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Pr
         len(unwatched_shards(leaked(watched))) == 3
     )  # what is found without a webhook is posted once there is one
     with pytest.MonkeyPatch.context() as another_way:
-        another_way.setattr("hapvr.steps.searcher.SCORES_FORMAT", 0)
+        another_way.setattr("hapvr.steps.search_fingerprint.SCORES_FORMAT", 0)
         assert set(unwatched_shards(project)) == set(Searcher.open(project).indexed)
     assert not any(one.done for one in compare(project))
     write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])

@@ -1,0 +1,278 @@
+"""Criteria by which the copy to keep is chosen: each excludes the copies that are clearly worse
+than the best, or says why it cannot tell."""
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.search.copies import Copy, Verdict
+from hapvr.video.facts import DETAIL_SCALES
+from hapvr.video.sources import is_inside
+
+LENGTH_SLACK_S = 0.5
+"""Copies differ by a few pictures at their ends; what lacks more is shorter."""
+MAX_LENGTH_RATIO = 1.4
+"""Copies show at least 80 % of each other, so one of the clocks is wrong beyond that."""
+MORE_PIXELS = 1.15
+"""Times as many pixels as another copy, from which on a copy is larger."""
+SAME_DETAIL = {0.25: 0.7, 0.35: 0.7, 0.5: 0.7, 0.66: 0.85}
+"""Scale -> part of the smaller copy's relative detail that a larger one must have in what is lost
+at this scale, or it may be the smaller one, enlarged. Six clips, at CRF 18 to 30: 0.58 to 0.86 at
+half size (0.80 to 0.98 at 0.66), and enlarged 0.23 to 0.64 (0.46 to 0.94)."""
+MORE_FPS = 1.1
+MORE_BITS = 1.1
+MORE_BITS_OF_OTHER_CODECS = 2.0
+"""How efficient an encoder was is not known, only what its codec allows."""
+MIRRORED_MARGIN = 0.3
+"""By how much two mean pictures must correlate better once one is mirrored."""
+
+ALL_DAMAGED = "of each of the copies only a part can be read"
+UNSURE_LENGTH = (
+    "it is not sure how long {} is: its pictures last {:.1f} s, its header says {:.1f} s"
+)
+WRONG_CLOCK = "the lengths of {} ({:.1f} s) and {} ({:.1f} s) differ too much for copies"
+WHICH_IS_MIRRORED = "some are mirrored, and it cannot be told which"
+LARGER_IS_SILENT = "{} has more pixels, but no sound"
+MAY_BE_ENLARGED = "{} has more pixels, but shows no more detail: it may have been enlarged"
+LARGER_HAS_BARS = "{} has more pixels, but black bars"
+
+Criterion = Callable[[Sequence[Copy]], Verdict]
+
+
+def _excluding(
+    copies: Sequence[Copy], left: Sequence[Copy], *, merit: str, fault: Callable[[Copy], str]
+) -> Verdict:
+    """The verdict that excludes all copies but those that are left.
+
+    fault: what is worse about an excluded copy
+    """
+    faults = {copy.video_id: fault(copy) for copy in copies if copy not in left}
+    return Verdict(left, merit, faults)
+
+
+def by_damage(copies: Sequence[Copy]) -> Verdict:
+    """A file of which only a part can be read is never kept beside a whole one."""
+    left = [copy for copy in copies if not _damage(copy)]
+    if not left:
+        return Verdict(copies, doubt=ALL_DAMAGED)
+    return _excluding(
+        copies,
+        left,
+        merit="it can be read whole",
+        fault=lambda copy: f"only a part of it can be read ({_damage(copy)})",
+    )
+
+
+def _damage(copy: Copy) -> str:
+    missing = copy.metadata.missing
+    # what is behind sampling.max_frames is not damaged
+    is_cut = "sampling.max_frames" in missing
+    return copy.measured.damage or ("" if is_cut else missing)
+
+
+def by_length(copies: Sequence[Copy]) -> Verdict:
+    """A shorter file is never kept beside a longer one."""
+    longest = max(copies, key=lambda copy: copy.measured.length_s)
+    longest_s = longest.measured.length_s
+    enough_s = longest_s - LENGTH_SLACK_S
+    left = [copy for copy in copies if copy.measured.length_s >= enough_s]
+    for copy in copies:
+        if copy in left:
+            continue
+        length_s = copy.measured.length_s
+        declared_s = copy.measured.declared_s
+        if declared_s is not None and declared_s >= enough_s:
+            doubt = UNSURE_LENGTH.format(copy.video_id, length_s, declared_s)
+            return Verdict(copies, doubt=doubt)
+        if longest_s > MAX_LENGTH_RATIO * length_s:
+            doubt = WRONG_CLOCK.format(longest.video_id, longest_s, copy.video_id, length_s)
+            return Verdict(copies, doubt=doubt)
+    return _excluding(
+        copies,
+        left,
+        merit=f"it is the longest ({longest_s:.1f} s)",
+        fault=lambda copy: (
+            f"it is shorter, {copy.measured.length_s:.1f} s against {longest_s:.1f} s"
+        ),
+    )
+
+
+def by_folder(folder: str) -> Criterion:
+    """Copies in a folder win where there are some."""
+
+    def criterion(copies: Sequence[Copy]) -> Verdict:
+        left = [copy for copy in copies if is_inside(copy.video_id, folder)]
+        if not left:
+            return Verdict(copies)
+        return _excluding(
+            copies,
+            left,
+            merit=f"it is in {folder}, which is preferred",
+            fault=lambda _: f"another one is in {folder}, which is preferred",
+        )
+
+    return criterion
+
+
+def by_smallest(copies: Sequence[Copy]) -> Verdict:
+    """Only where the user asks for it."""
+    least = min(copy.metadata.num_bytes for copy in copies)
+    left = [copy for copy in copies if copy.metadata.num_bytes == least]
+    return _excluding(
+        copies,
+        left,
+        merit=f"its file is the smallest ({_megabytes(least)})",
+        fault=lambda copy: f"its file is larger, {_megabytes(copy.metadata.num_bytes)}",
+    )
+
+
+def by_purity(copies: Sequence[Copy]) -> Verdict:
+    """What shows more than the copies have in common comes last."""
+    left = [copy for copy in copies if not copy.spoilt]
+    if not left:
+        return Verdict(copies)
+    return _excluding(
+        copies,
+        left,
+        merit="it shows only what the copies have in common",
+        fault=lambda copy: copy.spoilt,
+    )
+
+
+def by_mirroring(copies: Sequence[Copy]) -> Verdict:
+    """The fewer ones of those whose left and right are exchanged come last."""
+    first = _mean_picture(copies[0])
+    turned = [copy for copy in copies if is_mirrored(_mean_picture(copy), first)]
+    others = [copy for copy in copies if copy not in turned]
+    if not turned:
+        return Verdict(copies)
+    if len(turned) == len(others):
+        return Verdict(copies, doubt=WHICH_IS_MIRRORED)
+    left = max(turned, others, key=len)
+    return _excluding(copies, left, merit="it is not mirrored", fault=lambda _: "it is mirrored")
+
+
+def _mean_picture(copy: Copy) -> NDArray[np.uint8] | None:
+    stored = copy.metadata.mean_picture
+    side = round(sqrt(len(stored)))
+    return np.frombuffer(stored, np.uint8).reshape(side, side) if stored else None
+
+
+def is_mirrored(picture: NDArray[np.uint8] | None, reference: NDArray[np.uint8] | None) -> bool:
+    """Whether the mean picture [N, N] of a copy is that of another one with left and right
+    exchanged; False where either is not known or nearly symmetric."""
+    if picture is None or reference is None or min(picture.std(), reference.std()) < 1:
+        return False
+    plain = np.corrcoef(picture.ravel(), reference.ravel())[0, 1]
+    turned = np.corrcoef(picture[:, ::-1].ravel(), reference.ravel())[0, 1]
+    return bool(turned > plain + MIRRORED_MARGIN)
+
+
+def by_sound(copies: Sequence[Copy]) -> Verdict:
+    """Sound is kept where another copy has none."""
+    left = [copy for copy in copies if copy.measured.sound]
+    silent = [copy for copy in copies if not copy.measured.sound]
+    if not left or not silent:
+        return Verdict(copies)
+    largest = max(silent, key=lambda copy: copy.num_pixels)
+    if largest.num_pixels > MORE_PIXELS * max(copy.num_pixels for copy in left):
+        return Verdict(copies, doubt=LARGER_IS_SILENT.format(largest.video_id))
+    return _excluding(copies, left, merit="it has sound", fault=lambda _: "it has no sound")
+
+
+def by_resolution(copies: Sequence[Copy]) -> Verdict:
+    """More pixels without black bars win where they show more detail."""
+    most = max(copy.num_pixels for copy in copies)
+    large = [copy for copy in copies if MORE_PIXELS * copy.num_pixels > most]
+    small = [copy for copy in copies if copy not in large]
+    if not small:
+        return Verdict(copies)
+    reference = max(small, key=lambda copy: copy.num_pixels)
+    left = [copy for copy in large if shows_more(copy, reference)]
+    if not left:
+        return Verdict(copies, doubt=MAY_BE_ENLARGED.format(large[0].video_id))
+    if _all_have_bars(left) and not _all_have_bars(small):
+        return Verdict(copies, doubt=LARGER_HAS_BARS.format(left[0].video_id))
+
+    def fault(copy: Copy) -> str:
+        if copy in small:
+            return f"it has fewer pixels, {_size(copy)}"
+        return "it shows less detail: it may have been enlarged"
+
+    merit = f"it has the most pixels without black bars ({_size(left[0])})"
+    return _excluding(copies, left, merit=merit, fault=fault)
+
+
+def _all_have_bars(copies: Sequence[Copy]) -> bool:
+    return all(copy.has_bars for copy in copies)
+
+
+def shows_more(large: Copy, small: Copy) -> bool:
+    """Whether a copy surely has detail that the smaller one has no pixels for."""
+    detail = large.measured.detail
+    detail_of_small = small.measured.detail
+    if not detail or not detail_of_small:
+        return False
+    ratio = sqrt(small.num_pixels / large.num_pixels)
+    # what is lost at a larger scale is lost at the ratio of the two, too
+    place = next((place for place, scale in enumerate(DETAIL_SCALES) if scale >= ratio), None)
+    if place is None:
+        return False
+    return detail[place] >= SAME_DETAIL[DETAIL_SCALES[place]] * detail_of_small[place]
+
+
+def by_fps(copies: Sequence[Copy]) -> Verdict:
+    """More pictures per second win."""
+    most = max(copy.measured.fps for copy in copies)
+    if not all(copy.measured.fps for copy in copies):
+        return Verdict(copies)
+    left = [copy for copy in copies if MORE_FPS * copy.measured.fps > most]
+    return _excluding(
+        copies,
+        left,
+        merit=f"it has the most pictures per second ({most:.3g})",
+        fault=lambda copy: f"it has fewer pictures per second, {copy.measured.fps:.3g}",
+    )
+
+
+def by_bars(copies: Sequence[Copy]) -> Verdict:
+    """Of those that are equally large, black bars come last."""
+    left = [copy for copy in copies if not copy.has_bars]
+    if not left:
+        return Verdict(copies)
+    return _excluding(
+        copies, left, merit="it has no black bars", fault=lambda _: "it has black bars"
+    )
+
+
+def by_bits(copies: Sequence[Copy]) -> Verdict:
+    """More bits of the video stream win, as much as they are worth in their codec."""
+    best = max(copies, key=lambda copy: copy.picture_bits)
+    left = [copy for copy in copies if _has_about_as_many_bits(copy, best)]
+    return _excluding(
+        copies,
+        left,
+        merit=f"it has the most picture data ({_data(best)})",
+        fault=lambda copy: f"it has less picture data, {_data(copy)}",
+    )
+
+
+def _has_about_as_many_bits(copy: Copy, best: Copy) -> bool:
+    same_codec = copy.metadata.codec == best.metadata.codec
+    enough = MORE_BITS if same_codec else MORE_BITS_OF_OTHER_CODECS
+    return enough * copy.picture_bits >= best.picture_bits
+
+
+def _size(copy: Copy) -> str:
+    width, height = copy.metadata.content_px
+    return f"{width} x {height}"
+
+
+def _data(copy: Copy) -> str:
+    return f"{_megabytes(copy.measured.video_bytes)} of {copy.metadata.codec}"
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:.3g} MB"

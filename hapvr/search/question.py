@@ -1,0 +1,74 @@
+"""A query as it is answered, and what speaks against believing the answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hapvr.scorer.embedded import EmbeddedVideo
+from hapvr.search.collection import SearchableCollection
+from hapvr.search.confidence import Confidence
+from hapvr.search.engine import Lost
+from hapvr.search.match import Match, Query, printable
+from hapvr.search.options import SearchOptions
+from hapvr.video.settings import SamplingConfig
+from hapvr.video.sources import is_inside
+
+UNTRAINED_INCIDENTS = (
+    "nothing was trained on this collection, so other footage of an incident is ranked by the "
+    "similarity of its frames alone, without saying how sure that is"
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Question:
+    """A query as it is answered."""
+
+    query: Query
+    options: SearchOptions
+    views: tuple[EmbeddedVideo, ...]
+    """embeddings of its whole picture and of parts of it"""
+    seconds: float
+    """how long the searched part lasts"""
+    confidence: Confidence
+
+
+def seconds_of(view: EmbeddedVideo, options: SearchOptions, sampling: SamplingConfig) -> float:
+    """How long the searched part of a query lasts."""
+    if options.part is None:
+        return view.clock.length_s(sampling.fps, sampling.max_frames)
+    first_s, last_s = view.clock.span_s(0, -1, sampling.fps)
+    return last_s - first_s
+
+
+def notes_of(
+    asked: Question,
+    matches: Sequence[Match],
+    lost: Lost,
+    collection: SearchableCollection,
+    *,
+    untrained: bool,
+) -> list[str]:
+    """What speaks against believing an answer, a sentence each.
+
+    lost: videos that could not be compared
+    untrained: whether the model is the baseline
+    """
+    notes = []
+    for match in matches:
+        note = collection.metadata.of(match.reference).clock_note
+        if note:
+            notes.append(f"{match.reference}: {note}")
+    if asked.options.incidents and untrained:
+        notes.append(UNTRAINED_INCIDENTS)
+    if lost:
+        name, reason = min(lost.items())
+        notes.append(
+            f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}; "
+            "`hapvr index update` forgets videos that are gone"
+        )
+    folder = asked.options.folder
+    has_folder = any(is_inside(video_id, folder) for video_id in collection.shard_of)
+    if folder and not has_folder:
+        notes.append(
+            f"no video of the collection has the id {printable(folder)} or is in that folder"
+        )
+    return notes

@@ -1,0 +1,127 @@
+"""Step 11: descriptors of all frames by the champion's network (asset `frame_descriptors`)."""
+
+import warnings
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hapvr.data.features import (
+    IMPORTED,
+    MAX_NORM,
+    STAGE as FEATURES_STAGE,
+    FeatureFile,
+    without_extras,
+)
+from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
+from hapvr.data.shards import STATUS_OK, frame_columns, index_row
+from hapvr.errors import DataError
+from hapvr.files import arrays_sha256, digest_of
+from hapvr.networks.whitening import PROVENANCE_NAME
+from hapvr.progress import Progress, no_progress
+from hapvr.provenance import require_settings
+from hapvr.scorer.blank import blank_pictures, mean_directions
+from hapvr.search import blank_file, descriptors
+from hapvr.search.collection import model_place
+from hapvr.steps.features import open_extractor
+from hapvr.steps.project import Project
+from hapvr.steps.search_model import SearchModel
+from hapvr.video.frames import HASH_VERSION
+
+
+def make_descriptors(
+    project: Project, key: str, model: SearchModel, *, progress: Progress = no_progress
+) -> StageResult:
+    """Describe every frame of the shard's videos that has features; the others keep their failed
+    row. Raises DataError where the features are missing or do not go with the model."""
+    features = project.shard(FEATURES_STAGE, key)
+    settings = features.require({}).settings
+    if model.description is not None:
+        model.description.require_features(Path(model.uri), settings)
+    if (dims := FeatureFile(features).dims) != model.dims:
+        raise DataError(
+            f"search: features of shard {key} have {dims} dimensions, and {model.uri} takes "
+            f"{model.dims}; "
+            "extract features with the model's settings, or take the model that was trained "
+            "on these"
+        )
+    blank = _blank(project, model, settings)
+    rows = features.rows()
+
+    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        file = FeatureFile(features, extras=model.needs_extras)
+        for video_id in video_ids:
+            regions = file.regions(video_id)
+            if IMPORTED in settings and np.linalg.norm(regions, axis=-1).max() > MAX_NORM:
+                problem = "its regions are no unit vectors, which the network takes"
+                warnings.warn(f"{video_id} of shard {key} is left out of the index: {problem}")
+                lost = index_row(video_id, 0, reason="no_unit_vectors", message=problem, num_kept=0)
+                yield lost, None
+                continue
+            described = descriptors.frame_descriptors(model.embed(regions), blank=blank)
+            row = index_row(video_id, len(regions), num_kept=int(described.kept.sum()))
+            yield (
+                row,
+                frame_columns(
+                    video_id,
+                    file.times(video_id),
+                    described.reasons.tolist(),
+                    file.hashes(video_id),
+                    described.vectors,
+                ),
+            )
+
+    return build_shard(
+        descriptor_recipe(project, key, model, blank),
+        video_ids=[row["video_id"] for row in rows if row["status"] == STATUS_OK],
+        make=make,
+        lost=failed_rows(rows, num_kept=0),
+        progress=progress,
+    )
+
+
+def descriptor_recipe(
+    project: Project, key: str, model: SearchModel, blank: npt.NDArray[np.float32]
+) -> ShardRecipe:
+    """What the descriptors of a shard are made from.
+
+    blank: [B, D] of pictures of one colour
+    """
+    features = project.shard(FEATURES_STAGE, key)
+    settings = {
+        "model": model.digest,
+        "max_frozen_similarity": descriptors.MAX_FROZEN_SIMILARITY,
+        "features": dict(features.require({}).settings),
+        "hash": HASH_VERSION,
+        "blank": arrays_sha256({"blank": blank}) if len(blank) else "",
+    }
+    return ShardRecipe(
+        shard=descriptors.descriptor_shard(project.root, model.digest, key),
+        settings=settings,
+        inputs={"features": features.digest()},
+        columns=descriptors.fields(model.embedding_dims),
+        index_columns=descriptors.INDEX_COLUMNS,
+    )
+
+
+def _blank(
+    project: Project, model: SearchModel, settings: Mapping[str, Any]
+) -> npt.NDArray[np.float32]:
+    """[B, D] of pictures of one colour; none where features came from elsewhere, so that their
+    backbone is not at hand."""
+    root = project.root
+    if IMPORTED in settings or not root.exists(PROVENANCE_NAME):
+        return np.zeros((0, 0), np.float32)
+    made_with = digest_of(without_extras(settings))
+    with root.lock(f"{model_place(model.digest)}/blank"):
+        if not blank_file.known_blank(root, model.digest, made_with).size:
+            extractor = open_extractor(project, extras=model.needs_extras)
+            what = "search: the features were made with other settings than the configuration has"
+            hint = "Run `hapvr extract`, or restore those settings"
+            require_settings(without_extras(settings), extractor.settings, what=what, hint=hint)
+            regions = extractor.embed(blank_pictures(project.config.backbone.crop_px))
+            embedded = np.concatenate([model.embed(picture[None]) for picture in regions])
+            blank_file.write_blank(root, model.digest, made_with, mean_directions(embedded))
+    return blank_file.read_blank(root, model.digest)

@@ -1,0 +1,39 @@
+"""What decides the results of searches that a step has stored."""
+
+from collections.abc import Mapping
+
+from hapvr.data.features import STAGE as FEATURES_STAGE
+from hapvr.files import digest_of
+from hapvr.provenance import Provenance
+from hapvr.search.collection import CurrentIndex
+from hapvr.search.engine import FORMAT as SCORES_FORMAT
+from hapvr.steps.project import Project
+
+
+def search_fingerprint(
+    stage: str,
+    project: Project,
+    current: CurrentIndex,
+    key: str,
+    indexed: str,
+    contents: Mapping[str, str],
+    **asked: object,
+) -> str:
+    """Changes where searches in, or by the videos of, a shard may give something else: model,
+    features, descriptors, files, settings and way of searches.
+
+    indexed: digest of what the index holds of the shard
+    contents: see `CollectionMetadata`; the same that what is found is stored with
+    asked: what the step adds
+    """
+    settings = project.config.search.model_dump(
+        mode="json", exclude={"index", "min_duplicate_probability"}
+    )
+    recorded = {
+        "network": current.digest,
+        "model": current.model,
+        "scores": SCORES_FORMAT,
+        "files": digest_of(contents),
+    }
+    inputs = {"features": project.shard(FEATURES_STAGE, key).digest(), "descriptors": indexed}
+    return Provenance(stage, {**recorded, **asked, **settings}, inputs).fingerprint

@@ -1,0 +1,117 @@
+"""Watch lists and their queries: files and folders of the configuration, and the queries of
+searches that somebody keeps watching for."""
+
+import os
+import re
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from hapvr.config import WatchList
+from hapvr.errors import DataError, VideoError
+from hapvr.files import file_sha256, open_regular
+from hapvr.search.match import Query
+from hapvr.steps.project import Project
+from hapvr.video.sources import VIDEO_SUFFIXES, is_picture, query_files, read_lines, text_of_path
+
+LISTS = "watch/lists"
+"""A folder per list that was made of the query of a search: its file, named after its SHA-256."""
+
+
+@dataclass(frozen=True)
+class WatchQuery:
+    """A file of a list, or a list that cannot be read."""
+
+    watch_list: WatchList
+    path: Path
+    sha256: str
+    """"" where the file cannot be read"""
+    problem: str = ""
+    """of a list"""
+
+    @property
+    def name(self) -> str:
+        return text_of_path(self.path)
+
+
+def watch_lists(project: Project) -> list[WatchList]:
+    """Those of the configuration, and those of `make_watch_list`."""
+    root = project.root
+    lists = list(project.config.watch.lists)
+    for name in root.list_folders(LISTS):
+        if root.list_files(f"{LISTS}/{name}"):
+            lists.append(WatchList.model_construct(name=name, path=root.url_of(f"{LISTS}/{name}")))
+    return lists
+
+
+def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: int) -> str:
+    """Make a list of the query of a search, with a copy of its file; returns the name of the list.
+
+    Raises: VideoError `replaced` for a file that is not the one that was searched for, or has more
+    than max_bytes, and DataError where the data root is not a local folder or is full.
+    """
+    root = project.root
+    root.local_path(LISTS)
+    is_usable = os.path.isfile(file) and file.stat().st_size <= max_bytes
+    if not is_usable or file_sha256(file) != query.sha256:
+        raise VideoError(
+            "replaced",
+            f"watch: the file of {query.name} is not at hand, is another one now, or has more "
+            f"than {max_bytes} bytes; search for it again, or name its folder under watch.lists",
+        )
+    place = Path(query.name)
+    words = re.sub(r"[^a-z0-9]+", "-", place.stem.lower())[:40].strip("-")
+    name = f"{words or 'query'}-{query.sha256[:8]}"
+    suffix = place.suffix.lower()
+    if suffix not in VIDEO_SUFFIXES and not is_picture(place):
+        suffix = ".mp4"
+    copied = f"{LISTS}/{name}/{query.sha256}{suffix}"
+    with root.write(copied) as copy, open_regular(file) as source:
+        shutil.copyfileobj(source, copy)
+    return name
+
+
+def watch_queries(project: Project) -> list[WatchQuery]:
+    """All queries of all lists, also files and lists that cannot be read."""
+    queries: list[WatchQuery] = []
+    for watch_list in watch_lists(project):
+        path = project.path(Path(watch_list.path))
+        try:
+            files = _files_of(path)
+        except (OSError, ValueError, DataError) as error:
+            problem = (
+                f"watch.lists: {watch_list.name}: {path} cannot be read ({error}); wanted a "
+                "folder, or a text file with a path in each line"
+            )
+            queries.append(WatchQuery(watch_list, path, "", problem))
+        else:
+            queries += [WatchQuery(watch_list, file, _digest_or_none(file)) for file in files]
+    return queries
+
+
+def _files_of(path: Path) -> list[Path]:
+    """The files of a folder, or of the lines of a text file. Raises OSError, ValueError and
+    DataError where there are none, as of a drive that is away."""
+    if path.is_dir():
+        files = list(query_files(path))
+    else:
+        files = [path.parent / line for line in read_lines(path, folder=path.parent)]
+    if not files:
+        raise ValueError("it has no video and no picture")
+    return files
+
+
+def _digest_or_none(file: Path) -> str:
+    """SHA-256 of a file; "" where it cannot be read: the search says why."""
+    with suppress(OSError, ValueError):
+        status = file.stat()
+        return _digest(file, status.st_size, status.st_mtime_ns)
+    return ""
+
+
+@lru_cache(maxsize=10_000)
+def _digest(file: Path, _num_bytes: int, _modified_ns: int) -> str:
+    """SHA-256 of a file, asked for at every tick: it is remembered while size and time stay."""
+    return file_sha256(file)
