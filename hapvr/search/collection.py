@@ -125,7 +125,7 @@ class VideoMetadata:
     height_px: int = 0
     codec: str = ""
     content: tuple[float, float] = (1.0, 1.0)
-    """shares of width and height that black bars leave"""
+    """shares of width and height that the film fills, without bars and blurred sides"""
     noise: float = 0.0
     """see `hapvr.video.frames`, as of `mean_picture`"""
     mean_picture: bytes = b""
@@ -140,7 +140,7 @@ class VideoMetadata:
 
     @property
     def content_px(self) -> tuple[int, int]:
-        """Width and height without black bars."""
+        """Width and height of the film."""
         return round(self.width_px * self.content[0]), round(self.height_px * self.content[1])
 
 

@@ -64,7 +64,7 @@ class Copy:
 
     @property
     def num_pixels(self) -> int:
-        """Without black bars."""
+        """Of the film, without bars and blurred sides."""
         width, height = self.metadata.content_px
         return width * height
 

@@ -36,7 +36,7 @@ WRONG_CLOCK = "the lengths of {} ({:.1f} s) and {} ({:.1f} s) differ too much fo
 WHICH_IS_MIRRORED = "some are mirrored, and it cannot be told which"
 LARGER_IS_SILENT = "{} has more pixels, but no sound"
 MAY_BE_ENLARGED = "{} has more pixels, but shows no more detail: it may have been enlarged"
-LARGER_HAS_BARS = "{} has more pixels, but black bars"
+LARGER_HAS_BARS = "{} has more pixels, but bars or blurred sides"
 
 Criterion = Callable[[Sequence[Copy]], Verdict]
 
@@ -183,7 +183,7 @@ def by_sound(copies: Sequence[Copy]) -> Verdict:
 
 
 def by_resolution(copies: Sequence[Copy]) -> Verdict:
-    """More pixels without black bars win where they show more detail."""
+    """More pixels of the film win where they show more detail."""
     most = max(copy.num_pixels for copy in copies)
     large = [copy for copy in copies if MORE_PIXELS * copy.num_pixels > most]
     small = [copy for copy in copies if copy not in large]
@@ -201,7 +201,7 @@ def by_resolution(copies: Sequence[Copy]) -> Verdict:
             return f"it has fewer pixels, {_size(copy)}"
         return "it shows less detail: it may have been enlarged"
 
-    merit = f"it has the most pixels without black bars ({_size(left[0])})"
+    merit = f"it has the most pixels of the film ({_size(left[0])})"
     return _excluding(copies, left, merit=merit, fault=fault)
 
 
@@ -238,12 +238,15 @@ def by_fps(copies: Sequence[Copy]) -> Verdict:
 
 
 def by_bars(copies: Sequence[Copy]) -> Verdict:
-    """Of those that are equally large, black bars come last."""
+    """Of those that are equally large, those with bars or blurred sides come last."""
     left = [copy for copy in copies if not copy.has_bars]
     if not left:
         return Verdict(copies)
     return _excluding(
-        copies, left, merit="it has no black bars", fault=lambda _: "it has black bars"
+        copies,
+        left,
+        merit="the film fills its picture",
+        fault=lambda _: "it has bars or blurred sides",
     )
 
 

@@ -21,8 +21,9 @@ from hapvr.search.duplicates import DuplicatePair
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.videos import open_frames
+from hapvr.video.content import film_area
 from hapvr.video.facts import MEASURE_VERSION, FileFacts
-from hapvr.video.frames import content_area, mean_picture, noise_level
+from hapvr.video.frames import mean_picture, noise_level
 from hapvr.video.measure import measure_files
 from hapvr.video.pool import RETRYABLE
 
@@ -130,7 +131,7 @@ def _picture_rows(
         frames = open_frames(project, key)
         for video_id in video_ids:
             jpegs = frames.read(video_id).jpegs
-            width_share, height_share = content_area(jpegs)
+            width_share, height_share = film_area(jpegs)
             yield _empty_row(contents[video_id]) | {
                 "width_share": width_share,
                 "height_share": height_share,

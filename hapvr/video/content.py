@@ -42,6 +42,12 @@ def film_box(jpegs: Sequence[bytes]) -> Box:
     return 0.0, top, 1.0, bottom
 
 
+def film_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
+    """Shares of width and height that the film of one video fills, in (0, 1]."""
+    left, top, right, bottom = film_box(jpegs)
+    return right - left, bottom - top
+
+
 def detail_of_columns(frames: NDArray[np.float32]) -> NDArray[np.float64]:
     """[W], by how many grey levels neighbouring pixels of a column of frames [N, H, W] differ."""
     differences = np.abs(np.diff(frames, axis=1))

@@ -159,13 +159,6 @@ def square(frames: NDArray[np.uint8], size_px: int, picture: Picture) -> NDArray
     return center_crop(frames, size_px)
 
 
-def content_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
-    """Shares of width and height that show something, in (0, 1], by a few of a video's frames; (1,
-    1) where nothing does."""
-    left, top, right, bottom = content_box(list(map(luma, spread(jpegs, SAMPLED_FRAMES))))
-    return right - left, bottom - top
-
-
 def content_box(frames: Sequence[NDArray[np.uint8]]) -> tuple[float, float, float, float]:
     """Left, top, right and bottom of what shows something, as shares of width and height; (0, 0, 1,
     1) where nothing does.

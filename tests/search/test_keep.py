@@ -87,7 +87,7 @@ BETTER: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "more pixels": (
         HD,
         {"video_bytes": 9 * 10**6, "fps": 50.0},
-        "it has the most pixels without black bars (1920 x 1080)",
+        "it has the most pixels of the film (1920 x 1080)",
         "it has fewer pixels, 640 x 360",
     ),
     "more pictures": (
@@ -99,8 +99,8 @@ BETTER: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "no bars": (
         {},
         {"height_px": 480, "content": (1.0, 0.74), "video_bytes": 9 * 10**6},
-        "it has no black bars",
-        "it has black bars",
+        "the film fills its picture",
+        "it has bars or blurred sides",
     ),
     "more bits": (
         {"video_bytes": 2 * 10**6},
@@ -161,7 +161,7 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "larger with bars": (
         {},
         {**HD, "content": (1.0, 0.75)},
-        "in/bad has more pixels, but black bars",
+        "in/bad has more pixels, but bars or blurred sides",
     ),
     "mirrored": (
         {"mean_picture": MIRROR.tobytes()},

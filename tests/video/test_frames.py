@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.demo.corpus import write_mp4
+from hapvr.video.content import film_area
 from hapvr.video.decode import sample_frames
 from hapvr.video.frames import (
     MAX_ASPECT,
-    content_area,
     display_frame,
     display_size,
     encode_jpeg,
@@ -84,7 +84,7 @@ def test_bars_are_found(tmp_path: Path, bars: tuple[int, int]) -> None:
     barred = with_bars(clip, tmp_path / "barred.mp4", bars=bars)
     sample = np.stack(sample_frames(barred, fps=2, short_side_px=256)[1])
     wanted = [side / (side + 2 * bar) for side, bar in zip((160, 96), bars, strict=True)]
-    found = content_area([encode_jpeg(frame) for frame in sample])
+    found = film_area([encode_jpeg(frame) for frame in sample])
     for share, right in zip(found, wanted, strict=True):
         assert right - 0.05 < share <= right
 
@@ -93,4 +93,4 @@ def test_dark_pictures_have_no_bars(tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", seed=0, seconds=2)
     dark = with_bars(clip, tmp_path / "dark.mp4", bars=(0, 0), dim=0.05)
     frames = np.stack(sample_frames(dark, fps=2, short_side_px=96)[1])
-    assert content_area([encode_jpeg(frame) for frame in frames]) == (1.0, 1.0)
+    assert film_area([encode_jpeg(frame) for frame in frames]) == (1.0, 1.0)
