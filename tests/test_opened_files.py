@@ -57,7 +57,7 @@ ALLOWED = {
     "search/plan.py: _script: SCRIPT.read_text": "a file of this package",
     "search/index.py: _open: lance.dataset": "the digests of its files were compared",
     "video/decode.py: _open_webp: Image.open": "`open_video` checks it first",
-    "video/decode.py: read_picture: Image.open": "its callers check it",
+    "video/stills.py: read_picture: Image.open": "its callers check it",
     "video/download.py: _fetch: Path(saved).open": "written just before, to be flushed",
     "video/moving_pictures.py: is_moving_picture: path.open": "it asks for a file first",
     "video/packets.py: _is_whole_flv: path.open": "`open_video` checked it first",

@@ -24,9 +24,9 @@ from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.query_views import WHOLE, crops_of
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
-from hapvr.video.decode import FileState, check_file
 from hapvr.video.frames import Hashes, decode_jpegs, frame_hashes, square
 from hapvr.video.pool import sample_videos
+from hapvr.video.probe import FileState, check_file
 from hapvr.video.settings import DownloadConfig, Picture, SamplingConfig
 from hapvr.video.sources import ManifestEntry
 
@@ -181,6 +181,7 @@ class VideoReader:
         sampling, num_bytes = self._sampling, sum(missing[path][0].num_bytes for path in paths)
         config = sampling.model_copy(
             update={
+                "mode": "thorough",
                 # one frame more than allowed tells a video that is too long
                 "max_frames": min(sampling.max_frames, limits.max_frames + 1),
                 "timeout_s": min(limits.video_timeout_s, deadline.wait_s()),

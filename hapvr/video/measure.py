@@ -24,10 +24,11 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import check_file, check_size, probe_video
+from hapvr.video.decode import probe_video
 from hapvr.video.facts import DETAIL_SCALES, FileFacts
 from hapvr.video.packets import DECODERS, films, open_container
 from hapvr.video.pool import in_workers
+from hapvr.video.probe import check_file, check_size
 from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import SamplingConfig
 

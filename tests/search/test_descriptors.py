@@ -21,8 +21,8 @@ from hapvr.scorer.blank import blank_pictures, mean_directions
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.seeding import torch_rng
 from hapvr.steps.search_model import network_digest, stored_network_digest
-from hapvr.video.decode import sample_frames
 from hapvr.video.frames import center_crop
+from hapvr.video.sampling import sample_frames
 from tests.scorer.bundles import BACKBONE, scene
 
 DIMS = 32

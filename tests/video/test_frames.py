@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.demo.corpus import write_mp4
-from hapvr.video.decode import sample_frames
 from hapvr.video.frames import (
     MAX_ASPECT,
     content_area,
@@ -16,6 +15,7 @@ from hapvr.video.frames import (
     display_size,
     encode_jpeg,
 )
+from hapvr.video.sampling import sample_frames
 from tests.conftest import write_clip
 
 
