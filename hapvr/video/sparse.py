@@ -181,7 +181,7 @@ def near_pictures(reader: StreamReader, period_s: float) -> Iterator[Picture]:
             reached_s = max(reached_s, packet.time_s + slack_s)
         # a key frame that is near enough, or all that is needed to show what is near
         if reached_s >= goal_s:
-            yield from reader.decode(held.take())
+            yield from reader.decode(held.take(until_s=goal_s))
             goal_s = first_s + (math.floor((reached_s - first_s) / period_s) + 1) * period_s
     if reader.last is not None and reader.last.time_s + reader.last.lasts_s > goal_s:
         yield from reader.decode(held.take())

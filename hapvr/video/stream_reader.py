@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,11 +67,16 @@ class Held:
         if len(self.packets) > MAX_UNUSED or self.num_bytes > MAX_HELD_BYTES:
             raise UnsuitedError("too many pictures between two sampling times")
 
-    def take(self) -> list[TimedPacket]:
-        """All of them; none are held afterwards."""
-        packets = self.packets
-        self.packets = []
-        self.num_bytes = 0
+    def take(self, *, until_s: float = math.inf) -> list[TimedPacket]:
+        """All of them, or those up to the first that is due at that time; the others stay held."""
+        count = len(self.packets)
+        for number, packet in enumerate(self.packets):
+            if packet.due_s >= until_s:
+                count = number + 1
+                break
+        packets = self.packets[:count]
+        self.packets = self.packets[count:]
+        self.num_bytes -= sum(packet.packet.size for packet in packets)
         return packets
 
 
@@ -179,11 +185,13 @@ class StreamReader:
             if not isinstance(frame, VideoFrame):
                 continue
             check_size(self._path, frame.width, frame.height)
-            if frame.pts is None or frame.time_base is None:
+            # frames that were drained do not know their unit
+            unit = frame.time_base or self._stream.time_base
+            if frame.pts is None or unit is None:
                 raise UnsuitedError("pictures have no times")
             if frame.is_corrupt:
                 raise UnsuitedError("a picture is damaged")
-            unit_s = float(frame.time_base)
+            unit_s = float(unit)
             time_s = max(frame.pts * unit_s - self._start_s, 0.0)
             is_alone = frame.pict_type in ALONE
             if time_s <= self._shown_s:
