@@ -210,6 +210,7 @@ class KeyFrames:
         """Each with the time at which it is shown."""
         for packet in self._reader.packets():
             if packet.is_key:
+                yield from self._until(packet.due_s)
                 self._leave()
                 if self._is_wanted(packet):
                     yield self._kept(self._reader.alone(packet), is_key=True)
@@ -242,7 +243,7 @@ class KeyFrames:
         if self._last is None or due_s < self._last.time_s + MAX_GAP_S:
             return
         packets = self._held.take()
-        if not self._is_open:
+        if packets and not self._is_open:
             self._reader.begin_at(packets[0])
             self._is_open = True
         newest: Picture | None = None
