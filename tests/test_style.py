@@ -49,7 +49,7 @@ RECORDED: dict[str, dict[str, int]] = {
     "hapvr/steps": {
         "branches": 15,
         "lines": 5,
-        "names": 80,
+        "names": 79,
         "nesting": 1,
         "packed": 102,
         "parameters": 1,
@@ -63,7 +63,7 @@ RECORDED: dict[str, dict[str, int]] = {
         "packed": 16,
         "parameters": 1,
     },
-    "hapvr/video": {"branches": 5, "lines": 3, "names": 30, "packed": 48, "parameters": 1},
+    "hapvr/video": {"branches": 5, "lines": 2, "names": 18, "packed": 43},
 }
 """Rooms that are still to be unfolded: how many findings of each rule they have at most."""
 
