@@ -110,9 +110,13 @@ class Pictures:
     def _picture(self, frame: VideoFrame) -> Picture:
         self.is_damaged |= frame.is_corrupt
         unit_s = None if frame.time_base is None else float(frame.time_base)
-        shown_s, decoded_s = (
-            None if stamp is None or unit_s is None else stamp * unit_s
-            for stamp in (frame.pts, frame.dts)
-        )
+        shown_s = _seconds(frame.pts, unit_s)
+        decoded_s = _seconds(frame.dts, unit_s)
         lasts_s = frame.duration * unit_s if frame.duration and unit_s else self.interval_s
         return Picture(self.clock.time_of(shown_s, decoded_s), lasts_s, frame)
+
+
+def _seconds(stamp: int | None, unit_s: float | None) -> float | None:
+    if stamp is None or unit_s is None:
+        return None
+    return stamp * unit_s
