@@ -191,16 +191,14 @@ def measure(kind: ArchiveFile, path: Path, *, seconds: int, rounds: int) -> list
 
 
 def main() -> None:
-    """Measures and prints a table."""
+    """Measures and prints a table per file."""
     options = parse(__doc__, clips=Path(), seconds=60, rounds=3, files=len(FILES))
     with tempfile.TemporaryDirectory() as folder:
-        rows = []
         for number, kind in enumerate(FILES[: options.files]):
             path = Path(folder) / f"{number}.mp4"
             write_file(path, kind, options.clips, options.seconds)
-            rows += measure(kind, path, seconds=options.seconds, rounds=options.rounds)
+            show(measure(kind, path, seconds=options.seconds, rounds=options.rounds))
             path.unlink()
-        show(rows)
 
 
 if __name__ == "__main__":
