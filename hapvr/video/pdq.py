@@ -10,6 +10,7 @@ import csv
 import io
 import re
 import warnings
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -73,49 +74,67 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
     Raises: OSError, and DataError if nothing is left.
     """
     require_regular(path)
-    hashes = list[bytes]()
-    places = list[tuple[int, str]]()
-    broken = list[int]()
-    column: int | None = None
+    listed = _HashList()
     data = io.BytesIO(path.read_bytes() if path.stat().st_size <= MAX_USER_BYTES else b"")
     for number, raw in enumerate(iter(partial(data.readline, MAX_LINE_BYTES), b""), start=1):
-        if len(raw) == MAX_LINE_BYTES or number > MAX_LINES_FOR_HASH * (len(hashes) + 1000):
-            hashes.clear()  # this is another kind of file
+        if len(raw) == MAX_LINE_BYTES or listed.is_unlikely(number):
+            listed.hashes.clear()  # this is another kind of file
             break
         line = raw.decode("utf-8-sig", errors="backslashreplace").strip()
-        fields = _fields_of(line)
         is_header = number == 1 and not re.search("[0-9]", line)
-        if is_header and line:
-            column = _quality_column(fields)
-        digits = [field for field in fields if _HASH.fullmatch(field)]
-        quality = _quality_of(fields, column)
-        if len(digits) != 1:
-            if line and not is_header:
-                broken.append(number)
-        elif not _NUMBER.fullmatch(quality) or float(quality) >= MIN_QUALITY:
-            hashes.append(bytes.fromhex(digits[0]))
-            others = ", ".join(field for field in fields if field not in ("", *digits))
-            places.append((number, others[:200]))
-    if not hashes:
+        if is_header:
+            listed.begin(_fields_of(line))
+        elif line:
+            listed.take(number, _fields_of(line))
+    if not listed.hashes:
         raise DataError(
             f"{path}: hardly a line has one PDQ hash of 64 hexadecimal digits, of a quality of "
             f"{MIN_QUALITY} or more, or it has more than {MAX_USER_BYTES} bytes; wanted a text or "
             "CSV file as `hapvr pdq export` writes it"
         )
-    if broken:
-        _name_broken(path, broken)
-    return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32), places
+    if listed.broken:
+        _name_broken(path, listed.broken)
+    return np.frombuffer(b"".join(listed.hashes), np.uint8).reshape(-1, 32), listed.places
+
+
+@dataclass
+class _HashList:
+    """What was read of a list of hashes so far."""
+
+    hashes: list[bytes] = field(default_factory=list)
+    places: list[tuple[int, str]] = field(default_factory=list)
+    broken: list[int] = field(default_factory=list)
+    """numbers of lines that have no hash, or several"""
+    quality_column: int | None = None
+    """by the header; None without one"""
+
+    def is_unlikely(self, number: int) -> bool:
+        """Whether a file with so few hashes up to this line is no list."""
+        return number > MAX_LINES_FOR_HASH * (len(self.hashes) + 1000)
+
+    def begin(self, header: list[str]) -> None:
+        """Take a first line without a digit."""
+        names = [name.lower() for name in header]
+        if any(names):
+            # no line has so many fields as where there is no quality
+            self.quality_column = names.index("quality") if "quality" in names else MAX_LINE_BYTES
+
+    def take(self, number: int, fields: list[str]) -> None:
+        """Take any other line."""
+        digits = [text for text in fields if _HASH.fullmatch(text)]
+        if len(digits) != 1:
+            self.broken.append(number)
+            return
+        quality = _quality_of(fields, self.quality_column)
+        if not _NUMBER.fullmatch(quality) or float(quality) >= MIN_QUALITY:
+            self.hashes.append(bytes.fromhex(digits[0]))
+            others = ", ".join(text for text in fields if text not in ("", *digits))
+            self.places.append((number, others[:200]))
 
 
 def _fields_of(line: str) -> list[str]:
     rows = csv.reader([line.replace("\r", " ")], skipinitialspace=True)
-    return [field.strip(' "') for field in next(rows, [])]
-
-
-def _quality_column(header: list[str]) -> int:
-    """Which field is the quality; one that no line has where there is none."""
-    names = [field.lower() for field in header]
-    return names.index("quality") if "quality" in names else MAX_LINE_BYTES
+    return [text.strip(' "') for text in next(rows, [])]
 
 
 def _quality_of(fields: list[str], column: int | None) -> str:
