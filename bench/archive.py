@@ -8,6 +8,7 @@ A file's bytes and every measure are of one minute of video. The readers of othe
 where these are installed: `imagehash` and `vpdq`.
 """
 
+import importlib
 import importlib.util
 import itertools
 import multiprocessing
@@ -129,15 +130,13 @@ def read_plainly(path: Path, use: Callable[[VideoFrame], object] = VideoFrame.to
 
 def hash_frame(frame: VideoFrame) -> object:
     """As users of ImageHash do."""
-    import imagehash
-
-    return imagehash.phash(frame.to_image())
+    imagehash: Any = importlib.import_module("imagehash")
+    return imagehash.phash(frame.to_image())  # type: ignore[no-untyped-call]
 
 
 def hash_with_vpdq(path: Path) -> int:
     """As users of vPDQ do."""
-    import vpdq
-
+    vpdq: Any = importlib.import_module("vpdq")
     return len(vpdq.computeHash(str(path), seconds_per_hash=1))
 
 

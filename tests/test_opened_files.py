@@ -58,7 +58,7 @@ ALLOWED = {
     "search/index.py: _open: lance.dataset": "the digests of its files were compared",
     "video/decode.py: _open_webp: Image.open": "`open_video` checks it first",
     "video/stills.py: read_picture: Image.open": "its callers check it",
-    "video/download.py: _fetch: Path(saved).open": "written just before, to be flushed",
+    "video/download.py: _fetched_once: Path(saved).open": "written just before, to be flushed",
     "video/moving_pictures.py: is_moving_picture: path.open": "it asks for a file first",
     "video/packets.py: _is_whole_flv: path.open": "`open_video` checked it first",
     "video/packets.py: declared_bytes_of: path.open": "`open_video` checked it first",

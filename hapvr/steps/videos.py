@@ -41,7 +41,7 @@ from hapvr.video.settings import SamplingMode
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
 if TYPE_CHECKING:
-    from hapvr.video.download import DownloadResult
+    from hapvr.video.download_failures import DownloadResult
 
 DOWNLOAD_FOLDER = "downloads"
 CHANGED, MISSING = "changed_file", "missing_file"

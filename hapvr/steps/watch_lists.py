@@ -33,7 +33,8 @@ from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.duplicates import outdated_shards, rows_place
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions
-from hapvr.video.sources import VIDEO_SUFFIXES, is_picture, query_files, read_lines, text_of_path
+from hapvr.video.folders import VIDEO_SUFFIXES
+from hapvr.video.sources import is_picture, query_files, read_lines, text_of_path
 
 STAGE = "watch_matches"
 LISTS = "watch/lists"
