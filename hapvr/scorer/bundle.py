@@ -234,7 +234,8 @@ def write_bundle(
         "whitening": whitening.sha256,
         "backbone": encoder.settings,
         "crop_px": encoder.crop_px,
-        "sampling": sampling.model_dump(mode="json"),
+        # queries are sampled thoroughly, however the collection is
+        "sampling": sampling.model_dump(mode="json", exclude={"mode"}),
         "serving": (serving or ServingConfig()).model_dump(mode="json"),
         "provenance": dict(provenance or {}),
         "warning": warning or random_weights_warning([encoder.identity.source]),
