@@ -30,7 +30,7 @@ from hapvr.demo.files import write_mp4
 from hapvr.demo.user_clips import UserClip, find_clips, load_frames
 from hapvr.scorer.calibration import fit_logistic, logit, sigmoid
 from hapvr.seeding import numpy_rng
-from hapvr.video.decode import sample_frames
+from hapvr.video.sampling import sample_frames
 
 FITTED = (
     "low_bitrate",

@@ -35,7 +35,7 @@ RECORDED: dict[str, dict[str, int]] = {
     "hapvr/scorer": {"lines": 1, "names": 1, "packed": 7},
     "hapvr/search": {"branches": 1, "lines": 1, "names": 4, "nesting": 1, "packed": 18},
     "hapvr/steps": {"lines": 1},
-    "hapvr/video": {"branches": 5, "lines": 3, "names": 30, "packed": 50, "parameters": 1},
+    "hapvr/video": {"packed": 2},
 }
 """Rooms that are still to be unfolded: how many findings of each rule they have at most."""
 

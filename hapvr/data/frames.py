@@ -18,9 +18,11 @@ INDEX_COLUMNS = (
     pa.field("frames_sha256", pa.string(), nullable=False),
     pa.field("is_partial", pa.bool_()),
     pa.field("tried_with", pa.string()),
+    pa.field("sampled", pa.string()),
 )
 """is_partial: whether something is missing of a video that has frames; tried_with: see
-`hapvr.video.pool.reader_state`, of a video that failed here."""
+`hapvr.video.pool.reader_state`, of a video that failed here; sampled: by which mode of
+`sampling.mode` its frames were, null in older rows for `thorough`."""
 READER_VERSION = 2
 """It changes with the frames or times of the same file: 2 counts from the file's start."""
 

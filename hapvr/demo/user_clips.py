@@ -11,8 +11,9 @@ import numpy as np
 
 from hapvr.demo.scene import Pixels
 from hapvr.errors import ArgumentError
-from hapvr.video.decode import probe_video, sample_frames
+from hapvr.video.decode import probe_video
 from hapvr.video.pool import sample_videos
+from hapvr.video.sampling import sample_frames
 from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import ManifestEntry, path_of_text, scan_folder

@@ -78,7 +78,8 @@ def write_bundle(folder: Path, parts: BundleParts) -> Path:
         "whitening": parts.whitening.sha256,
         "backbone": parts.encoder.settings,
         "crop_px": parts.encoder.crop_px,
-        "sampling": parts.sampling.model_dump(mode="json"),
+        # queries are sampled thoroughly, however the collection is
+        "sampling": parts.sampling.model_dump(mode="json", exclude={"mode"}),
         "serving": parts.serving.model_dump(mode="json"),
         "provenance": dict(parts.provenance),
         "warning": parts.warning or random_weights_warning([parts.encoder.identity.source]),

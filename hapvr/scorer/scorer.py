@@ -22,12 +22,11 @@ from hapvr.scorer.segments import (
     DEFAULT_THRESHOLD,
     FrameTimes,
     Segment,
-    align,
     best_run,
     clearest,
     relative_similarity,
-    settled,
 )
+from hapvr.scorer.sparse_segments import align_timed, widened
 from hapvr.scorer.videos import PictureSettings, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
 
@@ -258,7 +257,7 @@ class VideoScorer:
     ) -> tuple[Segment, ...]:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
         fps = self.sampling.fps
-        aligned = settled(align(values, threshold=self.frame_threshold), values)
+        aligned = align_timed(values, query, reference, threshold=self.frame_threshold, fps=fps)
         segments = [
             Segment(
                 *query.span_s(*part.query, fps),
@@ -268,7 +267,8 @@ class VideoScorer:
             )
             for part in aligned
         ]
-        return tuple(clearest(segments))
+        longer = [widened(segment, query, reference, fps=fps) for segment in segments]
+        return tuple(clearest(longer))
 
     def _video(self, path: Path) -> SampledFeatures:
         outcome = self._reader.read([path], limits=self.limits, deadline=NEVER)[path]

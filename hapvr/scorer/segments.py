@@ -38,6 +38,10 @@ twentieth."""
 MAX_FRAME_THRESHOLD = 0.98
 
 
+SPARSE_STEPS = 3
+"""Sampling times between frames from which on these are compared by their times: where a long video
+is thinned evenly, they are closer."""
+
 AMBIGUOUS = 0.03
 """Difference of mean frame similarities below which two places are as likely as each other."""
 NEAR_FRAMES = (2, 3, 4)
@@ -118,11 +122,19 @@ class FrameTimes:
             end_s = max(self.times_s[last], min(end_s, self.duration_s))
         return self.times_s[first], end_s
 
+    def steps(self, fps: float) -> int:
+        """How many sampling times most of its frames are apart, where these are SPARSE_STEPS or
+        more, as of a video of which only key frames were decoded; else 1."""
+        if len(self.times_s) < 2:
+            return 1
+        steps = round(float(np.median(np.diff(self.times_s))) * fps)
+        return steps if steps >= SPARSE_STEPS else 1
+
     def length_s(self, fps: float, max_frames: int) -> float:
         """How long the picture lasts, from the first frame to the end of the last one, or of the
-        video where `sampling.max_frames` left out the rest."""
+        video where `sampling.max_frames` left out the rest, or frames are sparse."""
         first_s, end_s = self.span_s(0, -1, fps)
-        if len(self.times_s) >= max_frames:
+        if len(self.times_s) >= max_frames or self.steps(fps) > 1:
             end_s = max(end_s, self.duration_s or 0.0)
         return end_s - first_s
 

@@ -22,9 +22,9 @@ from hapvr.scorer.query_views import WHOLE, crops_of
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
 from hapvr.video.content import cut_to, seen_box
-from hapvr.video.decode import FileState, check_file
 from hapvr.video.frames import Hashes, decode_jpegs, frame_hashes, square
 from hapvr.video.pool import SampledVideo, sample_videos
+from hapvr.video.probe import FileState, check_file
 from hapvr.video.settings import Picture, SamplingConfig
 
 MAX_DECODING_REQUESTS = 2
@@ -203,6 +203,7 @@ class VideoReader:
         worthwhile = 1 + num_bytes // BYTES_PER_DECODER
         return sampling.model_copy(
             update={
+                "mode": "thorough",
                 # one frame more than allowed tells a video that is too long
                 "max_frames": min(sampling.max_frames, limits.max_frames + 1),
                 "timeout_s": min(limits.video_timeout_s, deadline.wait_s()),

@@ -14,15 +14,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.errors import DataError, VideoError
-from hapvr.model.settings import COMPARATOR_STEP
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.calibration import Floats
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import FEATURES, EvidenceModel
 from hapvr.scorer.scorer import NEVER, VideoScorer
-from hapvr.scorer.segments import MAX_SEGMENTS, Segment, best_run, clearest
+from hapvr.scorer.segments import MAX_SEGMENTS, Segment, clearest
+from hapvr.scorer.sparse_segments import best_timed_run
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
+from hapvr.search.compared_parts import Pair, Rows, pairs_of
 from hapvr.search.crowds import (
     MOST_HITS,
     all_alike,
@@ -51,25 +52,10 @@ TOLERANCE_FRAMES = 1.0
 
 CANDIDATES_AT_ONCE = 16
 """Candidates whose features are in memory together."""
-WHOLE_FRAMES = 60
-"""Sampled frames up to which a query and a video are compared whole, if both are that short."""
-PART_FRAMES = 8
-"""Sampled frames of query and video around votes that are compared at least."""
-
-Rows = tuple[int, int]
-"""First and last + 1 of some frames."""
 Allowed = Callable[[str], bool] | None
 """Which videos may be found, by id; None: all."""
 Lost = dict[str, str]
 """Videos that have no scores, as their features are gone: id -> reason."""
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Frames of the query and of a candidate that are compared."""
-
-    query: Rows
-    reference: Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +237,10 @@ class SearchEngine:
                     scored[name] = replace(
                         best,
                         similarity=max(similarity, best.similarity),
-                        frame_run=max(best_run(matrix), best.frame_run),
+                        frame_run=max(
+                            best_timed_run(matrix, shown.clock, part.clock, fps=fps),
+                            best.frame_run,
+                        ),
                     )
         scores = list(scored.values())
         if self.evidence is not None:
@@ -350,31 +339,6 @@ def _spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
     return np.asarray(rows[places.round().astype(int)])
 
 
-def pairs_of(
-    candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, fps: float
-) -> list[Pair]:
-    """Which frames of the query are compared with which of a candidate. All with all if both are
-    short (`WHOLE_FRAMES`), or no frame voted for the candidate. Otherwise each window makes a pair:
-    the part of the query whose frames voted, of at least `PART_FRAMES`, and the part of the
-    candidate at the voted offset. Similarities of few frames depend on their number, so parts have
-    whole steps of the comparator, and both parts of a pair the same number, unless a video is
-    shorter."""
-    count = len(times_s)
-    if max(count, len(query)) <= WHOLE_FRAMES or not candidate.windows:
-        return [Pair((0, len(query)), (0, count))]
-    pairs: list[Pair] = []
-    for window in candidate.windows:
-        voted = round((window.query_end_s - window.query_start_s) * fps) + 1
-        length = -(-min(max(voted, PART_FRAMES), len(query)) // COMPARATOR_STEP) * COMPARATOR_STEP
-        middle_s = (window.query_start_s + window.query_end_s) / 2
-        shown = _around(middle_s, length, query.clock.times_s, fps=fps)
-        middle_s = (query.clock.times_s[shown[0]] + query.clock.times_s[shown[1] - 1]) / 2
-        pair = Pair(shown, _around(middle_s + window.offset_s, length, times_s, fps=fps))
-        if not any(_same(pair, better) for better in pairs):
-            pairs.append(pair)
-    return pairs
-
-
 def stretches_of(score: ScoredCandidate) -> list[Rows]:
     """Where in a video segments are looked for: its compared parts with half of their length before
     and after them. That is twice a part, as a video has it that shows the query at half the speed.
@@ -390,19 +354,3 @@ def stretches_of(score: ScoredCandidate) -> list[Rows]:
         else:
             stretches.append((first, last))
     return stretches
-
-
-def _around(middle_s: float, num_frames: int, times_s: Sequence[float], *, fps: float) -> Rows:
-    """So many rows around a second, moved where the video begins or ends; all rows of a shorter
-    video."""
-    first = int(np.searchsorted(times_s, middle_s - num_frames / 2 / fps))
-    first = max(min(first, len(times_s) - num_frames), 0)
-    return first, min(first + num_frames, len(times_s))
-
-
-def _same(pair: Pair, other: Pair) -> bool:
-    """Whether more than half of both parts of a pair are in another one."""
-    return all(
-        min(part[1], better[1]) - max(part[0], better[0]) > (part[1] - part[0]) / 2
-        for part, better in ((pair.query, other.query), (pair.reference, other.reference))
-    )

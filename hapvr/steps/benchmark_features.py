@@ -22,7 +22,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.steps.project import Project
 from hapvr.steps.sources import CORPUS_FOLDER
 from hapvr.tables import read_frame
-from hapvr.video.sources import VIDEO_SUFFIXES
+from hapvr.video.folders import VIDEO_SUFFIXES
 
 
 class BenchmarkFeatures(FeatureStore):

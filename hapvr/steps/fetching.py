@@ -16,7 +16,7 @@ from hapvr.video.pool import SampledVideo, reader_state, sample_videos
 from hapvr.video.sources import ManifestEntry, is_remote, path_of_text, text_of_path
 
 if TYPE_CHECKING:
-    from hapvr.video.download import DownloadResult
+    from hapvr.video.download_failures import DownloadResult
 
 DOWNLOAD_FOLDER = "downloads"
 TRY_AGAIN = "`hapvr download --retry-failed` tries it again"

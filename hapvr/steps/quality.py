@@ -96,8 +96,12 @@ def check_frames(project: Project, key: str) -> list[Finding]:
     lost = index.filter(pl.col("status") != STATUS_OK).join(usable, on="video_id", how="semi")
     # Of one-second clips a frame more or less is nothing to worry about.
     expected = (pl.col("duration_s") * sampling.fps).clip(upper_bound=sampling.max_frames)
+    # key frames are as far apart as their encoder put them
+    is_even = pl.lit(True)
+    if "sampled" in index.columns:
+        is_even = pl.col("sampled").ne_missing("key_frames")
     rates = (
-        index.filter(pl.col("status") == STATUS_OK)
+        index.filter((pl.col("status") == STATUS_OK) & is_even)
         .join(videos.select("video_id", "duration_s"), on="video_id")
         .filter(pl.col("duration_s") * sampling.fps >= 1)
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import get_args
 
 from hapvr.data import frames
 from hapvr.data.manifest import (
@@ -37,6 +38,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.source_listing import is_away
 from hapvr.steps.sources import MISSING_STATE, file_state
 from hapvr.video.pool import RETRYABLE, SampledVideo, reader_state, sample_videos
+from hapvr.video.settings import SamplingMode
 from hapvr.video.sources import is_remote, path_of_text
 
 CHANGED = "changed_file"
@@ -44,6 +46,8 @@ MISSING = "missing_file"
 CHANGEABLE = RETRYABLE | {CHANGED, MISSING, "decode_error", "no_frames"}
 """Reasons of the machine, of a drive or of a file that was replaced: another try may end
 otherwise."""
+MODES = get_args(SamplingMode)
+"""The most thorough one first."""
 
 
 def make_videos(
@@ -173,29 +177,32 @@ def make_frames(
 ) -> StageResult:
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with
     its reason. Videos whose bytes and sampling are those of an earlier run are not decoded again,
-    but for those whose file was not there and is now.
+    but for those whose file was not there and is now, and those whose frames are of a hastier
+    `sampling.mode` than that of today; frames of a more thorough one stay.
 
-    retry_failed: try those that failed again.
-    retry_changeable: of these, try those for which another try may end otherwise, as the reason is
-    one of CHANGEABLE, or this program or its limits are others than then.
+    retry_failed: those that failed are tried again
+    retry_changeable: those of them for which another try may end otherwise, as the reason is one of
+    CHANGEABLE, or this program or its limits are others than then
     """
     sampling = project.config.sampling
     shard = project.shard(frames.STAGE, key)
     videos = project.shard(VIDEOS_STAGE, key).rows()
     good = {row["video_id"]: row for row in videos if row["status"] == STATUS_OK}
     reader = reader_state(sampling)
-
-    def is_tried_again(row: IndexRow) -> bool:
-        if row["video_id"] not in good or not row["reason"]:
-            return False
-        if retry_failed or _is_back(row, good[row["video_id"]]):
-            return True
-        is_changeable = row["reason"] in CHANGEABLE or row.get("tried_with") != reader
-        return retry_changeable and is_changeable
-
     index = shard.find()
-    recorded = [] if index is None else index.rows()
-    tried_again = {row["video_id"] for row in recorded if is_tried_again(row)}
+    earlier = [] if index is None else index.rows()
+
+    def is_made_again(row: IndexRow) -> bool:
+        if not row["reason"]:
+            return _is_hastier(row, sampling.mode)
+        may_change = row["reason"] in CHANGEABLE or row.get("tried_with") != reader
+        if retry_failed or (retry_changeable and may_change):
+            return True
+        return _is_back(row, good[row["video_id"]])
+
+    made_again = {
+        row["video_id"] for row in earlier if row["video_id"] in good and is_made_again(row)
+    }
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         pending = {video_id: path_of_text(good[video_id]["path"]) for video_id in video_ids}
@@ -222,7 +229,7 @@ def make_frames(
     def reuse(row: IndexRow, _: Provenance) -> bool:
         video_id = row["video_id"]
         is_same = video_id in good and good[video_id]["sha256"] == row["file_sha256"]
-        return is_same and video_id not in tried_again
+        return is_same and video_id not in made_again
 
     recipe = ShardRecipe(
         shard=shard,
@@ -237,9 +244,14 @@ def make_frames(
         make=make,
         lost=failed_rows(videos, file_sha256="", frames_sha256=""),
         reuse=reuse,
-        retry=bool(tried_again),
+        retry=bool(made_again),
         progress=progress,
     )
+
+
+def _is_hastier(row: IndexRow, mode: SamplingMode) -> bool:
+    """Whether frames are of a hastier mode than this one."""
+    return MODES.index(row.get("sampled") or "thorough") > MODES.index(mode)
 
 
 def _is_back(row: IndexRow, video: IndexRow) -> bool:
@@ -278,6 +290,7 @@ def _frames_entry(video: SampledVideo, recorded_sha256: str, reader: str) -> Vid
         frames_sha256="",
         is_partial=video.is_partial,
         tried_with=reader if reason else None,
+        sampled=None if reason else video.mode,
     )
     if reason:
         return row, None

@@ -14,7 +14,8 @@ from hapvr.errors import DataError, VideoError
 from hapvr.files import file_sha256, open_regular
 from hapvr.search.match import Query
 from hapvr.steps.project import Project
-from hapvr.video.sources import VIDEO_SUFFIXES, is_picture, query_files, read_lines, text_of_path
+from hapvr.video.folders import VIDEO_SUFFIXES
+from hapvr.video.sources import is_picture, query_files, read_lines, text_of_path
 
 LISTS = "watch/lists"
 """A folder per list that was made of the query of a search: its file, named after its SHA-256."""

@@ -15,7 +15,6 @@ import ipaddress
 import json
 import logging
 import os
-import re
 import resource
 import socket
 import sys
@@ -24,55 +23,33 @@ import urllib.request
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import yt_dlp
-from yt_dlp.networking.exceptions import HTTPError, TransportError
-from yt_dlp.utils import UnsupportedError, YoutubeDLError
+from yt_dlp.utils import YoutubeDLError
 
 from hapvr.errors import ArgumentError, DamagedError, DataError, without_logins
 from hapvr.files import file_sha256, read_json_as, read_text, set_aside, write_text
-from hapvr.settings import first_line
+from hapvr.video.download_failures import (
+    DownloadResult,
+    RefusedError,
+    classify_failure,
+)
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry, is_remote
 from hapvr.workers import open_pool
-
-Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
 
 BACKOFF_S = 2.0
 """Wait before the first retry; it doubles up to MAX_WAIT_S."""
 MAX_WAIT_S = 60.0
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
 YOUTUBE_PROGRAM = "deno"
 """Solves the puzzles of YouTube's player for yt-dlp, where it is installed; the one program that
 may be started."""
 
-# Phrases of sites for videos that will not come back. A demand to prove one is no robot is not
-# among them: it passes.
-_GONE = re.compile(
-    "video unavailable|private video|video is private|has been removed|been terminated|in "
-    "your country|geo restriction|"
-    "no longer available|does not exist|members-only|confirm your age|copyright|drm "
-    "protected|no video formats found"
-)
-# What yt-dlp says of streams that only another program could save.
-_NEEDS_PROGRAM = re.compile("ffmpeg|rtmpdump|mplayer|mpv")
-
 _LOG = logging.getLogger(__name__)
 _LOG.addHandler(logging.NullHandler())
-
-
-@dataclass(frozen=True)
-class DownloadResult:
-    """What came of one video. path: its file if status is ok. reason: "" or a short code."""
-
-    status: Status
-    reason: str = ""
-    message: str = ""
-    path: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +67,8 @@ class Downloader(contextlib.ExitStack):
 
     def __init__(self, config: DownloadConfig, *, backoff_s: float = BACKOFF_S) -> None:
         super().__init__()
-        self._config, self._backoff_s = config, backoff_s
+        self._config = config
+        self._backoff_s = backoff_s
         # a process reads pages and playlists whole
         limits = {resource.RLIMIT_DATA: 2**30, resource.RLIMIT_FSIZE: config.max_bytes}
         self._pool = self.enter_context(
@@ -180,9 +158,10 @@ def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
 def remove_fetched(video_id: str, folder: Path) -> None:
     """Remove the file that our record says was fetched of a video, the record, and what is fetched
     of it."""
-    target, found = folder / file_stem(video_id), fetched_file(video_id, folder)
-    if found is not None:
-        found[0].unlink()
+    target = folder / file_stem(video_id)
+    fetched = fetched_file(video_id, folder)
+    if fetched is not None:
+        fetched[0].unlink()
     target.with_suffix(".json").unlink(missing_ok=True)
     _remove_pieces(target, all_of_them=True)
 
@@ -192,15 +171,15 @@ def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
     it is set aside."""
     path = new.with_name(new.name.replace(".new.", "."))
     record = _Record(path.name, new.stat().st_size, file_sha256(new))
-    known = {} if old is None else {old[0]: old[1].sha256}
-    ours = {other for other, digest in known.items() if file_sha256(other) == digest}
-    for other in {path, *known} - ours:
-        if os.path.lexists(other):
-            set_aside(other)
+    recorded = {} if old is None else {old[0]: old[1].sha256}
+    ours = {place for place, digest in recorded.items() if file_sha256(place) == digest}
+    for place in {path, *recorded} - ours:
+        if os.path.lexists(place):
+            set_aside(place)
     write_text(path.with_suffix(".json"), json.dumps(asdict(record)))
     new.replace(path)
-    for other in ours - {path}:
-        other.unlink()
+    for place in ours - {path}:
+        place.unlink()
     return path
 
 
@@ -235,7 +214,7 @@ def guard_process() -> None:
         if event == "socket.connect" and not _may_go_local and isinstance(arguments[1], tuple):
             host = str(arguments[1][0])
             if _is_local(host):
-                raise _RefusedError(
+                raise RefusedError(
                     "unavailable", "local_address", f"an address of the internet leads to {host}"
                 )
         if event in starts:
@@ -264,18 +243,10 @@ def _fetch(
     deadline_s = time.monotonic() + timeout_s
     for attempt in range(config.retries + 1):
         try:
-            with yt_dlp.YoutubeDL(_options(target, config)) as downloader:  # type: ignore[no-untyped-call]
-                info = downloader.extract_info(address, download=True) or {}
-            info = (
-                next(iter(info["entries"]), None) or {} if info.get("entries") is not None else info
-            )
-            saved = (info.get("requested_downloads") or [{}])[0].get("filepath")
-            if saved and Path(saved).is_file():
-                with Path(saved).open("rb") as file:
-                    os.fsync(file.fileno())
-                return DownloadResult("ok", path=Path(saved))
-            result = DownloadResult("failed", "no_file", "nothing was saved; try again later")
-        except (YoutubeDLError, OSError, MemoryError, _RefusedError) as error:
+            result = _fetched_once(address, target, config)
+            if result.status == "ok":
+                return result
+        except (YoutubeDLError, OSError, MemoryError, RefusedError) as error:
             result = classify_failure(error, max_bytes=config.max_bytes)
         wait_s = min(MAX_WAIT_S, backoff_s * 2**attempt)
         final = result.status != "failed" or result.reason in ("disk_full", "live")
@@ -285,9 +256,18 @@ def _fetch(
     return result
 
 
-class _RefusedError(Exception):
-    """Stops a download inside yt-dlp, which may wrap it. Its arguments are status, reason and
-    message."""
+def _fetched_once(address: str, target: Path, config: DownloadConfig) -> DownloadResult:
+    """One try. Raises what yt-dlp does."""
+    with yt_dlp.YoutubeDL(_options(target, config)) as downloader:  # type: ignore[no-untyped-call]
+        info = downloader.extract_info(address, download=True) or {}
+    if info.get("entries") is not None:
+        info = next(iter(info["entries"]), None) or {}
+    saved = (info.get("requested_downloads") or [{}])[0].get("filepath")
+    if not saved or not Path(saved).is_file():
+        return DownloadResult("failed", "no_file", "nothing was saved; try again later")
+    with Path(saved).open("rb") as file:
+        os.fsync(file.fileno())
+    return DownloadResult("ok", path=Path(saved))
 
 
 def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
@@ -296,13 +276,13 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
     def check_size(progress: dict[str, Any]) -> None:
         size = max(progress.get("downloaded_bytes") or 0, progress.get("total_bytes") or 0)
         if size > config.max_bytes:
-            raise _RefusedError(
+            raise RefusedError(
                 "too_large", "too_large", f"{size} bytes; download.max_bytes is {config.max_bytes}"
             )
 
     def check_live(info: dict[str, Any], *, incomplete: bool) -> None:
         if info.get("is_live") or info.get("live_status") in ("is_live", "is_upcoming"):
-            raise _RefusedError("failed", "live", "it is being broadcast; fetch it when it is over")
+            raise RefusedError("failed", "live", "it is being broadcast; fetch it when it is over")
 
     return {
         # pictures only: sound is never used, and one stream needs no merging
@@ -330,57 +310,15 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
     }
 
 
-def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
-    """Status and reason of an error of yt-dlp, by the first telling cause in its chain. max_bytes:
-    the limit of a file."""
-    message = first_line(error).removeprefix("ERROR: ")
-    causes = [error]
-    for cause in causes:  # which grows meanwhile, nearest first
-        wrapped = (getattr(cause, "exc_info", None) or (None, None))[1]
-        inner = (wrapped, getattr(cause, "cause", None), cause.__cause__, cause.__context__)
-        causes += [one for one in dict.fromkeys(inner) if one is not None and one not in causes]
-    for cause in causes:
-        if isinstance(cause, _RefusedError):
-            return DownloadResult(*cause.args)
-        if isinstance(cause, MemoryError):
-            return DownloadResult(
-                "too_large", "too_large", "a page that no download process can hold in memory"
-            )
-        if isinstance(cause, OSError) and cause.errno in FULL_DISK:
-            # the limit of this process looks like a full disk, too
-            if (
-                cause.errno == errno.EFBIG
-                and resource.getrlimit(resource.RLIMIT_FSIZE)[0] >= max_bytes
-            ):
-                return DownloadResult(
-                    "too_large", "too_large", f"more than download.max_bytes, {max_bytes}"
-                )
-            return DownloadResult("failed", "disk_full", message)
-        if isinstance(cause, HTTPError):
-            status: Status = (
-                "unavailable" if cause.status in (401, 402, 403, 404, 405, 410, 451) else "failed"
-            )
-            return DownloadResult(status, f"http_{cause.status}", message)
-        if isinstance(cause, UnsupportedError):
-            return DownloadResult("not_video", "not_video", message)
-        if isinstance(cause, TransportError):
-            return DownloadResult("failed", "network", message)
-    words = " ".join(map(str, causes)).lower()
-    if _GONE.search(words):
-        return DownloadResult("unavailable", "gone", message)
-    if _NEEDS_PROGRAM.search(words):
-        return DownloadResult("unavailable", "unsupported", message)
-    return DownloadResult("failed", "network", message)
-
-
 def _is_local(host: str | None) -> bool:
     """Whether a host has an address outside of the internet, such as this machine's own."""
     try:
-        found = socket.getaddrinfo(host, None) if host else []
+        entries = socket.getaddrinfo(host, None) if host else []
     except OSError:
         return False
     return any(
-        not _is_global(ipaddress.ip_address(str(entry[4][0]).partition("%")[0])) for entry in found
+        not _is_global(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]))
+        for entry in entries
     )
 
 

@@ -40,7 +40,8 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 # the eight lowest frequencies of each direction make bits, but for the constant one
-_FREQUENCY, _PIXEL = np.arange(1, 9)[:, None], np.arange(HASH_SIDE_PX)
+_FREQUENCY = np.arange(1, 9)[:, None]
+_PIXEL = np.arange(HASH_SIDE_PX)
 _COSINES = np.sqrt(2 / HASH_SIDE_PX) * np.cos(
     np.pi * _FREQUENCY * (2 * _PIXEL + 1) / (2 * HASH_SIDE_PX)
 )
@@ -60,12 +61,14 @@ def display_size(
     [1/8, 8] are taken for errors and read as 1. rotation_deg: a multiple of 90. short_side_px: None
     keeps the stored resolution."""
     aspect = pixel_aspect if 1 / MAX_ASPECT <= pixel_aspect <= MAX_ASPECT else 1.0
-    width, height = width_px * aspect, float(height_px)
+    width = width_px * aspect
+    height = float(height_px)
     if rotation_deg % 180:
         width, height = height, width
     if short_side_px is not None:
         scale = short_side_px / min(width, height)
-        width, height = width * scale, height * scale
+        width *= scale
+        height *= scale
     limit = MAX_ASPECT * min(width, height)
     return max(1, round(min(width, limit))), max(1, round(min(height, limit)))
 
@@ -131,14 +134,16 @@ def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
     height, width = frames.shape[-2:]
     if min(height, width) != short_side:
         scale = short_side / min(height, width)
-        height, width = (max(size_px, round(side * scale)) for side in (height, width))
+        height = max(size_px, round(height * scale))
+        width = max(size_px, round(width * scale))
         pictures = map(Image.fromarray, np.ascontiguousarray(frames.transpose(0, 2, 3, 1)))
         resized = [
             np.asarray(picture.resize((width, height), Image.Resampling.BILINEAR))
             for picture in pictures
         ]
         frames = np.stack(resized).transpose(0, 3, 1, 2)
-    top, left = (height - size_px) // 2, (width - size_px) // 2
+    top = (height - size_px) // 2
+    left = (width - size_px) // 2
     return np.ascontiguousarray(frames[..., top : top + size_px, left : left + size_px])
 
 
@@ -185,11 +190,13 @@ def noise_level(jpegs: Sequence[bytes]) -> float:
     The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block of 16 x 16
     pixels; 0 for smaller pictures.
     """
-    levels, side = [], 16
+    levels = []
+    side = 16
     for frame in (luma(jpeg).astype(np.float64) for jpeg in spread(jpegs, 3)):
         across = frame[:, :-2] - 2 * frame[:, 1:-1] + frame[:, 2:]
         both = np.abs(across[:-2] - 2 * across[1:-1] + across[2:])
-        down, wide = (size // side for size in both.shape)
+        down = both.shape[0] // side
+        wide = both.shape[1] // side
         blocks = (
             both[: down * side, : wide * side].reshape(down, side, wide, side).mean(axis=(1, 3))
         )
@@ -227,11 +234,15 @@ def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
     lit = np.flatnonzero(np.percentile(rows, 95, axis=1) > 24)
     if not len(lit):
         return 0, len(rows)
-    first, last = int(lit[0]), int(lit[-1]) + 1
+    first = int(lit[0])
+    last = int(lit[-1]) + 1
     if first + len(rows) - last < 0.03 * len(rows):  # dark edges as thin as these are no bars
         return 0, len(rows)
     # scaling mixes a bar into the rows next to it: a letterboxed copy must not gain by rounding
-    first, last = first + 2 * (first > 0), last - 2 * (last < len(rows))
+    if first > 0:
+        first += 2
+    if last < len(rows):
+        last -= 2
     return (first, last) if first < last else (0, len(rows))
 
 

@@ -24,10 +24,11 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import check_file, check_size, probe_video
+from hapvr.video.decode import probe_video
 from hapvr.video.facts import DETAIL_SCALES, FileFacts
 from hapvr.video.packets import DECODERS, films, open_container
 from hapvr.video.pool import in_workers
+from hapvr.video.probe import check_file, check_size
 from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import SamplingConfig
 
@@ -62,10 +63,10 @@ def measure_files(
 def _measure_confined(path: Path) -> FileFacts:
     check_file(path)
     answer = call_confined(functools.partial(_answer, path), readable=path)
-    found = _ANSWER.validate_json(answer)
-    if isinstance(found, str):
-        raise VideoError("decode_error", found)
-    return found
+    facts = _ANSWER.validate_json(answer)
+    if isinstance(facts, str):
+        raise VideoError("decode_error", facts)
+    return facts
 
 
 def _answer(path: Path) -> bytes:
@@ -215,7 +216,7 @@ def _count_picture(
 
 def _detail(path: Path, first_s: float, length_s: float) -> tuple[float, ...]:
     """Median over a few pictures of `detail_of`; () where none can be measured."""
-    found = list[tuple[float, ...]]()
+    details = list[tuple[float, ...]]()
     for part in DETAIL_PLACES:
         with suppress(av.error.FFmpegError), open_container(path) as container:
             stream = _stream(path, container)
@@ -224,10 +225,10 @@ def _detail(path: Path, first_s: float, length_s: float) -> tuple[float, ...]:
             frame = next(container.decode(stream), None)
             if isinstance(frame, VideoFrame):
                 check_size(path, frame.width, frame.height)
-                found.append(
+                details.append(
                     detail_of(frame.to_ndarray(format="gray").astype(np.uint8, copy=False))
                 )
-    measured = [values for values in found if values]
+    measured = [values for values in details if values]
     if not measured:
         return ()
     return tuple(float(value) for value in np.median(measured, axis=0))
@@ -239,13 +240,17 @@ def detail_of(grey: NDArray[np.uint8]) -> tuple[float, ...]:
     scale. Enlarged pictures have little; () for one that is too small, or shows no edges."""
     if min(grey.shape) < MIN_DETAIL_SIDE_PX:
         return ()
-    height, width = (min(side, DETAIL_SIDE_PX) // BLOCK_PX * BLOCK_PX for side in grey.shape)
-    top, left = (grey.shape[0] - height) // 2, (grey.shape[1] - width) // 2
+    height = min(grey.shape[0], DETAIL_SIDE_PX) // BLOCK_PX * BLOCK_PX
+    width = min(grey.shape[1], DETAIL_SIDE_PX) // BLOCK_PX * BLOCK_PX
+    top = (grey.shape[0] - height) // 2
+    left = (grey.shape[1] - width) // 2
     middle = grey[top : top + height, left : left + width].astype(np.float32)
     values = list[float]()
     for scale in DETAIL_SCALES:
-        coarse, coarser = _blurred(middle, scale), _blurred(middle, scale / 2)
-        fine, usual = _block_energy(middle - coarse), _block_energy(coarse - coarser)
+        coarse = _blurred(middle, scale)
+        coarser = _blurred(middle, scale / 2)
+        fine = _block_energy(middle - coarse)
+        usual = _block_energy(coarse - coarser)
         least = max(float(np.quantile(usual, 1 - CLEAREST_RATE)), 1.0)
         clearest = usual >= least
         if not clearest.any():

@@ -71,7 +71,9 @@ def webp_frames(path: Path, image: Image.Image) -> Iterator[tuple[float, NDArray
             pixels = np.asarray(image.convert("RGB"))
         except (OSError, EOFError, SyntaxError, ValueError) as error:
             if number == 0:
-                said = f"video: {path.name} cannot be decoded ({error}); fetch it again"
-                raise VideoError("decode_error", said) from error
+                raise VideoError(
+                    "decode_error",
+                    f"video: {path.name} cannot be decoded ({error}); fetch it again",
+                ) from error
             return
         yield image.info.get("duration", 0) / 1000 or USUAL_S, pixels

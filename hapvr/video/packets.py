@@ -135,12 +135,14 @@ class PacketTimes:
             return False
         if after_s - before_s > LONGEST_GAP_S:
             return True
-        times_s, of_picture = np.asarray(self.times_s), np.asarray(self.of_picture, bool)
+        times_s = np.asarray(self.times_s)
+        of_picture = np.asarray(self.of_picture, bool)
         middle_s = (before_s + after_s) / 2
         behind = np.flatnonzero(of_picture & (times_s >= middle_s))
         if not len(behind):
             return False
-        rest_s, rest_of_picture = times_s[behind[0] :], of_picture[behind[0] :]
+        rest_s = times_s[behind[0] :]
+        rest_of_picture = of_picture[behind[0] :]
         came_back = rest_of_picture & (rest_s < middle_s)
         ran_on = ~rest_of_picture & (rest_s > before_s + 1) & (rest_s < middle_s)
         ran_on &= self.sound_has_times
@@ -151,22 +153,22 @@ class PacketTimes:
 
 def scan_packets(path: Path, *, stream_index: int) -> PacketTimes:
     """The packets of a file as far as they can be read. stream_index: of the video stream."""
-    found = PacketTimes()
+    packets = PacketTimes()
     with (
         contextlib.suppress(av.error.FFmpegError, ValueError),
         open_container(path) as container,
     ):
-        found.sound_has_times = container.format.name != "avi"
+        packets.sound_has_times = container.format.name != "avi"
         for packet in _packets(container):
             stamp = packet.dts if packet.pts is None else packet.pts
             if stamp is None or packet.time_base is None:
                 continue
             if packet.stream.type not in ("video", "audio"):
                 continue
-            found.times_s.append(float(stamp * packet.time_base))
-            found.of_picture.append(packet.stream_index == stream_index)
-            found.end_bytes = max(found.end_bytes, (packet.pos or 0) + packet.size)
-    return found
+            packets.times_s.append(float(stamp * packet.time_base))
+            packets.of_picture.append(packet.stream_index == stream_index)
+            packets.end_bytes = max(packets.end_bytes, (packet.pos or 0) + packet.size)
+    return packets
 
 
 def _packets(container: InputContainer) -> Iterator[Packet[Stream]]:
@@ -184,20 +186,23 @@ def _packets(container: InputContainer) -> Iterator[Packet[Stream]]:
 def films(path: Path, container: InputContainer) -> list[int]:
     """The indexes of the streams that may be the video, the likeliest first: films before still
     pictures, such as covers that are not marked as one, then the largest."""
-    decodable = [one for one in container.streams.video if one.codec_context is not None]
-    streams = [one for one in decodable if not one.disposition & _PARTS]
+    streams = [
+        stream
+        for stream in container.streams.video
+        if stream.codec_context is not None and not stream.disposition & _PARTS
+    ]
     if not streams:
-        kinds = ", ".join(sorted({other.type for other in container.streams})) or "nothing"
+        kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
         raise VideoError(
             "no_video_stream",
             f"video: {path.name} has {kinds}, but no moving picture; save a photo as JPEG",
         )
-    streams.sort(key=lambda one: -one.codec_context.width * one.codec_context.height)
-    indexes = [one.index for one in streams]
+    streams.sort(key=lambda stream: -stream.codec_context.width * stream.codec_context.height)
+    indexes = [stream.index for stream in streams]
     if len(indexes) == 1:
         return indexes
     moving = _moving(path, set(indexes))
-    return [one for one in indexes if one in moving] + [one for one in indexes if one not in moving]
+    return sorted(indexes, key=lambda index: index not in moving)
 
 
 def _moving(path: Path, indexes: set[int]) -> set[int]:

@@ -10,6 +10,7 @@ import csv
 import io
 import re
 import warnings
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -20,16 +21,19 @@ from hapvr.errors import DataError
 from hapvr.files import require_regular
 from hapvr.tables import MAX_USER_BYTES
 
-MAX_DISTANCE, MIN_QUALITY = 31, 50
-"""Bits in which hashes of one picture differ at most, others in about 128; the quality from which
-on a frame is compared."""
-MAX_LINE_BYTES, MAX_LINES_FOR_HASH = 1 << 12, 100
-"""Longer lines, or more of them for each hash and for the first thousand that have none, are no
-list."""
+MAX_DISTANCE = 31
+"""Bits in which hashes of one picture differ at most, others in about 128."""
+MIN_QUALITY = 50
+"""The quality from which on a frame is compared."""
+MAX_LINE_BYTES = 1 << 12
+"""Longer lines are no list."""
+MAX_LINES_FOR_HASH = 100
+"""More lines for each hash, and for the first thousand that have none, are no list."""
 Hashes = NDArray[np.uint8]
 """[N, 32], the bytes of hashes in the order of their hexadecimal digits."""
 
-_FREQUENCY, _PLACE = np.arange(1, 17)[:, None], np.arange(64) + 0.5
+_FREQUENCY = np.arange(1, 17)[:, None]
+_PLACE = np.arange(64) + 0.5
 _COSINES = np.sqrt(1 / 32) * np.cos(np.pi / 64 * _FREQUENCY * _PLACE)
 _HASH = re.compile("[0-9a-fA-F]{64}")
 _NUMBER = re.compile(r"[0-9]{1,3}(\.[0-9]*)?")
@@ -52,7 +56,8 @@ def _smoothing(pixels: int) -> NDArray[np.float64]:
     """[64, pixels]: takes a row of luma through two box filters, and then the centre of every 64th
     of it. A box has a 128th of the pixels, rounded up, of which an even number reaches further to
     the right; it is cut off at the edges."""
-    box, offset = -(-pixels // 128), np.arange(pixels) - np.arange(pixels)[:, None]
+    box = -(-pixels // 128)
+    offset = np.arange(pixels) - np.arange(pixels)[:, None]
     inside = (offset >= -((box - 1) // 2)) & (offset <= box // 2)
     mean = inside / inside.sum(axis=1, keepdims=True)
     return np.asarray(mean[(_PLACE * pixels / 64).astype(int)] @ mean)
@@ -64,65 +69,102 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
 
     Left out are empty lines, a header (a first line without a digit), lines below MIN_QUALITY by
     their column `quality` or as vPDQ's (frame, quality, hash, timestamp), and, with a warning,
-    others. Raises OSError, and DataError if nothing is left."""
+    others.
+
+    Raises: OSError, and DataError if nothing is left.
+    """
     require_regular(path)
-    hashes, places, broken = list[bytes](), list[tuple[int, str]](), list[int]()
-    column: int | None = None
+    listed = _HashList()
     data = io.BytesIO(path.read_bytes() if path.stat().st_size <= MAX_USER_BYTES else b"")
     for number, raw in enumerate(iter(partial(data.readline, MAX_LINE_BYTES), b""), start=1):
-        if len(raw) == MAX_LINE_BYTES or number > MAX_LINES_FOR_HASH * (len(hashes) + 1000):
-            hashes.clear()  # this is another kind of file
+        if len(raw) == MAX_LINE_BYTES or listed.is_unlikely(number):
+            listed.hashes.clear()  # this is another kind of file
             break
         line = raw.decode("utf-8-sig", errors="backslashreplace").strip()
-        fields = [
-            field.strip(' "')
-            for field in next(csv.reader([line.replace("\r", " ")], skipinitialspace=True), [])
-        ]
-        if number == 1 and line and not re.search("[0-9]", line):  # a header
-            lower = [field.lower() for field in fields]
-            column = (
-                lower.index("quality") if "quality" in lower else MAX_LINE_BYTES
-            )  # no line has so many
-        found, vpdq = (
-            [field for field in fields if _HASH.fullmatch(field)],
-            _VPDQ.fullmatch(",".join(fields)),
-        )
-        quality = (
-            (vpdq[1] if vpdq else "") if column is None else "".join(fields[column : column + 1])
-        )
-        if len(found) != 1:
-            broken += [number] if line and (number > 1 or re.search("[0-9]", line)) else []
-        elif not _NUMBER.fullmatch(quality) or float(quality) >= MIN_QUALITY:
-            hashes.append(bytes.fromhex(found[0]))
-            places.append(
-                (number, ", ".join(field for field in fields if field not in ("", *found))[:200])
-            )
-    if not hashes:
-        said = (
-            f"hardly a line has one PDQ hash of 64 hexadecimal digits, of a quality of "
-            f"{MIN_QUALITY} or more, or it has "
-        )
-        said += f"more than {MAX_USER_BYTES} bytes"
+        is_header = number == 1 and not re.search("[0-9]", line)
+        if is_header:
+            listed.begin(_fields_of(line))
+        elif line:
+            listed.take(number, _fields_of(line))
+    if not listed.hashes:
         raise DataError(
-            f"{path}: {said}; wanted a text or CSV file as `hapvr pdq export` writes it"
+            f"{path}: hardly a line has one PDQ hash of 64 hexadecimal digits, of a quality of "
+            f"{MIN_QUALITY} or more, or it has more than {MAX_USER_BYTES} bytes; wanted a text or "
+            "CSV file as `hapvr pdq export` writes it"
         )
-    if broken:
-        named = ", ".join(map(str, broken[:10])) + f" and {len(broken) - 10} more" * (
-            len(broken) > 10
-        )
-        warnings.warn(f"{path}: lines without a hash, or with several, are left out: {named}")
-    return np.frombuffer(b"".join(hashes), np.uint8).reshape(-1, 32), places
+    if listed.broken:
+        _name_broken(path, listed.broken)
+    return np.frombuffer(b"".join(listed.hashes), np.uint8).reshape(-1, 32), listed.places
 
 
-def distances(one: Hashes, other: Hashes) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """Bits that differ from the nearest hash of the other list, of those of one [N], and the other
-    way round [M]; 256 for none."""
-    ours, theirs = (np.ascontiguousarray(hashes).view(np.uint64).T for hashes in (one, other))
-    near, back = np.full(len(one), 256, np.uint16), np.full(len(other), 256, np.uint16)
-    step = max(1, (1 << 19) // max(1, len(one)))  # a block needs about 20 MB
-    for part in (slice(start, start + step) for start in range(0, len(other), step)):
-        bits = np.bitwise_count(ours[:, :, None] ^ theirs[:, None, part]).sum(
-            axis=0, dtype=np.uint16
-        )
-        near, back[part] = np.minimum(near, bits.min(axis=1)), bits.min(axis=0, initial=256)
+@dataclass
+class _HashList:
+    """What was read of a list of hashes so far."""
+
+    hashes: list[bytes] = field(default_factory=list)
+    places: list[tuple[int, str]] = field(default_factory=list)
+    broken: list[int] = field(default_factory=list)
+    """numbers of lines that have no hash, or several"""
+    quality_column: int | None = None
+    """by the header; None without one"""
+
+    def is_unlikely(self, number: int) -> bool:
+        """Whether a file with so few hashes up to this line is no list."""
+        return number > MAX_LINES_FOR_HASH * (len(self.hashes) + 1000)
+
+    def begin(self, header: list[str]) -> None:
+        """Take a first line without a digit."""
+        names = [name.lower() for name in header]
+        if any(names):
+            # no line has so many fields as where there is no quality
+            self.quality_column = names.index("quality") if "quality" in names else MAX_LINE_BYTES
+
+    def take(self, number: int, fields: list[str]) -> None:
+        """Take any other line."""
+        digits = [text for text in fields if _HASH.fullmatch(text)]
+        if len(digits) != 1:
+            self.broken.append(number)
+            return
+        quality = _quality_of(fields, self.quality_column)
+        if not _NUMBER.fullmatch(quality) or float(quality) >= MIN_QUALITY:
+            self.hashes.append(bytes.fromhex(digits[0]))
+            others = ", ".join(text for text in fields if text not in ("", *digits))
+            self.places.append((number, others[:200]))
+
+
+def _fields_of(line: str) -> list[str]:
+    rows = csv.reader([line.replace("\r", " ")], skipinitialspace=True)
+    return [text.strip(' "') for text in next(rows, [])]
+
+
+def _quality_of(fields: list[str], column: int | None) -> str:
+    """The quality that a line says, or "". column: by the header; None without one."""
+    if column is not None:
+        return fields[column] if column < len(fields) else ""
+    vpdq = _VPDQ.fullmatch(",".join(fields))
+    return vpdq[1] if vpdq else ""
+
+
+def _name_broken(path: Path, numbers: list[int]) -> None:
+    """Warn of lines, the first ten by number."""
+    named = ", ".join(map(str, numbers[:10]))
+    if len(numbers) > 10:
+        named = f"{named} and {len(numbers) - 10} more"
+    warnings.warn(f"{path}: lines without a hash, or with several, are left out: {named}")
+
+
+def distances(first: Hashes, second: Hashes) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+    """Bits that differ from the nearest hash of the other list, of those of the first [N], and the
+    other way round [M]; 256 for none."""
+    ours = np.ascontiguousarray(first).view(np.uint64).T
+    theirs = np.ascontiguousarray(second).view(np.uint64).T
+    near = np.full(len(first), 256, np.uint16)
+    back = np.full(len(second), 256, np.uint16)
+    step = max(1, (1 << 19) // max(1, len(first)))  # a block needs about 20 MB
+    for start in range(0, len(second), step):
+        part = slice(start, start + step)
+        differing = np.bitwise_count(ours[:, :, None] ^ theirs[:, None, part])
+        bits = differing.sum(axis=0, dtype=np.uint16)
+        near = np.minimum(near, bits.min(axis=1))
+        back[part] = bits.min(axis=0, initial=256)
     return near, back

@@ -25,13 +25,16 @@ from pydantic import ConfigDict, TypeAdapter
 from hapvr import __version__
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
-from hapvr.video.decode import VideoProbe, check_file, probe_video, read_picture, sample_frames
+from hapvr.video.decode import probe_video
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.heartbeat import SILENT_EXIT, BeatReader, beat, connect, ended_when_silent
 from hapvr.video.moving_pictures import is_moving_picture
+from hapvr.video.probe import VideoProbe, check_file
+from hapvr.video.sampling import Reading, sample_frames
 from hapvr.video.sandbox import call_confined, missing_protection, report
-from hapvr.video.settings import SamplingConfig
+from hapvr.video.settings import SamplingConfig, SamplingMode
 from hapvr.video.sources import is_picture
+from hapvr.video.stills import read_picture
 from hapvr.workers import open_pool
 
 Item = TypeVar("Item")
@@ -60,27 +63,30 @@ def reader_state(config: SamplingConfig) -> str:
 
 @dataclass(frozen=True)
 class SampledVideo:
-    """One video's sampled frames, or the reason why there are none.
-
-    probe: None where there is a reason. jpegs: one per sampling time in timestamps_s, in seconds
-    from the file's start. reason: "" if frames were decoded, else a code of VideoError. message:
-    what happened; with reason "" what is missing of the video, or wrong with its clock. is_partial:
-    frames were decoded, and something is missing. num_bytes: of the file, 0 if it cannot be read.
-    file_sha256: digest of the file that was decoded, "" if it was not asked for or cannot be read.
-    """
+    """One video's sampled frames, or the reason why there are none."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     video_id: str = ""
     path: Path = Path()
     probe: VideoProbe | None = None
+    """None where there is a reason"""
     jpegs: tuple[bytes, ...] = ()
+    """one per time in timestamps_s"""
     timestamps_s: tuple[float, ...] = ()
+    """in seconds from the file's start"""
     reason: str = ""
+    """\"\" if frames were decoded, else a code of VideoError"""
     message: str = ""
+    """what happened; with reason \"\" what is missing of the video, or wrong with its clock"""
     is_partial: bool = False
+    """frames were decoded, and something is missing"""
     num_bytes: int = 0
+    """of the file, 0 if it cannot be read"""
     file_sha256: str = ""
+    """digest of the file that was decoded, \"\" if it was not asked for or cannot be read"""
+    mode: SamplingMode = "thorough"
+    """how its frames were sampled"""
 
 
 _ANSWER = TypeAdapter(SampledVideo)
@@ -157,14 +163,16 @@ def _decode(
 
     # first: decoders take what cannot be read for the end of the file
     sha256 = file_sha256(path, reading) if digest else ""
-    found = _ANSWER.validate_json(call_confined(answer, readable=path, alive=decoding))
-    if len(found.jpegs) != len(found.timestamps_s):
-        raise ValueError(f"{len(found.jpegs)} frames at {len(found.timestamps_s)} times")
+    video = _ANSWER.validate_json(call_confined(answer, readable=path, alive=decoding))
+    if len(video.jpegs) != len(video.timestamps_s):
+        raise ValueError(f"{len(video.jpegs)} frames at {len(video.timestamps_s)} times")
     if digest and check_file(path) != before:
-        said = f"video: {path.name} changed while it was read; run the step again"
-        found = SampledVideo(reason="changed_file", message=said)
+        video = SampledVideo(
+            reason="changed_file",
+            message=f"video: {path.name} changed while it was read; run the step again",
+        )
     return replace(
-        found, video_id=video_id, path=path, num_bytes=before.num_bytes, file_sha256=sha256
+        video, video_id=video_id, path=path, num_bytes=before.num_bytes, file_sha256=sha256
     )
 
 
@@ -182,17 +190,17 @@ def _answer(
     try:
         if not frames:
             probe = probe_video(path, archive_codecs=sampling.archive_codecs)
-            found = SampledVideo(probe=probe)
+            video = SampledVideo(probe=probe)
         elif picture:
             jpeg = encode_jpeg(read_picture(path, short_side_px=sampling.short_side_px))
-            found = SampledVideo(jpegs=(jpeg,), timestamps_s=(0.0,))
+            video = SampledVideo(jpegs=(jpeg,), timestamps_s=(0.0,))
         else:
-            found = _sampled(path, sampling, threads)
+            video = _sampled(path, sampling, threads)
     except VideoError as error:
-        found = SampledVideo(reason=error.reason, message=str(error))
+        video = SampledVideo(reason=error.reason, message=str(error))
     # names of files need not be UTF-8
     return _ANSWER.dump_json(
-        replace(found, message=found.message.encode(errors="backslashreplace").decode())
+        replace(video, message=video.message.encode(errors="backslashreplace").decode())
     )
 
 
@@ -203,9 +211,8 @@ def _sampled(path: Path, sampling: SamplingConfig, threads: int) -> SampledVideo
         short_side_px=sampling.short_side_px,
         max_frames=sampling.max_frames,
         keep=encode_jpeg,
-        threads=threads,
-        archive_codecs=sampling.archive_codecs,
-        progress=report,
+        mode=sampling.mode,
+        reading=Reading(threads=threads, archive_codecs=sampling.archive_codecs, progress=report),
     )
     return SampledVideo(
         probe=samples.probe,
@@ -213,6 +220,7 @@ def _sampled(path: Path, sampling: SamplingConfig, threads: int) -> SampledVideo
         timestamps_s=tuple(samples.times_s),
         message="; ".join(filter(None, (samples.missing, samples.clock_note))),
         is_partial=bool(samples.missing),
+        mode=samples.mode,
     )
 
 
@@ -300,8 +308,10 @@ def _result(future: ProcessFuture[Any], config: SamplingConfig) -> Any:
     except ProcessExpired as error:
         if error.exitcode == SILENT_EXIT:
             killed_workers["timeout"] += 1
-            said = f"video: nothing new of it for {config.timeout_s:g} s; see sampling.timeout_s"
-            return VideoError("timeout", said)
+            return VideoError(
+                "timeout",
+                f"video: nothing new of it for {config.timeout_s:g} s; see sampling.timeout_s",
+            )
         killed_workers["crashed"] += 1
         return _crash(error)
     except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only

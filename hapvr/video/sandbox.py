@@ -33,7 +33,8 @@ _KEPT_MEMORY = ((-1, 1 << 30), (-2, 1 << 24), (-3, 1 << 25))
 """Options of glibc's mallopt: freed memory is used again, as each new page costs a process that
 ends soon a fault."""
 
-_ANSWER_FILE, _REPORT_FILE = 3, 4
+_ANSWER_FILE = 3
+_REPORT_FILE = 4
 """Numbers of the two pipes in a copy."""
 _REPORT = "=d"
 _REPORT_BYTES = struct.calcsize(_REPORT)
@@ -43,25 +44,44 @@ _READ_SLACK_BYTES = 1 << 26
 """Libraries that are loaded, and heads of files that are read again."""
 
 # linux/landlock.h, linux/prctl.h
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_ABI_OF_KERNEL, _PATH_BENEATH, _READ_FILE, _READ_FOLDER = 1, 1, 1 << 2, 1 << 3
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
+_ABI_OF_KERNEL = 1
+_PATH_BENEATH = 1
+_READ_FILE = 1 << 2
+_READ_FOLDER = 1 << 3
 _RULESETS = ((13, 8), (14, 8), (15, 8), (15, 16), (16, 16), (16, 24))
 """Of ABI 1, 2, ...: kinds of access to files, and size of the head, which from 4 on has TCP and
 from 6 on signals to others."""
-_SET_DEATH_SIGNAL, _GET_SECCOMP, _SET_SECCOMP, _SET_NO_NEW_PRIVILEGES = 1, 21, 22, 38
+_SET_DEATH_SIGNAL = 1
+_GET_SECCOMP = 21
+_SET_SECCOMP = 22
+_SET_NO_NEW_PRIVILEGES = 38
 
 # linux/filter.h, linux/seccomp.h
-_LOAD, _IF_EQUAL, _IF_ABOVE, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FLAGS, _FILTER_MODE, _CLONE_THREAD = 0, 4, 16, 2, 0x10000
-_ALLOW, _DIE, _REFUSE = (
-    0x7FFF0000,
-    0x80000000,
-    0x00050000 | errno.ENOSYS,
-)  # libraries then try older calls
+_LOAD = 0x20
+_IF_EQUAL = 0x15
+_IF_ABOVE = 0x25
+_IF_AT_LEAST = 0x35
+_IF_ANY_BIT = 0x45
+_RETURN = 0x06
+_NUMBER = 0
+_ARCHITECTURE = 4
+_FLAGS = 16
+_FILTER_MODE = 2
+_CLONE_THREAD = 0x10000
+_ALLOW = 0x7FFF0000
+_DIE = 0x80000000
+_REFUSE = 0x00050000 | errno.ENOSYS
+"""Libraries then try older calls."""
 
-_MACHINE, _MACHINE_NUMBER, _CLONE = "x86_64", 0xC000003E, 56
-"""The machine whose system calls are listed here, its number in linux/audit.h, and its clone, which
-may make threads only."""
+_MACHINE = "x86_64"
+"""The machine whose system calls are listed here."""
+_MACHINE_NUMBER = 0xC000003E
+"""Its number in linux/audit.h."""
+_CLONE = 56
+"""It may make threads only."""
 _REFUSED_CALLS = (
     # shared memory; sockets; fork, execve; kill; semaphores
     (29, 31),
@@ -140,8 +160,9 @@ def call_confined(
         os.close(reported)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status:
-        said = answer.decode(errors="backslashreplace")
-        raise RuntimeError(said if status > 0 else f"the decoding process died of signal {-status}")
+        if status < 0:
+            raise RuntimeError(f"the decoding process died of signal {-status}")
+        raise RuntimeError(answer.decode(errors="backslashreplace"))
     return answer
 
 
@@ -179,7 +200,8 @@ def _answer_confined(
             _LIBC.mallopt(*option)
         if os.getppid() == parent_pid:
             confine(readable)
-            answer, failed = function(), False
+            answer = function()
+            failed = False
     except BaseException as error:
         answer = f"{type(error).__name__}: {error}".encode(errors="backslashreplace")
     finally:

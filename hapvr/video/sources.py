@@ -9,7 +9,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import quote
@@ -17,79 +16,15 @@ from urllib.parse import quote
 from hapvr.errors import DataError, without_logins
 from hapvr.files import PART_SUFFIX, read_bytes
 from hapvr.settings import first_line
+from hapvr.video.folders import VIDEO_SUFFIXES, list_folder
 from hapvr.video.moving_pictures import is_moving_picture
 
-VIDEO_SUFFIXES = frozenset(
-    {
-        ".264",
-        ".265",
-        ".3g2",
-        ".3gp",
-        ".asf",
-        ".avi",
-        ".divx",
-        ".dv",
-        ".f4v",
-        ".flv",
-        ".gif",
-        ".h264",
-        ".h265",
-        ".hevc",
-        ".ivf",
-        ".lrv",
-        ".m1v",
-        ".m2ts",
-        ".m2v",
-        ".m4v",
-        ".mjpeg",
-        ".mkv",
-        ".mod",
-        ".mov",
-        ".mp4",
-        ".mpe",
-        ".mpeg",
-        ".mpg",
-        ".mpv",
-        ".mts",
-        ".mxf",
-        ".ogm",
-        ".ogv",
-        ".qt",
-        ".rm",
-        ".rmvb",
-        ".tod",
-        ".ts",
-        ".vob",
-        ".webm",
-        ".wmv",
-        ".wtv",
-        ".y4m",
-    }
-)
 MAX_ID_LENGTH = 1024
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 _LIKE_AN_ESCAPE = re.compile(rb"\\(?=x[0-9a-f]{2})")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROLS_OR_SURROGATES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-SYSTEM_FOLDERS = (
-    "$recycle.bin",
-    "recycler",
-    "recycled",
-    "#recycle",
-    "@recycle",
-    "@recently-snapshot",
-    "@eadir",
-    "#snapshot",
-    "~snapshot",
-    "system volume information",
-    "lost+found",
-    "copies-aside",
-)
-"""Folders of recycle bins, thumbnails and snapshots of systems and network storage, and of files
-that a plan has set aside, in lower case; names that begin with a dot are hidden."""
-ASIDE_MARKER = ".hapvr-aside"
-"""A file in each folder that a plan has moved copies to, whatever its name."""
 _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 
@@ -100,94 +35,6 @@ class ManifestEntry:
 
     video_id: str
     uri: str
-
-
-@dataclass(frozen=True)
-class FolderListing:
-    """What is below a folder. files: that may be read. excluded: folder or pattern -> how many
-    videos it leaves out. outside: links that lead out of the folder, which are not followed.
-    unlisted: why folders could not be read."""
-
-    files: tuple[Path, ...]
-    excluded: Mapping[str, int]
-    outside: tuple[Path, ...]
-    unlisted: tuple[str, ...]
-
-
-def list_folder(root: Path, *, exclude: Sequence[str] = (), of: str = "") -> FolderListing:
-    """All files but hidden ones, those in hidden, linked and system folders, those that a pattern
-    excludes, and those in folders that may not be read.
-
-    exclude: see `is_excluded`. of: begins the message of the DataError for a folder that is missing
-    or cannot be read."""
-
-    def refuse(error: OSError) -> None:
-        said = f"{of}{error.filename} cannot be listed ({error.strerror})"
-        if Path(error.filename) == root:
-            raise DataError(f"{said}; name one you may read") from error
-        unlisted.append(f"{said}; its files are left out")
-
-    top = Path(os.path.realpath(root))
-    files, outside = list[Path](), list[Path]()
-    excluded, unlisted = Counter[str](), list[str]()
-    for place, folders, names in os.walk(root, onerror=refuse):
-        folder = Path(place)
-        shown = [name for name in folders if not name.startswith(".")]
-        folders[:] = []
-        for name in shown:
-            path = folder / name
-            if path.is_symlink():
-                outside += [path] if _leads_outside(path, top) else []
-                continue
-            pattern = _excluding(path, root, exclude)
-            if pattern is None:
-                folders.append(name)
-            else:
-                excluded[pattern] += _num_videos(path)
-        for name in names:
-            path = folder / name
-            if name.startswith("."):
-                continue
-            pattern = _matching(path.relative_to(root), exclude)
-            if pattern is None:
-                files.append(path)
-            else:
-                excluded[pattern] += path.suffix.lower() in VIDEO_SUFFIXES
-    return FolderListing(tuple(files), excluded, tuple(outside), tuple(unlisted))
-
-
-def _leads_outside(link: Path, top: Path) -> bool:
-    # unlike Path.resolve, realpath takes links that point at each other in a circle
-    target = Path(os.path.realpath(link))
-    return target.exists() and not target.is_relative_to(top)
-
-
-def _excluding(folder: Path, root: Path, exclude: Sequence[str]) -> str | None:
-    """Why a folder is not read: the name of a system folder, or a pattern; None where it is."""
-    if folder.name.lower() in SYSTEM_FOLDERS or (folder / ASIDE_MARKER).exists():
-        return folder.name
-    return _matching(folder.relative_to(root), exclude)
-
-
-def _matching(path: Path, exclude: Sequence[str]) -> str | None:
-    return next((pattern for pattern in exclude if is_excluded(path, pattern)), None)
-
-
-def is_excluded(path: Path, pattern: str) -> bool:
-    """Whether a path below a source's folder is excluded by a pattern of `fnmatch`, whatever its
-    case: one without a slash means any part of the path, one with a slash the path from its
-    beginning, or a folder around it."""
-    text, wanted = path.as_posix().lower(), pattern.lower().strip("/")
-    if "/" not in wanted:
-        return any(fnmatchcase(part, wanted) for part in text.split("/"))
-    above = [parent.as_posix().lower() for parent in path.parents]
-    return any(fnmatchcase(one, wanted) for one in (text, *above))
-
-
-def _num_videos(folder: Path) -> int:
-    """How many files below a folder have a video's suffix."""
-    names = (name for _, _, names in os.walk(folder) for name in names)
-    return sum(Path(name).suffix.lower() in VIDEO_SUFFIXES for name in names)
 
 
 def files_below(root: Path, *, of: str = "") -> list[Path]:
@@ -208,13 +55,9 @@ def scan_folder(
     exclude: as in `list_folder`. notices: name in warnings what is left out; once is enough. Raises
     DataError as `list_folder` does, and where there is no video."""
     listing = list_folder(root, exclude=exclude, of=f"source {source}: ")
-    top = Path(os.path.realpath(root))
-    linked = {one: Path(os.path.realpath(one)) for one in listing.files if one.is_symlink()}
-    places = {top / one.relative_to(root) for one in listing.files if one not in linked}
-    outside = [one for one, target in linked.items() if not target.is_relative_to(top)]
-    repeated = {one for one, target in linked.items() if target in places}
-    found = [one for one in listing.files if one not in repeated and one not in outside]
-    videos = [path for path in found if is_video(path)]
+    outside, repeated = _linked(listing.files, root)
+    files = [path for path in listing.files if path not in repeated and path not in outside]
+    videos = [path for path in files if is_video(path)]
     if notices:
         name = f"source {source}"
         for problem in listing.unlisted:
@@ -222,14 +65,24 @@ def scan_folder(
         _name_outside(name, [*listing.outside, *outside])
         _name_excluded(name, listing.excluded)
     if not videos:
-        others = f"only {len(found)} other files" if found else "it is empty"
+        others = f"only {len(files)} other files" if files else "it is empty"
         raise DataError(
             f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, "
             ".mkv or .webm"
         )
     if notices:
-        _name_others(f"source {source}", {*found} - {*videos}, ("video",))
+        _name_others(f"source {source}", set(files) - set(videos), ("video",))
     return entries_of_files(videos, root=root, source=source)
+
+
+def _linked(files: Sequence[Path], root: Path) -> tuple[list[Path], set[Path]]:
+    """Links to files outside of a folder, and those to files that are listed themselves."""
+    top = Path(os.path.realpath(root))
+    targets = {path: Path(os.path.realpath(path)) for path in files if path.is_symlink()}
+    places = {top / path.relative_to(root) for path in files if path not in targets}
+    outside = [path for path, target in targets.items() if not target.is_relative_to(top)]
+    repeated = {path for path, target in targets.items() if target in places}
+    return outside, repeated
 
 
 def is_video(path: Path) -> bool:
@@ -262,9 +115,9 @@ def is_picture(path: Path) -> bool:
 def query_files(folder: Path) -> list[Path]:
     """Videos and pictures below a folder, sorted; a warning counts other files. Raises DataError as
     `files_below` does."""
-    found = files_below(folder)
-    used = [one for one in found if is_picture(one) or is_video(one)]
-    _name_others(str(folder), {*found} - {*used}, ("video", "image"))
+    files = files_below(folder)
+    used = [path for path in files if is_picture(path) or is_video(path)]
+    _name_others(str(folder), set(files) - set(used), ("video", "image"))
     return sorted(used)
 
 
@@ -320,15 +173,17 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
             f"{first_line(error)}; set the source's path to one"
         ) from error
     if {"url", "video_id"}.isdisjoint(table.columns):
-        said = f"wanted columns `url`, `video_id` or both, got {', '.join(table.columns)!r:.120}"
-        raise DataError(f"source {source}: {path}: {said}; name them in the first line")
+        raise DataError(
+            f"source {source}: {path}: wanted columns `url`, `video_id` or both, got "
+            f"{', '.join(table.columns)!r:.120}; name them in the first line"
+        )
     entries: dict[str, ManifestEntry] = {}
     for number, row in enumerate(table.iter_rows(named=True), start=1):
         try:
             entry = list_entry(row.get("video_id"), row.get("url"), source=source)
-            known = entries.setdefault(entry.video_id, entry)
-            if known.uri != entry.uri:
-                shown = without_logins(known.uri)
+            earlier = entries.setdefault(entry.video_id, entry)
+            if earlier.uri != entry.uri:
+                shown = without_logins(earlier.uri)
                 raise DataError(
                     f"id {entry.video_id!r} already stands for {shown}; give each row an id "
                     "of its own"

@@ -22,8 +22,8 @@ from hapvr.scorer.open_bundle import stored_network_digest
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.seeding import torch_rng
 from hapvr.steps.search_model import network_digest
-from hapvr.video.decode import sample_frames
 from hapvr.video.frames import center_crop
+from hapvr.video.sampling import sample_frames
 from tests.scorer.bundles import BACKBONE, scene
 
 DIMS = 32

@@ -12,7 +12,8 @@ from hapvr.errors import VideoError
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.segments import FrameTimes, Segment
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.engine import Pair, Rows, ScoredCandidate, pairs_of, stretches_of
+from hapvr.search.compared_parts import Pair, Rows, pairs_of
+from hapvr.search.engine import ScoredCandidate, stretches_of
 from hapvr.search.match import Part, coverage, cut
 from hapvr.search.votes import Candidate, Window
 
@@ -20,8 +21,8 @@ from hapvr.search.votes import Candidate, Window
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers that are easy to follow."""
-    monkeypatch.setattr("hapvr.search.engine.WHOLE_FRAMES", 30)
-    monkeypatch.setattr("hapvr.search.engine.PART_FRAMES", 12)
+    monkeypatch.setattr("hapvr.search.compared_parts.WHOLE_FRAMES", 30)
+    monkeypatch.setattr("hapvr.search.compared_parts.PART_FRAMES", 12)
 
 
 def clock(count: int) -> FrameTimes:

@@ -13,7 +13,7 @@ import pytest
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import GroupMember
 from hapvr.search.plan import aside_name, moved_paths, needless, write_plan
-from hapvr.video.sources import ASIDE_MARKER
+from hapvr.video.folders import ASIDE_MARKER
 
 NAMES = [
     "a $(touch own).mp4",

@@ -159,7 +159,7 @@ def test_parts_of_two_places_are_segments(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are found where a video is compared by parts, in whatever order the query shows them."""
-    monkeypatch.setattr("hapvr.search.engine.WHOLE_FRAMES", 8)
+    monkeypatch.setattr("hapvr.search.compared_parts.WHOLE_FRAMES", 8)
     clip = write_scenes(tmp_path / "query.mp4", [*LONG[32:38], *range(500, 504), *LONG[2:8]])
     best = searcher.search(clip).matches[0]
     assert best.reference == "in/long.mp4"

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hapvr.errors import VideoError
-from hapvr.video import decode
-from hapvr.video.decode import probe_video, sample_frames
+from hapvr.video import probe
+from hapvr.video.decode import probe_video
+from hapvr.video.sampling import sample_frames
 from tests.video.conftest import numbered_frame, read_numbers, write_video
 
 
@@ -152,7 +153,7 @@ def test_sample_frames_stops_at_the_limits(videos, monkeypatch):
     assert read_numbers((part := sampled(path, max_frames=2)).frames) == [0, 10]
     assert part.missing == "the first 2 s were read; see sampling.max_frames"
     assert sampled(path, max_frames=3).missing == ""
-    monkeypatch.setattr(decode, "MAX_PIXELS", 1000)
+    monkeypatch.setattr(probe, "MAX_PIXELS", 1000)
     with pytest.raises(VideoError, match="128 x 96") as caught:
         sampled(path)
     assert caught.value.reason == "too_large"

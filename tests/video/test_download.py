@@ -13,7 +13,8 @@ from yt_dlp.utils import DownloadError, ExtractorError, GeoRestrictedError
 from hapvr.errors import ArgumentError
 from hapvr.video import download
 from hapvr.video.decode import probe_video
-from hapvr.video.download import Downloader, classify_failure, file_stem, remove_fetched
+from hapvr.video.download import Downloader, file_stem, remove_fetched
+from hapvr.video.download_failures import RefusedError, classify_failure
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry
 from hapvr.workers import open_pool
@@ -203,7 +204,7 @@ def connects(address: tuple[str, int], *, local: bool) -> str:
     download._may_go_local = local
     try:
         socket.create_connection(address).close()
-    except download._RefusedError as error:
+    except RefusedError as error:
         return str(error.args[1])
     return "connected"
 

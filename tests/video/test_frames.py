@@ -9,13 +9,13 @@ from hypothesis import given, strategies as st
 
 from hapvr.demo.corpus import write_mp4
 from hapvr.video.content import film_area
-from hapvr.video.decode import sample_frames
 from hapvr.video.frames import (
     MAX_ASPECT,
     display_frame,
     display_size,
     encode_jpeg,
 )
+from hapvr.video.sampling import sample_frames
 from tests.conftest import write_clip
 
 

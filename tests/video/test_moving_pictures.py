@@ -7,9 +7,10 @@ import pytest
 from PIL import Image
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import probe_video, sample_frames
+from hapvr.video.decode import probe_video
 from hapvr.video.moving_pictures import is_moving_picture
 from hapvr.video.pool import sample_videos
+from hapvr.video.sampling import Reading, sample_frames
 from hapvr.video.settings import SamplingConfig
 from hapvr.video.sources import scan_folder
 from tests.video.conftest import numbered_frame, read_numbers
@@ -91,7 +92,7 @@ def test_archive_codecs_are_a_setting(videos, name, codec, pixel_format):
     with pytest.raises(VideoError, match=r"sampling\.archive_codecs") as refused:
         sample_frames(path, fps=1, short_side_px=None)
     assert refused.value.reason == "unsupported_codec"
-    found = sample_frames(path, fps=1, short_side_px=None, archive_codecs=True)
+    found = sample_frames(path, fps=1, short_side_px=None, reading=Reading(archive_codecs=True))
     assert read_numbers(np.stack(found.frames)) == [0, 25, 50]
     if codec == "ffv1":
         config = SamplingConfig(short_side_px=96, workers=1, archive_codecs=True)

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import read_picture
 from hapvr.video.sources import is_picture
+from hapvr.video.stills import read_picture
 
 
 def read(path: Path) -> tuple[int, ...]:

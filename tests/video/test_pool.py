@@ -13,9 +13,9 @@ from PIL import Image
 
 from hapvr.errors import VideoError
 from hapvr.video import sandbox
-from hapvr.video.decode import sample_frames
 from hapvr.video.heartbeat import beat
 from hapvr.video.pool import in_workers, killed_workers, sample_videos
+from hapvr.video.sampling import Reading, sample_frames
 from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import SamplingConfig
 from tests.conftest import write_sound
@@ -95,7 +95,8 @@ def test_several_threads_decode_the_same_frames(videos):
     path = videos.noise(num_frames=60)
     for _ in range(2):
         one, several = (
-            sample_frames(path, fps=5, short_side_px=64, threads=threads) for threads in (1, 4)
+            sample_frames(path, fps=5, short_side_px=64, reading=Reading(threads=threads))
+            for threads in (1, 4)
         )
         assert np.array_equal(one.frames, several.frames)
         assert (one.times_s, one.missing) == (several.times_s, several.missing)

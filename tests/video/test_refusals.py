@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import probe_video, sample_frames
+from hapvr.video.decode import probe_video
+from hapvr.video.sampling import sample_frames
 from tests.conftest import write_sound
 
 

@@ -10,12 +10,10 @@ from hypothesis import given, strategies as st
 
 from hapvr.cli import _say_warning
 from hapvr.errors import DataError
+from hapvr.video.folders import ASIDE_MARKER, is_excluded, list_folder
 from hapvr.video.sources import (
-    ASIDE_MARKER,
     entries_of_files,
-    is_excluded,
     is_inside,
-    list_folder,
     path_of_text,
     query_files,
     read_lines,

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hapvr.video.decode import PAUSE_S, sample_frames
 from hapvr.video.picture_clock import LONG_STEP_S, PictureClock, jumps_said
+from hapvr.video.pictures import PAUSE_S
+from hapvr.video.sampling import sample_frames
 from tests.video.conftest import read_numbers, write_film
 
 TENTHS = [number / 10 for number in range(40)]
@@ -178,8 +179,8 @@ def test_what_is_missing_at_the_end_is_no_picture_that_stays(videos, container):
 
 def test_a_clock_that_stands_still_ends_the_reading(videos, monkeypatch):
     """A stream without an end, all of whose pictures are shown at once, is not read for good."""
-    monkeypatch.setattr("hapvr.video.decode.MAX_UNUSED", 20)
-    monkeypatch.setattr("hapvr.video.decode.MAX_UNUSED_PER_S", 20)
+    monkeypatch.setattr("hapvr.video.sampler.MAX_UNUSED", 20)
+    monkeypatch.setattr("hapvr.video.sampler.MAX_UNUSED_PER_S", 20)
     path = videos.numbered("still.mp4", num_frames=60, fps=30)
     found = sampled(path)
     assert found.missing == "the clock stands still at 0.7 s; the rest is not read"
