@@ -80,8 +80,9 @@ LAYERS = (
     {"losses", "networks", "data"},
     {"train", "benchmark", "demo", "scorer", "search", "registry"},
     {"steps"},
-    {"serving", "chain"},
-    {"care", "collection"},
+    {"chain"},
+    {"collection"},
+    {"serving", "care"},
     {"commands", "trainer"},
     {"cli"},
 )

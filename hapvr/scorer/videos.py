@@ -55,24 +55,28 @@ seconds of processor time."""
 class SampledFeatures:
     """Features of the sampled frames of one video. regions: [T, R, D] of a floating dtype, with
     their frame extras where the network reads them; clock: their times; hashes: [T], see
-    `frame_hashes`; crops: the same frames of each crop of a query, see `hapvr.scorer.query_views`.
+    `frame_hashes`; crops: the same frames of each crop of a query, see `hapvr.scorer.query_views`;
+    jpegs: the frames themselves, of a query.
     """
 
     regions: NDArray[np.floating]
     clock: FrameTimes
     hashes: Hashes
     crops: tuple[SampledFeatures, ...] = ()
+    jpegs: tuple[bytes, ...] = ()
 
     @property
     def num_bytes(self) -> int:
-        """Of all features."""
-        return self.regions.nbytes + sum(picture.num_bytes for picture in self.crops)
+        """Of all features and frames."""
+        of_crops = sum(picture.num_bytes for picture in self.crops)
+        return self.regions.nbytes + of_crops + sum(map(len, self.jpegs))
 
     def take(self, rows: Sequence[int]) -> SampledFeatures:
         """Some of the frames, with their own times."""
         clock = replace(self.clock, times_s=tuple(self.clock.times_s[row] for row in rows))
         crops = tuple(picture.take(rows) for picture in self.crops)
-        return SampledFeatures(self.regions[rows], clock, self.hashes[rows], crops)
+        jpegs = tuple(self.jpegs[row] for row in rows) if self.jpegs else ()
+        return SampledFeatures(self.regions[rows], clock, self.hashes[rows], crops, jpegs)
 
 
 class Recent(Generic[Key, Value]):
@@ -235,7 +239,7 @@ class VideoReader:
                     part.append(self._embed(shown))
         hashes = frame_hashes(jpegs)
         whole, *others = (SampledFeatures(np.concatenate(part), clock, hashes) for part in parts)
-        return replace(whole, crops=tuple(others))
+        return replace(whole, crops=tuple(others), jpegs=tuple(jpegs) if crops else ())
 
     def _known(self, states: dict[Path, WantedFile]) -> dict[Path, SampledFeatures]:
         found = {path: self._recent.get(state) for path, state in states.items()}

@@ -22,6 +22,7 @@ from hapvr.errors import ConfigError
 from hapvr.files import require_regular
 from hapvr.scorer.access import access_from_environment, limits_from_environment
 from hapvr.search.marks import LOCAL_USER
+from hapvr.serving.background import Work
 from hapvr.serving.collection import Collection, OpenIndex
 from hapvr.serving.jobs import RETRY_S, DuplicateJob, SearchJobs
 from hapvr.serving.metrics import Metrics
@@ -32,6 +33,9 @@ Name = Annotated[str, Field(max_length=4096)]
 SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0)]
+LOADED_BY_BROWSERS = ("/media/", "/thumbnails/", "/query-pictures/", "/watch-pictures/")
+"""What a page has its browser load, which sends no headers of the page."""
+
 MAX_ANSWERING = 32
 """Requests of one address that are answered at once: fewer than the 40 threads that answer them."""
 
@@ -61,6 +65,10 @@ class Service:
         self.collection = Collection(project, model=model)
         self.jobs = SearchJobs()
         self.duplicate_job = DuplicateJob()
+        self.updating = Work("update")
+        """Takes in new files."""
+        self.watching = Work("watch")
+        """Compares the collection with the watch lists."""
         self.bearers = None if token_file is None else read_tokens(token_file)
         """By the digest of a token; None where everybody may do everything."""
         self.ticket = "" if token_file is None else secrets.token_hex()
@@ -166,7 +174,7 @@ async def caller_of(
         if bearer is not None:
             return bearer
 
-    if request.url.path.startswith(("/media/", "/thumbnails/")):
+    if request.url.path.startswith(LOADED_BY_BROWSERS):
         ticket = request.query_params.get("ticket", "")
         if hmac.compare_digest(ticket.encode(), service.ticket.encode()):
             return Caller("ticket", may_mark=False)
@@ -187,6 +195,12 @@ async def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
     return caller
 
 
+async def has_paths_of(service: ServiceOf, caller: Annotated[Caller, Depends(caller_of)]) -> bool:
+    """Whether the sender of a request may see where files lie: whoever works on the collection."""
+    return service.bearers is None or caller.may_mark
+
+
+HasPathsOf = Annotated[bool, Depends(has_paths_of)]
 IndexOf = Annotated[OpenIndex, Depends(index_of)]
 PlaceOf = Annotated[AbstractContextManager[str], Depends(place_of)]
 MarkerOf = Annotated[Caller, Depends(marker_of)]
