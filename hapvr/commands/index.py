@@ -126,8 +126,8 @@ def _watch_lines(
     """What the watch lists have found, where there are any."""
     if not num_lists:
         return []
-    found = f"{counted(num_matches, 'find')} in all: `hapvr watch{data_option}`"
-    lines = [f"{counted(num_lists, 'watch list')} compared, {found}"]
+    finds = f"{counted(num_matches, 'find')} in all: `hapvr watch{data_option}`"
+    lines = [f"{counted(num_lists, 'watch list')} compared, {finds}"]
     return lines + [f"cannot be watched for: {name}: {reason}" for name, reason in unread.items()]
 
 

@@ -162,3 +162,4 @@ def _update(service: Service, work: Work) -> None:
     _, copies = update_collection(project, work.bar)
     if copies is not None:
         run_watch_lists(project, work.bar)
+    service.collection.current(look=True)

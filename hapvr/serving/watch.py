@@ -109,10 +109,10 @@ def watch(
     videos = index.searcher.collection.shard_of
     names = {each.name for each in watch_lists(project)}
     newest_first = sorted(all_matches(project), key=itemgetter("since"), reverse=True)
-    found = [
+    matches = [
         row for row in newest_first if row["video_id"] in videos and row["watch_list"] in names
     ]
-    rows = [row for row in found if watch_list in ("", row["watch_list"])]
+    rows = [row for row in matches if watch_list in ("", row["watch_list"])]
 
     page = []
     for row in rows[offset : offset + limit]:
@@ -130,7 +130,7 @@ def watch(
     run_s = last_run_s(project)
     return WatchMatches(
         total=len(rows),
-        lists=_shown_lists(project, Counter(row["watch_list"] for row in found)),
+        lists=_shown_lists(project, Counter(row["watch_list"] for row in matches)),
         last_run=""
         if run_s is None
         else datetime.fromtimestamp(run_s, UTC).isoformat("T", "seconds"),
@@ -166,16 +166,17 @@ def watch_state(service: ServiceOf) -> WorkState:
 
 
 @router.post("/watch/job", status_code=202)
-async def run_lists(service: ServiceOf, index: IndexOf, _: MarkerOf) -> WorkState:
+async def run_lists(service: ServiceOf, _: MarkerOf) -> WorkState:
     """Compare with the lists what was not compared yet, as `hapvr watch` does; once at a time."""
-    return start_run(service, index)
+    return start_run(service)
 
 
-def start_run(service: Service, index: OpenIndex) -> WorkState:
+def start_run(service: Service) -> WorkState:
     """Compare with the lists what was not compared yet; once more where that is under way."""
 
     def run(work: Work) -> None:
-        done = run_watch_lists(service.project, work.bar, searcher=index.searcher)
+        searcher = service.collection.current(look=True).searcher
+        done = run_watch_lists(service.project, work.bar, searcher=searcher)
         if done.failed:
             name, reason = next(iter(done.failed.items()))
             raise DataError(f"watch: {name} could not be compared: {reason}")
@@ -236,5 +237,5 @@ async def watch_for(
             max_bytes=service.limits.max_bytes,
         )
         name = await anyio.to_thread.run_sync(make, limiter=service.reading)
-        start_run(service, index)
+        start_run(service)
         return WatchListMade(name=name)

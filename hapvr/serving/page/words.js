@@ -51,8 +51,9 @@ export function headline(answer) {
 // What was searched for and in how much: a picture has no length.
 export function lookedAt(answer, still) {
   const length = still ? "A picture" : `${clock(answer.seconds)} long`;
-  const looked = answer.compared >= answer.videos ? `looked at all ${number(answer.videos)} videos`
-    : `looked closely at the ${number(answer.compared)} most likely of ${number(answer.videos)} videos`;
+  const others = answer.query_id ? answer.videos - 1 : answer.videos; // a video does not find itself
+  const looked = answer.compared >= others ? `looked at all ${number(others)}${answer.query_id ? " other" : ""} videos`
+    : `looked closely at the ${number(answer.compared)} most likely of ${number(others)} videos`;
   return `${length}; ${looked}.`;
 }
 
