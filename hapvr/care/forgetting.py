@@ -26,6 +26,7 @@ from hapvr.search.collection import FOLDER as SEARCH, model_place, serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.index import STATE_FILE, FrameIndex
+from hapvr.search.kept_answers import forget_answers
 from hapvr.search.marks import Mark, keep_marks, read_marks
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
@@ -227,6 +228,11 @@ def forget_in_watch_lists(project: Project, forgetting: Forgetting) -> None:
         contents = {file.partition(".")[0] for file in root.list_files(place)}
         if not contents.isdisjoint(forgetting.values):
             root.delete_folder(place)
+
+
+def forget_in_answers(project: Project, forgetting: Forgetting) -> None:
+    """Answers of the search service that name them, or were asked for by one of them."""
+    forget_answers(project.root, forgetting.values)
 
 
 def forget_in_outbox(project: Project, forgetting: Forgetting) -> None:

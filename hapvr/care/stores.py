@@ -43,6 +43,7 @@ from hapvr.scorer.bundle import load_bundle, read_description as read_bundle_des
 from hapvr.search import collection, marks
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA, read_rows
+from hapvr.search.kept_answers import kept_jobs, read_answer
 from hapvr.settings import SearchSettings
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.duplicates import rows_place
@@ -408,6 +409,12 @@ STORES: dict[str, Store] = {
         remake=_rebuild_index,
         made_from=_index_made_from,
         forget=forgetting.forget_in_indexes,
+    ),
+    "answers": Store(
+        keys=kept_jobs,
+        check=read_answer,
+        forget=forgetting.forget_in_answers,
+        advice="Remove the file; the search can be made again",
     ),
     "marks": Store(
         keys=_one(marks.PLACE),

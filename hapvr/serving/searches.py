@@ -1,47 +1,30 @@
-"""Searches: their parameters, the jobs that answer, and why they show a video or not."""
+"""Searches: their parameters, and the jobs that answer."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
-import anyio
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
-from hapvr.errors import DataError, HapvrError, VideoError
-from hapvr.scorer.access import Deadline
+from hapvr.errors import DataError, VideoError
 from hapvr.search import DEFAULT_TOP
-from hapvr.search.marks import read_marks
-from hapvr.search.match import SCHEMA, Part, Query as SearchQuery, SearchAnswer, answer_table
-from hapvr.serving import jobs
+from hapvr.search.match import Part, Query as SearchQuery, SearchAnswer
+from hapvr.serving.answers import JobState, state_of
 from hapvr.serving.collection import OpenIndex
-from hapvr.serving.folders import unusable_reason
 from hapvr.serving.jobs import Job
-from hapvr.serving.refusals import Problem, Refusal, describe, shown_model, without_paths
-from hapvr.serving.service import (
-    HasPathsOf,
-    IndexOf,
-    Name,
-    PlaceOf,
-    Service,
-    ServiceOf,
-    SomeName,
-    Values,
-)
-from hapvr.serving.shown import Place, is_still, places_of, reason_of, with_marks
+from hapvr.serving.refusals import Refusal, shown_model, without_paths
+from hapvr.serving.service import HasPathsOf, Name, PlaceOf, Service, ServiceOf, SomeName, Values
 from hapvr.serving.uploads import FILE_BODY, is_json, receive, shown_name
-from hapvr.steps.explanation import explain
 from hapvr.steps.searcher import SearchOptions
-from hapvr.tables import write_csv
 
 ANSWER_WITHIN_S = 2.0
 """A search that takes longer is answered with the id of a job."""
@@ -93,30 +76,6 @@ class NamedSearch(QueryOptions):
         return self
 
 
-class JobState(Problem):
-    """A search. still: whether a picture was searched for. error, code: why it failed, else "".
-    answer: None until it is done, with the marks of this moment. places: of its videos."""
-
-    job: str
-    status: Literal["waiting", "running", "done", "failed"]
-    query: str
-    still: bool
-    answer: SearchAnswer | None
-    places: dict[str, Place]
-
-
-class Explained(BaseModel):
-    """reason: why a video is shown or not, in a sentence. lines: all that was found of it, each a
-    label in the first nine columns, which may be blank, and a text; none of a file that cannot be
-    used."""
-
-    reason: str
-    lines: list[str]
-
-
-SECONDS = ("query_start", "query_end", "ref_start", "ref_end", "offset")
-"""Columns of a table that are times."""
-
 SEARCH_BODY = {"application/json": {"schema": NamedSearch.model_json_schema()}, **FILE_BODY}
 
 
@@ -164,7 +123,7 @@ async def search(
     if job.status != "done":
         response.status_code = 202
         response.headers["location"] = f"/jobs/{job.id}"
-    return await _state(service, job, has_paths=has_paths)
+    return await state_of(service, job, has_paths=has_paths)
 
 
 def _suffix(name: str) -> str:
@@ -193,7 +152,9 @@ def _search(
             index = newer
             continue
         warnings = tuple(map(without_paths, answer.warnings))
-        return replace(answer, warnings=warnings, model=shown_model(answer.model))
+        shown = replace(answer, warnings=warnings, model=shown_model(answer.model))
+        service.kept.keep(job, shown)
+        return shown
 
 
 def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
@@ -213,119 +174,3 @@ def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> Se
         # With the sender's name of the file instead of its temporary place.
         sentence = str(error).replace(str(path), job.name).replace(path.name, job.name)
         raise VideoError(error.reason, sentence) from error
-
-
-async def _state(service: Service, job: Job, *, has_paths: bool) -> JobState:
-    failure = {"error": "", "code": ""} if job.error is None else describe(job.error)[1]
-    answer: SearchAnswer | None = None
-    places: dict[str, Place] = {}
-    if job.status == "done":
-        look = partial(_answer_and_places, service, job, has_paths=has_paths)
-        answer, places = await anyio.to_thread.run_sync(look)
-    return JobState(
-        job=job.id,
-        status=job.status,
-        query=job.name,
-        still=is_still(job.name),
-        error=failure["error"],
-        code=failure["code"],
-        answer=answer,
-        places=places,
-    )
-
-
-def _answer_and_places(
-    service: Service, job: Job, *, has_paths: bool
-) -> tuple[SearchAnswer, dict[str, Place]]:
-    answer = present_answer(service, job)
-    return answer, places_of(service.collection.opened, answer, has_paths=has_paths)
-
-
-def present_answer(service: Service, job: Job) -> SearchAnswer:
-    """The answer of a search that is done, with the marks of this moment."""
-    answer = job.task.result()
-    index = service.collection.opened
-    if index is None or job.query is None:
-        return answer
-
-    def digest_of(video_id: str) -> str:
-        with suppress(HapvrError):  # a video that was forgotten since
-            return index.metadata(video_id).sha256
-        return ""
-
-    try:
-        marks = read_marks(service.project.root)
-    except DataError:  # the data root is away: what was answered stands
-        return answer
-    return with_marks(answer, job.query.sha256, marks, digest_of)
-
-
-@router.get("/jobs/{job_id}")
-async def job(
-    service: ServiceOf,
-    has_paths: HasPathsOf,
-    job_id: str,
-    wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0,
-) -> JobState:
-    """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
-    search = service.jobs.get(job_id)
-    await asyncio.wait([search.task], timeout=min(wait_s, 20.0))
-    return await _state(service, search, has_paths=has_paths)
-
-
-@router.delete("/jobs/{job_id}")
-async def cancel(service: ServiceOf, has_paths: HasPathsOf, job_id: str) -> JobState:
-    """End a search that nobody waits for any more."""
-    search = service.jobs.get(job_id)
-    search.cancel()
-    return await _state(service, search, has_paths=has_paths)
-
-
-@router.get(
-    "/jobs/{job_id}/table", responses={200: {"content": {"text/csv": {}}}}, response_class=Response
-)
-def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -> Response:
-    """What a search has found as CSV, with the columns of `hapvr search --out`, rounded, and who
-    keeps it, and why."""
-    search = service.jobs.get(job_id)
-    if search.status != "done":
-        sentence = f"jobs: this search is {search.status}; ask for its table when it is done"
-        raise Refusal(409, "not_done", sentence)
-    rows = answer_table([present_answer(service, search)]).to_pylist()
-    record = {"author": author, "note": note}
-    text = io.StringIO()
-    write_csv([*SCHEMA.names, *record], [_rounded(row) | record for row in rows], text)
-    return Response(text.getvalue(), media_type="text/csv")
-
-
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with as many decimals as are worth something: seconds have two, other numbers four."""
-    return {
-        name: round(value, 2 if name in SECONDS else 4) if isinstance(value, float) else value
-        for name, value in row.items()
-    }
-
-
-@router.get("/jobs/{job_id}/explanation")
-async def why(
-    service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName
-) -> Explained:
-    """Why a search shows a video or does not: in a sentence, and in the words of `hapvr search
-    --explain`; it searches once more. A file of the folders that cannot be used says why."""
-    if reference not in index.searcher.collection.shard_of:
-        unusable = await anyio.to_thread.run_sync(unusable_reason, service.project, reference)
-        if unusable:
-            return Explained(reason=unusable, lines=[])
-    await anyio.to_thread.run_sync(index.metadata, reference)
-    search = service.jobs.get(job_id)
-    work = partial(
-        explain,
-        index.searcher,
-        search.read_query(),
-        reference,
-        search.options,
-        deadline=Deadline(jobs.SEARCH_TIMEOUT_S),
-    )
-    with place:
-        lines = await anyio.to_thread.run_sync(work, limiter=service.reading)
-        return Explained(reason=reason_of(lines, reference, search.options), lines=lines)

@@ -20,7 +20,7 @@ from hapvr import __version__
 from hapvr.data.filesystem import allow_open_files
 from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.search.collection import MAX_OPEN_SHARDS
-from hapvr.serving import folders, marks, pairs, refusals, searches, videos, watch
+from hapvr.serving import answers, folders, marks, pairs, refusals, searches, videos, watch
 from hapvr.serving.guard import Guard, is_loopback
 from hapvr.serving.service import Service, caller_of, request_of_address
 from hapvr.serving.uploads import bounded_body, upload_folder
@@ -124,7 +124,7 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
     app.state.service = service
     app.include_router(videos.probes)
     guarded = [Depends(request_of_address), Depends(caller_of)]
-    for room in (searches, videos, marks, watch, pairs, folders):
+    for room in (searches, answers, videos, marks, watch, pairs, folders):
         app.include_router(room.router, dependencies=guarded)
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
     app.add_middleware(bounded_body, max_bytes=service.limits.max_bytes)

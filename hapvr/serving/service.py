@@ -24,7 +24,8 @@ from hapvr.scorer.access import access_from_environment, limits_from_environment
 from hapvr.search.marks import LOCAL_USER
 from hapvr.serving.background import Work
 from hapvr.serving.collection import Collection, OpenIndex
-from hapvr.serving.jobs import RETRY_S, DuplicateJob, SearchJobs
+from hapvr.serving.jobs import RETRY_S, DuplicateJob, Job, SearchJobs
+from hapvr.serving.kept import KeptAnswers
 from hapvr.serving.metrics import Metrics
 from hapvr.serving.refusals import Refusal
 from hapvr.steps.project import Project
@@ -64,6 +65,7 @@ class Service:
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
         self.jobs = SearchJobs()
+        self.kept = KeptAnswers(project)
         self.duplicate_job = DuplicateJob()
         self.updating = Work("update")
         """Takes in new files."""
@@ -81,6 +83,17 @@ class Service:
         self.reading = anyio.CapacityLimiter(4)
         """For what reads frames and compares pairs: few at once, so that other requests find free
         threads."""
+
+    def live_job(self, job_id: str) -> Job:
+        """A search with all that it read. Raises Refusal `gone` where only its answer is kept, and
+        `unknown_job`."""
+        if self.jobs.find(job_id) is None and self.kept.read(job_id) is not None:
+            sentence = (
+                "jobs: the answer is kept, but not every frame of what was searched for; search "
+                "once more to look closer"
+            )
+            raise Refusal(410, "gone", sentence)
+        return self.jobs.get(job_id)
 
 
 async def service_of(request: Request) -> Service:

@@ -202,8 +202,19 @@ async def query_picture(
     index: IndexOf, service: ServiceOf, job_id: str, second: Second = None, width: Width = 192
 ) -> Response:
     """A sampled frame of the query of a search, as JPEG; of which second as for a video."""
-    query = service.jobs.get(job_id).read_query()
-    return await query_frame(index, service, query, second, width)
+    job = service.jobs.find(job_id)
+    if job is not None:
+        return await query_frame(index, service, job.read_query(), second, width)
+
+    kept = await anyio.to_thread.run_sync(service.kept.read, job_id)
+    if kept is None:
+        raise Refusal(404, "unknown_job", "pictures: this search is not kept any more")
+    if kept.answer.query_id:
+        return await picture(index, service, kept.answer.query_id, second, width)
+    if not kept.pictures:
+        raise Refusal(410, "gone", f"pictures: {kept.name} has no frames any more")
+    jpeg = picture_at(list(kept.pictures.values()), list(kept.pictures), second)
+    return await small_picture(service, jpeg, width)
 
 
 async def query_frame(

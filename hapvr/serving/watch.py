@@ -216,7 +216,7 @@ async def watch_for(
 ) -> WatchListMade:
     """Make a watch list of the query of a search, of which a copy is kept: of the body, for a file
     that was sent; else of the file where it is. The collection is compared with it at once."""
-    query = service.jobs.get(job).read_query()
+    query = service.live_job(job).read_query()
     sent = service.uploads / secrets.token_hex(8)
     with place, ExitStack() as held:
         held.callback(sent.unlink, missing_ok=True)
