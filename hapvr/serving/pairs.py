@@ -177,11 +177,19 @@ def _members(
 def _is_wanted(row: dict[str, Any], wanted: DuplicateFilter) -> bool:
     if wanted.kind not in ("", row["kind"]):
         return False
-    verdicts = {member["verdict"] for member in row["members"] if not member["medoid"]}
-    surety = "certain" if verdicts == {"match"} else "unsure"
-    if wanted.surety not in ("", surety):
+    if wanted.surety not in ("", _surety(row)):
         return False
     return any(is_inside(member["id"], wanted.folder) for member in row["members"])
+
+
+def _surety(row: Mapping[str, Any]) -> str:
+    """Whether a group needs a look: one whose videos do not all match, or are alike while no
+    stretch of them could be matched second by second; what people said needs none."""
+    compared = [member for member in row["members"] if not member["medoid"]]
+    is_decided = all(member["mark"] or member["same_file"] for member in compared)
+    is_aligned = row["kind"] != "same_incident" or is_decided
+    is_match = all(member["verdict"] == "match" for member in compared)
+    return "certain" if is_match and is_aligned else "unsure"
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ from hapvr.serving.collection import OpenIndex
 from hapvr.serving.refusals import Refusal, without_paths
 from hapvr.serving.service import (
     Count,
+    HasPathsOf,
     IndexOf,
     MarkerOf,
     Name,
@@ -45,13 +46,15 @@ router = APIRouter()
 
 class WatchMatch(BaseModel):
     """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there
-    is one. query_id: of a query that is a video of the index, otherwise ""."""
+    is one. query_id: of a query that is a video of the index, otherwise "". path: where the file of
+    the video lies now; "" for those who may only read."""
 
     watch_list: str
     query: str
     query_id: str
     query_sha256: str
     video_id: str
+    path: str
     similarity: float
     probability: float | None
     verdict: str
@@ -101,7 +104,12 @@ SHOWN_QUERIES = 4
 
 @router.get("/watch")
 def watch(
-    service: ServiceOf, index: IndexOf, watch_list: Name = "", limit: Count = 50, offset: Offset = 0
+    service: ServiceOf,
+    index: IndexOf,
+    has_paths: HasPathsOf,
+    watch_list: Name = "",
+    limit: Count = 50,
+    offset: Offset = 0,
 ) -> WatchMatches:
     """What the watch lists have found, the newest first. watch_list: of one list; "" for all."""
     project = service.project
@@ -123,6 +131,7 @@ def watch(
         match = WatchMatch(
             **row | {"verdict": verdict or row["verdict"]},
             same_file=same_file,
+            path=index.video_row(row["video_id"], has_paths=has_paths)["path"],
             query_id=row["query"] if row["query"] in videos else "",
             mark=mark,
         )

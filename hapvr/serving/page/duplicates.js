@@ -5,7 +5,7 @@ import { bytes, clock, element, notice, number, percent, placeLine, verdictClass
 import { verdicts } from "./marks.js";
 import { picture } from "./pictures.js";
 import { keepPairs, pairAddress, unsureAfter } from "./session.js";
-import { judged, titleOf, TO_DO } from "./words.js";
+import { isUnsure, judged, titleOf, TO_DO } from "./words.js";
 
 const PIECE = 50;
 const LEAST_PROBABILITY = 0.5; // of what is kept to be looked at
@@ -140,19 +140,25 @@ function card(group, pairs, reload) {
   const medoid = group.members.find((row) => row.medoid);
   const differs = FACTS.map(([, text]) => new Set(group.members.map(text)).size > 1);
   const [title, hint] = KINDS[group.kind];
+  const reasons = new Set(group.members.map((row) => row.reason));
+  const common = reasons.size === 1 && [...reasons][0]; // one reason for all is said once
+  const told = common ? { ...medoid, reason: "" } : medoid;
+  const others = group.members.filter((row) => !row.medoid).map((row) => common ? { ...row, reason: "" } : row);
   return element("section", { class: "card group" },
     element("h3", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos`)),
+    common && element("p", { class: "quiet" }, common.replaceAll("`", "")),
     element("div", { class: "scroll" }, element("table", { class: "stack" },
       element("thead", {}, element("tr", {}, ["", "Video", ...FACTS.map(([text]) => text), "Compared with the first", ""].map((text) =>
         element("th", { scope: "col" }, text)))),
-      element("tbody", {}, [medoid, ...group.members.filter((row) => !row.medoid)].map((row) =>
-        member(row, medoid, { differs, pairs, reload }))))));
+      element("tbody", {}, [told, ...others].map((row) =>
+        member(row, medoid, { differs, pairs, reload, kind: group.kind }))))));
 }
 
-function member(row, medoid, { differs, pairs, reload }) {
+function member(row, medoid, { differs, pairs, reload, kind }) {
   const name = titleOf(row.id, row.path);
   const pair = row.medoid ? null : { query: medoid.id, reference: row.id, name: medoid.id, path: row.path,
-    match: { reference: row.id, probability: row.probability, mark: row.mark, verdict: row.verdict, same_file: row.same_file, segments: [] } };
+    match: { reference: row.id, probability: row.probability, mark: row.mark, verdict: row.verdict, same_file: row.same_file, segments: [],
+             aligned: kind !== "same_incident" } };
   if (pair) pairs.push(pair);
   const state = element("span", {});
   return element("tr", {},
@@ -164,10 +170,10 @@ function member(row, medoid, { differs, pairs, reload }) {
     FACTS.map(([label, text], place) => differs[place]
       ? element("td", { class: "number differs", "data-label": label }, element("span", { title: "differs" }, "≠ ", text(row)))
       : element("td", { class: "number", "data-label": label }, text(row))),
-    element("td", {}, pair && element("strong", { class: `said ${verdictClass(row.verdict)}` }, judged(row)),
+    element("td", {}, pair && element("strong", { class: `said ${isUnsure(pair.match) ? "unsure" : verdictClass(row.verdict)}` }, judged(pair.match)),
       row.query_covered !== undefined && row.query_covered !== null && element("span", { class: "quiet block" },
         `${percent(row.query_covered)} of the first, ${percent(row.reference_covered)} of this one`)),
-    element("td", { class: "actions" }, pair && [
+    element("td", { class: "actions" }, pair && element("div", { class: "column" },
       element("a", { class: "button", href: pairAddress(pair), "aria-label": `Compare ${name}` }, "Compare"),
-      verdicts({ query: medoid.id, reference: row.id }, pair.match, state, { label: name, changed: reload }).buttons, state]));
+      verdicts({ query: medoid.id, reference: row.id }, pair.match, state, { label: name, changed: reload }).buttons, state)));
 }

@@ -1,7 +1,7 @@
 // The watch lists: what each watches for, when it was compared last, and what was found, the newest first.
 
 import { get, getWatchRun, plain, removeWatchList, runWatchLists, search, watchThumbnail } from "./api.js";
-import { element, middle, minute, notice, number, say, verdictClass } from "./dom.js";
+import { element, middle, minute, notice, number, placeLine, say, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picturePair, small } from "./pictures.js";
 import { keepJob, keepPairs, pairAddress } from "./session.js";
@@ -106,8 +106,8 @@ function row(found, pairs, state, again) {
     : { query_start_s: found.query_start_s, query_end_s: found.query_end_s,
         reference_start_s: found.video_start_s, reference_end_s: found.video_end_s };
   const match = { ...found, reference: found.video_id, reference_covered: found.video_covered, segments: part ? [part] : [] };
-  const title = titleOf(match.reference);
-  const pair = { query: match.query_id, reference: match.reference, name: match.query, match };
+  const title = titleOf(match.reference, found.path);
+  const pair = { query: match.query_id, reference: match.reference, name: match.query, match, path: found.path };
   if (match.query_id) pairs.push(pair);
   const said = element("span", {});
   const marked = { query: match.query_sha256, name: match.query, reference: match.reference };
@@ -134,7 +134,7 @@ function row(found, pairs, state, again) {
       isUnsure(match) && element("span", {}, TO_DO),
       element("span", { class: "part" }, part ? span(part) : "alike as a whole; no part could be matched second by second"),
       covers(match) && element("span", { class: "quiet" }, covers(match)),
-      element("span", { class: "quiet name" }, `${list}; found ${minute(match.since) || "–"} UTC`)),
+      element("span", { class: "quiet name" }, `${list}; found ${minute(match.since) || "–"} UTC`), placeLine(found.path)),
     element("div", { class: "actions" }, match.query_id
       ? element("a", { class: "button", href: pairAddress(pair) }, "Compare")
       : element("button", { type: "button", onclick: compare }, "Compare"), said,

@@ -25,6 +25,7 @@ export function judged(row, { incidents = false } = {}) {
   if (row.same_file) return "The same file";
   if (!row.verdict) return "Looks alike; this model cannot say how sure that is";
   const sure = row.probability === null || row.probability === undefined ? "" : ` (${probability(row.probability)})`;
+  if (row.aligned === false) return `Alike${sure}, but is it the same footage?`;
   if (row.verdict === "unsure") return `Unsure${sure}`;
   if (row.verdict === "no match") return `Probably something else${sure}`;
   return `${incidents ? "Same incident" : "Same footage"}, ${(row.probability ?? 1) >= 0.98 ? "almost certain" : "very likely"}${sure}`;
@@ -32,7 +33,8 @@ export function judged(row, { incidents = false } = {}) {
 
 export const TO_DO = "Compare the two, then press Match or Not a match.";
 
-export const isUnsure = (match) => !match.mark && match.verdict === "unsure";
+// Whether a person has to decide: also of two that are alike while no stretch of them could be matched second by second.
+export const isUnsure = (match) => !match.mark && !match.same_file && (match.verdict === "unsure" || match.aligned === false);
 
 const videos = (count, verb) => count === 1 ? `1 video ${verb}s` : `${number(count)} videos ${verb}`;
 
