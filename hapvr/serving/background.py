@@ -77,14 +77,14 @@ class Work:
 
     def _run(self, work: Callable[["Work"], object]) -> None:
         while True:
+            self.state.error = ""
             try:
                 work(self)
             except Exception as error:
                 self.state.error = describe(error)[1]["error"]
             with self._guard:
-                if not self._wanted_again or self.state.error:
+                if not self._wanted_again:
                     self.state.ended = datetime.now(UTC).isoformat(timespec="seconds")
-                    self._wanted_again = False
                     self.state.running = False
                     return
                 self._wanted_again = False

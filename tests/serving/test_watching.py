@@ -78,6 +78,15 @@ def test_the_collection_says_what_it_holds(client: Client) -> None:
     assert not client.get("/collection/job").json["running"]
 
 
+def test_without_an_index_the_collection_is_shown_as_empty(own: Client) -> None:
+    """Its folders are there all the same."""
+    own.service.project.root.delete("search/current.json")
+    with serving(own.service.project) as client:
+        shown = client.get("/collection").json
+    assert (shown["videos"], shown["updated"]) == (0, "")
+    assert [folder["name"] for folder in shown["folders"]] == ["in"]
+
+
 def test_the_service_brings_the_present_documentation() -> None:
     """A copy: the page of the service shows it where nobody can reach another place."""
     served = CHECKOUT / "hapvr" / "serving" / "page" / "same_footage.md"

@@ -69,7 +69,7 @@ function speed(part) {
 }
 
 // What a person must know of a part before they cite its seconds; "" where there is nothing.
-export const noteOf = (part) => part.certain === false ? "fixed camera: the exact second is not certain" : "";
+export const noteOf = (part) => part.certain === false || part.certain_offset === false ? "fixed camera: the exact second is not certain" : "";
 
 const range = (start, end) => `${clock(start)}–${clock(end)}`;
 
