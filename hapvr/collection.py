@@ -18,13 +18,13 @@ from filelock import FileLock
 from hapvr.chain import CHAIN, shards_of
 from hapvr.config_file import VARIABLE, load_config
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import collection_keys, shard_keys, source_of
+from hapvr.data.manifest import collection_keys, read_manifest_shard, shard_keys, source_of
 from hapvr.data.shard_build import IndexRow
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import FULL_HINT, ArgumentError, DataError, MissingPartError, is_installed
 from hapvr.files import write_text
 from hapvr.networks.copies import INSTALL_HINT, PACKAGE, is_package_usable
-from hapvr.progress import Progress
+from hapvr.progress import FilesOfShards, Progress
 from hapvr.scorer.shipped import FITTED_CROP_PX
 from hapvr.search.duplicates import GroupMember
 from hapvr.steps.baseline import ensure_baseline, has_registry, local_baseline
@@ -193,8 +193,25 @@ def _free_name(folder: Path, names: set[str]) -> str:
     raise AssertionError("there are more numbers than names")
 
 
+Bar = Callable[[str], AbstractContextManager[Progress]]
+"""Shows the progress of what it is given the name of."""
+
+WORDS = {
+    "video_manifest": "looking for new files",
+    "videos": "checking files",
+    "frames": "reading videos",
+    "whitening": "preparing the comparison",
+    "features": "describing pictures",
+    "frame_descriptors": "making pictures comparable",
+    "search_index": "making videos searchable",
+    "duplicate_pairs": "looking for copies",
+    "duplicate_groups": "grouping copies",
+}
+"""What each step of `update_collection` is called where people wait for it."""
+
+
 def update_collection(
-    project: Project, bar: Callable[[str], AbstractContextManager[Progress]]
+    project: Project, bar: Bar
 ) -> tuple[list[IndexRow], list[GroupMember] | None]:
     """Bring everything up to date with the folders, up to the groups of copies; what is there is
     left alone.
@@ -203,27 +220,29 @@ def update_collection(
     None where the model is not calibrated, so that nobody has looked for them.
 
     The model is the champion of the collection's registry; where nothing was registered, the
-    untrained baseline in its folder. bar: shows the progress of what it is given the name of."""
+    untrained baseline in its folder."""
 
     def run(name: str, **options: Any) -> Any:
         step = CHAIN[name]
         result = None
-        for key in shards_of(project, step):
-            with bar(f"{step.name} {key}".rstrip()) as progress:
-                result = step.run(project, key, progress=progress, **options)
+        with bar(WORDS[name]) as progress:
+            shards = shards_of(project, step)
+            overall = FilesOfShards(progress, _num_files(project, shards))
+            for key in shards:
+                result = step.run(project, key, progress=overall.of(key), **options)
+                overall.finish(key)
         return result
 
     run("video_manifest")
     run("videos", retry_failed=True, retry_gone=False)
     run("frames", retry_changeable=True)
-    keys = collection_keys(project.root, shard_keys(project.root))
-    videos = [row for key in keys for row in project.shard("frames", key).rows()]
+    videos = collection_rows(project)
     if not any(row["status"] == STATUS_OK for row in videos):
         reasons = ", ".join(f"{row['video_id']} ({row['reason']})" for row in videos[:5])
         raise DataError(f"none of the {len(videos)} videos can be used: {reasons}")
     for name in ("whitening", "features"):
         run(name)
-    with bar("baseline") as progress:
+    with bar(WORDS["whitening"]) as progress:
         model = _model(project, progress)
     for name in ("frame_descriptors", "search_index"):
         run(name, model=model)
@@ -231,7 +250,20 @@ def update_collection(
     if searcher.evidence is None:
         return videos, None
     run("duplicate_pairs", searcher=searcher)
-    return videos, run("duplicate_groups", searcher=searcher)
+    copies = run("duplicate_groups", searcher=searcher)
+    return videos, copies
+
+
+def collection_rows(project: Project) -> list[IndexRow]:
+    """Every video of the collection with its status and, where it cannot be used, the reason.
+    Raises DataError where the files were not read yet."""
+    keys = collection_keys(project.root, shard_keys(project.root))
+    return [row for key in keys for row in project.shard("frames", key).rows()]
+
+
+def _num_files(project: Project, shards: Sequence[str]) -> dict[str, int]:
+    """How many files each shard has; none for a step that is made once."""
+    return {key: len(read_manifest_shard(project.root, key)) if key else 0 for key in shards}
 
 
 def _model(project: Project, progress: Progress) -> SearchModel:

@@ -155,12 +155,15 @@ class WatchConfig(Settings):
 
 
 class RetentionConfig(Settings):
-    """How long runs are kept. For ever: those of registered versions, the current model, and what
-    an asset was made by last."""
+    """How long runs and answers are kept. For ever: runs of registered versions, the current model,
+    and what an asset was made by last."""
 
     run_days: float | None = Field(default=180.0, ge=1, le=36_500)
     """runs of Dagster and trainings without a registered version are removed so long after their
     end, with logs, artifacts and folders; null: they are kept"""
+    answer_days: float = Field(default=30.0, ge=0, le=36_500)
+    """answers of the search service stay so long at their address, with small pictures of what was
+    searched for; 0: until the service ends"""
 
 
 class Config(Settings):

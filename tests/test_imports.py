@@ -80,8 +80,9 @@ LAYERS = (
     {"losses", "networks", "data"},
     {"train", "benchmark", "demo", "scorer", "search", "registry"},
     {"steps"},
-    {"serving", "chain", "chain_status"},
-    {"care", "collection"},
+    {"chain", "chain_status"},
+    {"collection"},
+    {"serving", "care"},
     {"commands", "trainer"},
     {"cli"},
 )

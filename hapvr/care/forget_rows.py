@@ -12,6 +12,7 @@ from hapvr.data import manifest, set_aside
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
 from hapvr.search.duplicates import GROUPS_PLACE
+from hapvr.search.kept_answers import forget_answers
 from hapvr.search.marks import Mark, keep_marks, read_marks
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
@@ -145,3 +146,8 @@ def _forget_in_table(root: DataRoot, place: str, values: frozenset[str]) -> bool
         with root.write(place) as stream:
             write_table(kept, stream)
     return len(kept) < len(table)
+
+
+def forget_in_answers(project: Project, forgetting: Forgetting) -> None:
+    """Answers of the search service that name them, or were asked for by one of them."""
+    forget_answers(project.root, forgetting.values)

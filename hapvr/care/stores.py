@@ -23,6 +23,7 @@ from hapvr.care.checks import (
 from hapvr.care.forget_rows import (
     forget_fetched_files,
     forget_generated,
+    forget_in_answers,
     forget_in_groups,
     forget_in_marks,
     forget_in_outbox,
@@ -61,6 +62,7 @@ from hapvr.networks.whitening import load_whitening, whitening_provenance
 from hapvr.search import collection, marks
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
+from hapvr.search.kept_answers import kept_jobs, read_answer
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.evaluation import make_benchmark_scores
 from hapvr.steps.project import REGISTRY
@@ -177,6 +179,12 @@ STORES: dict[str, Store] = {
         remake=rebuild_index,
         made_from=index_made_from,
         forget=forget_in_indexes,
+    ),
+    "answers": Store(
+        keys=kept_jobs,
+        check=read_answer,
+        forget=forget_in_answers,
+        advice="Remove the file; the search can be made again",
     ),
     "marks": Store(
         keys=_single(marks.PLACE),

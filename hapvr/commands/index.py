@@ -14,6 +14,7 @@ from hapvr.commands.terminal import (
     SetOption,
     Verbs,
     counted,
+    long_progress,
     open_project,
     progress_bar,
     show,
@@ -46,14 +47,23 @@ def add(
         Option(help="Files and folders that are not read, e.g. 'drafts' or '*.part.mp4'."),
     ] = None,
 ) -> None:
-    """Make folders of videos searchable: decode, describe, index, find copies. Repeat it when files
-    have come or gone."""
+    """Make folders of videos searchable: decode, describe, index, find copies, compare with the
+    watch lists. Repeat it when files have come or gone."""
     from hapvr.collection import add_folders, network_notice, update_collection
     from hapvr.search.plan import needless
     from hapvr.steps.planned_moves import set_aside
+    from hapvr.steps.watch_lists import all_matches
+    from hapvr.steps.watch_queries import watch_lists
+    from hapvr.steps.watch_runs import run_watch_lists
 
     project = add_folders(data, folders or [], exclude or [])
-    videos, copies = update_collection(project, progress_bar)
+    videos, copies = update_collection(project, long_progress)
+    lists = [] if copies is None else watch_lists(project)
+    unread: dict[str, str] = {}
+    num_watched = 0
+    if lists:
+        unread = run_watch_lists(project, long_progress).failed
+        num_watched = len(all_matches(project))
     usable = _with_status(videos, is_ok=True)
     failed = _with_status(videos, is_ok=False)
     aside = set_aside(project, [row["video_id"] for row in failed])
@@ -65,6 +75,8 @@ def add(
         "unusable": list(map(_problem_of, lost)),
         "set_aside": len(aside),
         "groups": groups,
+        "watch_lists": len(lists),
+        "watched": num_watched,
     }
 
     data_option = "" if data == terminal.default_collection() else f" --data {data}"
@@ -74,6 +86,7 @@ def add(
         *_aside_lines(len(aside)),
         *_notice_lines(network_notice(project)),
         _copies_text(groups, len(needless(copies or [])), data_option),
+        *_watch_lines(len(lists), num_watched, unread, data_option),
         f"next: `hapvr search CLIP{data_option}`, or `hapvr serve{data_option}` for the page",
     ]
     show(result, text=lines)
@@ -106,6 +119,17 @@ def _aside_lines(num_aside: int) -> list[str]:
 
 def _notice_lines(notice: str) -> list[str]:
     return [f"notice: {notice}"] if notice else []
+
+
+def _watch_lines(
+    num_lists: int, num_matches: int, unread: Mapping[str, str], data_option: str
+) -> list[str]:
+    """What the watch lists have found, where there are any."""
+    if not num_lists:
+        return []
+    finds = f"{counted(num_matches, 'find')} in all: `hapvr watch{data_option}`"
+    lines = [f"{counted(num_lists, 'watch list')} compared, {finds}"]
+    return lines + [f"cannot be watched for: {name}: {reason}" for name, reason in unread.items()]
 
 
 def _copies_text(num_groups: int | None, num_needless: int, data_option: str) -> str:

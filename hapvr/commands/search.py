@@ -165,45 +165,38 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
 
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
-    from hapvr.steps.alerts import deliver_alerts
     from hapvr.steps.search_model import index_warning
-    from hapvr.steps.searcher import Searcher
-    from hapvr.steps.watch_lists import all_matches, make_watch_matches, unwatched_shards
+    from hapvr.steps.watch_lists import all_matches
     from hapvr.steps.watch_queries import watch_lists
+    from hapvr.steps.watch_runs import run_watch_lists
 
     project = open_project(config, set_)
     if not watch_lists(project):
         raise ConfigError(
             "watch.lists: there is no watch list; see docs/search.md, section watch lists"
         )
-    keys = list(unwatched_shards(project))
-    failed: dict[str, str] = {}
-    if keys:
-        searcher = Searcher.open(project)
-        for key in keys:
-            with progress_bar(key) as progress:
-                failed |= make_watch_matches(project, searcher, key, progress=progress).failed
-    delivery = deliver_alerts(project)
+    run = run_watch_lists(project, progress_bar)
+    delivery = run.delivery
     rows = all_matches(project)
     warning = index_warning(project)
-    lines = [f"{len(keys)} shards compared, {len(rows)} matches"]
+    lines = [f"{len(run.shards)} shards compared, {len(rows)} matches"]
     lines += [f"model    {model}" for model in sorted({row["model"] for row in rows})]
     if warning:
         lines.append(f"warning  {warning}")
     lines += map(watched_line, rows)
-    lines += [f"failed   {name}: {reason}" for name, reason in sorted(failed.items())]
+    lines += [f"failed   {name}: {reason}" for name, reason in sorted(run.failed.items())]
     if project.config.watch.webhook is not None:
         problem = f"; {delivery.problem}" if delivery.problem else ""
         lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{problem}")
     result = {
-        "shards": keys,
+        "shards": list(run.shards),
         "matches": rows,
-        "failed": failed,
+        "failed": run.failed,
         "posted": delivery.delivered,
         "waiting": delivery.waiting,
         "warning": warning,
     }
-    show(result, text=lines, failed=bool(failed or delivery.problem))
+    show(result, text=lines, failed=bool(run.failed or delivery.problem))
 
 
 def serve(

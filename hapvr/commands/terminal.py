@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,7 +27,7 @@ from hapvr.errors import (
     without_logins,
 )
 from hapvr.files import FULL_DISK
-from hapvr.progress import Progress, no_progress
+from hapvr.progress import Progress, duration_text, no_progress, seconds_left
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -245,6 +246,39 @@ def progress_bar(what: str) -> Iterator[Progress]:
     )
     with RichProgress(*columns, console=Console(file=sys.stderr), transient=True) as bars:
         yield _Bar(bars, what)
+
+
+SPOKEN_S = 60.0
+"""How often work says how far it is where nobody sees a bar, as in the log of a nightly job."""
+
+
+@contextmanager
+def long_progress(what: str) -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere a line a minute on standard error."""
+    if sys.stderr.isatty():
+        with progress_bar(what) as progress:
+            yield progress
+    else:
+        yield _Lines(what)
+
+
+class _Lines:
+    """A `Progress` that writes a line of text from time to time."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._begun_s = time.monotonic()
+        self._spoken_s = self._begun_s
+
+    def __call__(self, done: int, total: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._spoken_s < SPOKEN_S:
+            return
+        self._spoken_s = now_s
+        left_s = seconds_left(now_s - self._begun_s, done, total)
+        left = "" if left_s is None else f", {duration_text(left_s)} left"
+        amount = f"{done:,} of {total:,}" if total else f"{done:,}"
+        say(f"{self._what}: {amount}{left}", err=True)
 
 
 class _Bar:

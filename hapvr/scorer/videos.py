@@ -54,17 +54,21 @@ class SampledFeatures:
     """[T], see `frame_hashes`."""
     crops: tuple[SampledFeatures, ...] = ()
     """The same frames of each crop of a query, see `hapvr.scorer.query_views`."""
+    jpegs: tuple[bytes, ...] = ()
+    """The frames themselves, of a query."""
 
     @property
     def num_bytes(self) -> int:
-        """Of all features."""
-        return self.regions.nbytes + sum(picture.num_bytes for picture in self.crops)
+        """Of all features and frames."""
+        of_crops = sum(picture.num_bytes for picture in self.crops)
+        return self.regions.nbytes + of_crops + sum(map(len, self.jpegs))
 
     def take(self, rows: Sequence[int]) -> SampledFeatures:
         """Some of the frames, with their own times."""
         clock = replace(self.clock, times_s=tuple(self.clock.times_s[row] for row in rows))
         crops = tuple(picture.take(rows) for picture in self.crops)
-        return SampledFeatures(self.regions[rows], clock, self.hashes[rows], crops)
+        jpegs = tuple(self.jpegs[row] for row in rows) if self.jpegs else ()
+        return SampledFeatures(self.regions[rows], clock, self.hashes[rows], crops, jpegs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +262,8 @@ class VideoReader:
                     part.append(self._embed(shown))
         hashes = frame_hashes(jpegs)
         views = [SampledFeatures(np.concatenate(part), clock, hashes) for part in parts]
-        return replace(views[0], crops=tuple(views[1:]))
+        kept = tuple(jpegs) if crops else ()
+        return replace(views[0], crops=tuple(views[1:]), jpegs=kept)
 
     def _cached(self, states: dict[Path, WantedFile]) -> dict[Path, SampledFeatures]:
         cached = {path: self._recent.get(state) for path, state in states.items()}

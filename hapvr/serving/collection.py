@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -45,10 +45,14 @@ class OpenIndex:
             )
         return self.searcher.collection.metadata.of(video_id)
 
-    def video_row(self, video_id: str) -> dict[str, Any]:
-        """What a page shows of a video. playable: whether its file existed when it was probed."""
+    def video_row(self, video_id: str, *, has_paths: bool) -> dict[str, Any]:
+        """What a page shows of a video. playable: whether its file existed when it was probed.
+
+        has_paths: whether the reader may see where its file lies now."""
         metadata = self.metadata(video_id)
-        return vars(metadata) | {"id": video_id, "playable": metadata.path is not None}
+        path = metadata.path_text if has_paths else None
+        playable = metadata.path is not None
+        return vars(metadata) | {"id": video_id, "playable": playable, "path": path or ""}
 
     def read_id(self, video_id: str) -> Query:
         """A video as a query. Raises VideoError `unknown_id`."""
@@ -71,13 +75,19 @@ class OpenIndex:
         except DataError:  # imported features have none
             return None
 
-        if second is not None:
-            return frames.jpegs[int(np.abs(np.asarray(frames.timestamps_s) - second).argmin())]
-        for jpeg in frames.jpegs[:60]:
-            grey = np.asarray(thumbnail(jpeg, size_px=(32, 32)).convert("L"), np.float32)
-            if grey.std() >= 8:  # of 255; less has one colour: black, a fade
-                return jpeg
-        return frames.jpegs[0]
+        return picture_at(frames.jpegs, frames.timestamps_s, second)
+
+
+def picture_at(jpegs: Sequence[bytes], times_s: Sequence[float], second: float | None) -> bytes:
+    """The frame that is nearest to a second; without one the first that shows something, the first
+    of all where none does."""
+    if second is not None:
+        return jpegs[int(np.abs(np.asarray(times_s) - second).argmin())]
+    for jpeg in jpegs[:60]:
+        grey = np.asarray(thumbnail(jpeg, size_px=(32, 32)).convert("L"), np.float32)
+        if grey.std() >= 8:  # of 255; less has one colour: black, a fade
+            return jpeg
+    return jpegs[0]
 
 
 class Collection:

@@ -150,6 +150,10 @@ class SearchJobs:
             if number >= KEPT_JOBS or room < 0:
                 del self._jobs[job.id]
 
+    def find(self, job_id: str) -> Job | None:
+        """A job; None for one that is not kept any more."""
+        return self._jobs.get(job_id)
+
     def get(self, job_id: str) -> Job:
         """Raises Refusal `unknown_job` for one that is not kept any more."""
         job = self._jobs.get(job_id)

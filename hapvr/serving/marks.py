@@ -17,7 +17,7 @@ from hapvr.scorer.segments import Segment
 from hapvr.search import marks as stored
 from hapvr.serving import jobs
 from hapvr.serving.collection import OpenIndex
-from hapvr.serving.service import IndexOf, MarkerOf, Name, ServiceOf, SomeName, Values
+from hapvr.serving.service import IndexOf, MarkerOf, Name, Service, ServiceOf, SomeName, Values
 
 MAX_MATRIX_CELLS = 250_000
 """Frame similarities of a pair; of longer videos every n-th frame is compared."""
@@ -107,9 +107,7 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
         name = asked.query
         first = _digest(index, asked.query)
     else:
-        job = service.jobs.get(asked.job or "")
-        name = job.name
-        first = "" if job.query is None else job.query.sha256
+        name, first = _query_of(service, asked.job or "")
         if not first:
             raise ArgumentError(
                 "pairs: the query of this search is no file that a mark could be kept for; fetch it"
@@ -125,6 +123,17 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
     return Marked(mark=asked.mark)
 
 
+def _query_of(service: Service, job_id: str) -> tuple[str, str]:
+    """Name and SHA-256 of the query of a search, "" of one that is no file."""
+    job = service.jobs.find(job_id)
+    if job is not None:
+        return job.name, "" if job.query is None else job.query.sha256
+    kept = service.kept.read(job_id)
+    if kept is not None:
+        return kept.name, kept.sha256
+    return service.jobs.get(job_id).name, ""  # raises: there is none
+
+
 def _digest(index: OpenIndex, name: str) -> str:
     """The SHA-256 of the file of a video, or the name where it is one."""
     return name if stored.is_digest(name) else index.metadata(name).sha256
@@ -136,7 +145,7 @@ async def matrix(
 ) -> Matrix:
     """The similarity of frames as numbers: a row per frame of the query, a column per frame of the
     reference; and what people said of the pair."""
-    job = service.jobs.get(pair.job) if pair.job is not None else None
+    job = service.live_job(pair.job) if pair.job is not None else None
     deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
 
     def compare() -> Matrix:

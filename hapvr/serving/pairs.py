@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from functools import partial
+from itertools import chain, groupby
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -13,7 +14,16 @@ from pydantic import BaseModel, Field
 from hapvr.search.duplicates import KINDS, DuplicatePair, Kind
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import DuplicateJobState
-from hapvr.serving.service import Count, IndexOf, MarkerOf, Name, Offset, ServiceOf, Values
+from hapvr.serving.service import (
+    Count,
+    HasPathsOf,
+    IndexOf,
+    MarkerOf,
+    Name,
+    Offset,
+    ServiceOf,
+    Values,
+)
 from hapvr.serving.videos import VideoRow
 from hapvr.steps.duplicate_groups import copy_groups
 from hapvr.steps.duplicate_pairs import duplicate_pairs, outdated_pairs
@@ -26,9 +36,13 @@ PairsByIds = Mapping[frozenset[str], DuplicatePair]
 
 
 class DuplicateFilter(Values):
-    """Which groups and pairs are wanted. kind: "" for all. folder: of ids, in whole parts."""
+    """Which groups and pairs are wanted; "" is for all.
+
+    surety: "certain" for groups all of whose videos match, "unsure" for those that need a look.
+    folder: of ids, in whole parts."""
 
     kind: Kind | Literal[""] = ""
+    surety: Literal["certain", "unsure", ""] = ""
     folder: Name = ""
     min_probability: Annotated[float, Field(ge=LEAST_PROBABILITY, le=1)] = 0.9
     limit: Count = 50
@@ -71,26 +85,33 @@ class Groups(BaseModel):
 
 @router.get("/duplicates", response_model_exclude_unset=True)
 async def duplicates(
-    service: ServiceOf, index: IndexOf, wanted: Annotated[DuplicateFilter, Query()]
+    service: ServiceOf,
+    index: IndexOf,
+    has_paths: HasPathsOf,
+    wanted: Annotated[DuplicateFilter, Query()],
 ) -> Groups:
     """Groups of copies, then pairs of the other kinds, the largest and surest first, a piece at a
     time."""
-    return await anyio.to_thread.run_sync(_groups, index, wanted, limiter=service.reading)
+    work = partial(_groups, index, wanted, has_paths=has_paths)
+    return await anyio.to_thread.run_sync(work, limiter=service.reading)
 
 
-def _groups(index: OpenIndex, wanted: DuplicateFilter) -> Groups:
+def _groups(index: OpenIndex, wanted: DuplicateFilter, *, has_paths: bool) -> Groups:
     searcher = index.searcher
     pairs = duplicate_pairs(searcher.project, searcher, min_probability=wanted.min_probability)
     by_ids = {frozenset((pair.first, pair.second)): pair for pair in pairs}
     rows = _pair_rows(index, pairs, by_ids) + _copy_rows(index, pairs, by_ids)
     rows = [row for row in rows if _is_wanted(row, wanted)]
     rows.sort(key=_order)
+    page = rows[wanted.offset : wanted.offset + wanted.limit]
+    for member in chain.from_iterable(row["members"] for row in page):
+        member |= index.video_row(member["id"], has_paths=has_paths)
 
     shards = set(searcher.collection.shards())
     outdated = outdated_pairs(searcher.project, searcher.collection.metadata)
     groups = {
         "total": len(rows),
-        "groups": rows[wanted.offset : wanted.offset + wanted.limit],
+        "groups": page,
         "shards_searched": len(shards - outdated.keys()),
         "shards": len(shards),
     }
@@ -139,7 +160,7 @@ def _members(
     cover."""
     members = []
     for video_id in ids:
-        member = index.video_row(video_id) | {"medoid": video_id == medoid}
+        member: dict[str, Any] = {"id": video_id, "medoid": video_id == medoid}
         pair = by_ids.get(frozenset((medoid, video_id)))
         if pair is not None:  # the medoid itself is no pair
             first_is_query = pair.first == medoid
@@ -158,7 +179,19 @@ def _members(
 def _is_wanted(row: dict[str, Any], wanted: DuplicateFilter) -> bool:
     if wanted.kind not in ("", row["kind"]):
         return False
+    if wanted.surety not in ("", _surety(row)):
+        return False
     return any(is_inside(member["id"], wanted.folder) for member in row["members"])
+
+
+def _surety(row: Mapping[str, Any]) -> str:
+    """Whether a group needs a look: one whose videos do not all match, or are alike while no
+    stretch of them could be matched second by second; what people said needs none."""
+    compared = [member for member in row["members"] if not member["medoid"]]
+    is_decided = all(member["mark"] or member["same_file"] for member in compared)
+    is_aligned = row["kind"] != "same_incident" or is_decided
+    is_match = all(member["verdict"] == "match" for member in compared)
+    return "certain" if is_match and is_aligned else "unsure"
 
 
 def _order(row: dict[str, Any]) -> tuple[Any, ...]:

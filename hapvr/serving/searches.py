@@ -1,9 +1,8 @@
-"""Searches: their parameters, the jobs that answer, and why they show a video or not."""
+"""Searches: their parameters, and the jobs that answer."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import re
 import secrets
 from collections.abc import Callable
@@ -11,25 +10,21 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-import anyio
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from hapvr.errors import DataError, VideoError
-from hapvr.scorer.access import Deadline
 from hapvr.search import DEFAULT_TOP
-from hapvr.search.match import SCHEMA, Part, Query as SearchQuery, SearchAnswer, answer_table
-from hapvr.serving import jobs
+from hapvr.search.match import Part, Query as SearchQuery, SearchAnswer
+from hapvr.serving.answers import JobState, state_of
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import Job
-from hapvr.serving.refusals import Problem, Refusal, describe, shown_model, without_paths
-from hapvr.serving.service import IndexOf, Name, PlaceOf, Service, ServiceOf, SomeName, Values
+from hapvr.serving.refusals import Refusal, shown_model, without_paths
+from hapvr.serving.service import HasPathsOf, Name, PlaceOf, Service, ServiceOf, SomeName, Values
 from hapvr.serving.uploads import FILE_BODY, is_json, receive, shown_name
-from hapvr.steps.explanation import explain
 from hapvr.steps.searcher import SearchOptions
-from hapvr.tables import write_csv
 
 ANSWER_WITHIN_S = 2.0
 """A search that takes longer is answered with the id of a job."""
@@ -81,21 +76,6 @@ class NamedSearch(QueryOptions):
         return self
 
 
-class JobState(Problem):
-    """A search. error, code: why it failed, else "". answer: None until it is done."""
-
-    job: str
-    status: Literal["waiting", "running", "done", "failed"]
-    query: str
-    answer: SearchAnswer | None
-
-
-class Explained(BaseModel):
-    """lines: a label in the first nine columns, which may be blank, and a text."""
-
-    lines: list[str]
-
-
 SEARCH_BODY = {"application/json": {"schema": NamedSearch.model_json_schema()}, **FILE_BODY}
 
 
@@ -109,6 +89,7 @@ async def search(
     service: ServiceOf,
     place: PlaceOf,
     sent: Annotated[UploadSearch, Query()],
+    has_paths: HasPathsOf,
     response: Response,
 ) -> JobState:
     """Search for a path, URL or id, as JSON; or for a file that is the body, with the other values
@@ -142,7 +123,7 @@ async def search(
     if job.status != "done":
         response.status_code = 202
         response.headers["location"] = f"/jobs/{job.id}"
-    return _state(job)
+    return await state_of(service, job, has_paths=has_paths)
 
 
 def _suffix(name: str) -> str:
@@ -171,7 +152,9 @@ def _search(
             index = newer
             continue
         warnings = tuple(map(without_paths, answer.warnings))
-        return replace(answer, warnings=warnings, model=shown_model(answer.model))
+        shown = replace(answer, warnings=warnings, model=shown_model(answer.model))
+        service.kept.keep(job, shown)
+        return shown
 
 
 def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
@@ -191,71 +174,3 @@ def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> Se
         # With the sender's name of the file instead of its temporary place.
         sentence = str(error).replace(str(path), job.name).replace(path.name, job.name)
         raise VideoError(error.reason, sentence) from error
-
-
-def _state(job: Job) -> JobState:
-    failure = {"error": "", "code": ""} if job.error is None else describe(job.error)[1]
-    return JobState(
-        job=job.id,
-        status=job.status,
-        query=job.name,
-        error=failure["error"],
-        code=failure["code"],
-        answer=job.task.result() if job.status == "done" else None,
-    )
-
-
-@router.get("/jobs/{job_id}")
-async def job(
-    service: ServiceOf, job_id: str, wait_s: Annotated[float, Query(allow_inf_nan=False)] = 0.0
-) -> JobState:
-    """How a search is doing; waits up to `wait_s` seconds (20 at most) for its end."""
-    search = service.jobs.get(job_id)
-    await asyncio.wait([search.task], timeout=min(wait_s, 20.0))
-    return _state(search)
-
-
-@router.delete("/jobs/{job_id}")
-async def cancel(service: ServiceOf, job_id: str) -> JobState:
-    """End a search that nobody waits for any more."""
-    search = service.jobs.get(job_id)
-    search.cancel()
-    return _state(search)
-
-
-@router.get(
-    "/jobs/{job_id}/table", responses={200: {"content": {"text/csv": {}}}}, response_class=Response
-)
-def table(service: ServiceOf, job_id: str, author: Name = "", note: Name = "") -> Response:
-    """What a search has found as CSV, with the columns of `hapvr search --out`, and who keeps it,
-    and why."""
-    search = service.jobs.get(job_id)
-    if search.status != "done":
-        sentence = f"jobs: this search is {search.status}; ask for its table when it is done"
-        raise Refusal(409, "not_done", sentence)
-    rows = answer_table([search.task.result()]).to_pylist()
-    record = {"author": author, "note": note}
-    text = io.StringIO()
-    write_csv([*SCHEMA.names, *record], [row | record for row in rows], text)
-    return Response(text.getvalue(), media_type="text/csv")
-
-
-@router.get("/jobs/{job_id}/explanation")
-async def why(
-    service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName
-) -> Explained:
-    """Why a search shows a video or does not, in the words of `hapvr search --explain`; it searches
-    once more."""
-    await anyio.to_thread.run_sync(index.metadata, reference)
-    search = service.jobs.get(job_id)
-    work = partial(
-        explain,
-        index.searcher,
-        search.read_query(),
-        reference,
-        search.options,
-        deadline=Deadline(jobs.SEARCH_TIMEOUT_S),
-    )
-    with place:
-        lines = await anyio.to_thread.run_sync(work, limiter=service.reading)
-        return Explained(lines=lines)

@@ -20,7 +20,7 @@ from hapvr import __version__
 from hapvr.data.filesystem import allow_open_files
 from hapvr.errors import ArgumentError, DataError, HapvrError
 from hapvr.search.collection import MAX_OPEN_SHARDS
-from hapvr.serving import marks, pairs, refusals, searches, videos, watch
+from hapvr.serving import answers, folders, marks, pairs, refusals, searches, videos, watch
 from hapvr.serving.guard import Guard, is_loopback
 from hapvr.serving.service import Service, caller_of, request_of_address
 from hapvr.serving.uploads import bounded_body, upload_folder
@@ -108,6 +108,8 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
             yield
             await service.jobs.close()
             service.duplicate_job.close()
+            service.updating.close()
+            service.watching.close()
 
     # the pages of docs_url and redoc_url would load scripts from elsewhere
     app = FastAPI(
@@ -122,7 +124,7 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
     app.state.service = service
     app.include_router(videos.probes)
     guarded = [Depends(request_of_address), Depends(caller_of)]
-    for room in (searches, videos, marks, watch, pairs):
+    for room in (searches, answers, videos, marks, watch, pairs, folders):
         app.include_router(room.router, dependencies=guarded)
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
     app.add_middleware(bounded_body, max_bytes=service.limits.max_bytes)

@@ -22,8 +22,10 @@ from hapvr.errors import ConfigError
 from hapvr.files import require_regular
 from hapvr.scorer.access import access_from_environment, limits_from_environment
 from hapvr.search.marks import LOCAL_USER
+from hapvr.serving.background import Work
 from hapvr.serving.collection import Collection, OpenIndex
-from hapvr.serving.jobs import RETRY_S, DuplicateJob, SearchJobs
+from hapvr.serving.jobs import RETRY_S, DuplicateJob, Job, SearchJobs
+from hapvr.serving.kept import KeptAnswers
 from hapvr.serving.metrics import Metrics
 from hapvr.serving.refusals import Refusal
 from hapvr.steps.project import Project
@@ -32,6 +34,9 @@ Name = Annotated[str, Field(max_length=4096)]
 SomeName = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1000)]
 Offset = Annotated[int, Field(ge=0)]
+LOADED_BY_BROWSERS = ("/media/", "/thumbnails/", "/query-pictures/", "/watch-pictures/")
+"""What a page has its browser load, which sends no headers of the page."""
+
 MAX_ANSWERING = 32
 """Requests of one address that are answered at once: fewer than the 40 threads that answer them."""
 
@@ -60,7 +65,12 @@ class Service:
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
         self.jobs = SearchJobs()
+        self.kept = KeptAnswers(project)
         self.duplicate_job = DuplicateJob()
+        self.updating = Work("update")
+        """Takes in new files."""
+        self.watching = Work("watch")
+        """Compares the collection with the watch lists."""
         self.bearers = None if token_file is None else read_tokens(token_file)
         """By the digest of a token; None where everybody may do everything."""
         self.ticket = "" if token_file is None else secrets.token_hex()
@@ -73,6 +83,17 @@ class Service:
         self.reading = anyio.CapacityLimiter(4)
         """For what reads frames and compares pairs: few at once, so that other requests find free
         threads."""
+
+    def live_job(self, job_id: str) -> Job:
+        """A search with all that it read. Raises Refusal `gone` where only its answer is kept, and
+        `unknown_job`."""
+        if self.jobs.find(job_id) is None and self.kept.read(job_id) is not None:
+            sentence = (
+                "jobs: the answer is kept, but not every frame of what was searched for; search "
+                "once more to look closer"
+            )
+            raise Refusal(410, "gone", sentence)
+        return self.jobs.get(job_id)
 
 
 async def service_of(request: Request) -> Service:
@@ -166,7 +187,7 @@ async def caller_of(
         if bearer is not None:
             return bearer
 
-    if request.url.path.startswith(("/media/", "/thumbnails/")):
+    if request.url.path.startswith(LOADED_BY_BROWSERS):
         ticket = request.query_params.get("ticket", "")
         if hmac.compare_digest(ticket.encode(), service.ticket.encode()):
             return Caller("ticket", may_mark=False)
@@ -187,6 +208,12 @@ async def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
     return caller
 
 
+async def has_paths_of(service: ServiceOf, caller: Annotated[Caller, Depends(caller_of)]) -> bool:
+    """Whether the sender of a request may see where files lie: whoever works on the collection."""
+    return service.bearers is None or caller.may_mark
+
+
+HasPathsOf = Annotated[bool, Depends(has_paths_of)]
 IndexOf = Annotated[OpenIndex, Depends(index_of)]
 PlaceOf = Annotated[AbstractContextManager[str], Depends(place_of)]
 MarkerOf = Annotated[Caller, Depends(marker_of)]

@@ -23,6 +23,8 @@ MAX_JSON_BYTES = 2**16
 GRACE_S = 20.0
 MIN_BYTES_S = 2**15
 UPLOAD_TIMEOUT_S = 600.0
+MAX_NAME = 200
+MAX_SUFFIX = 9
 
 FILE_BODY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 """Documents a body that is a file."""
@@ -112,9 +114,14 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def shown_name(name: str) -> str:
-    """The last part of a name, without control characters."""
+    """The last part of a name, without control characters; of a long one the beginning and the
+    suffix, which says what the file is."""
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return "".join(letter for letter in last if letter.isprintable())[:200] or "query"
+    readable = "".join(letter for letter in last if letter.isprintable())
+    if len(readable) > MAX_NAME:
+        suffix = Path(readable).suffix[:MAX_SUFFIX]
+        readable = readable[: MAX_NAME - len(suffix)] + suffix
+    return readable or "query"
 
 
 async def receive(request: Request, path: Path) -> None:

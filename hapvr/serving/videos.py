@@ -2,7 +2,7 @@
 
 import io
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import anyio
 from fastapi import APIRouter, Query, Response
@@ -13,8 +13,10 @@ from hapvr import __version__
 from hapvr.data.frames import thumbnail
 from hapvr.errors import DamagedError, DataError
 from hapvr.search.marks import read_marks
+from hapvr.search.match import Query as SearchQuery
+from hapvr.serving.collection import OpenIndex, picture_at
 from hapvr.serving.refusals import Refusal, shown_model, without_paths
-from hapvr.serving.service import Count, IndexOf, Name, Offset, ServiceOf
+from hapvr.serving.service import Count, HasPathsOf, IndexOf, Name, Offset, Service, ServiceOf
 
 MEDIA_TYPES = {
     ".mp4": "video/mp4",
@@ -55,9 +57,11 @@ class IndexState(BaseModel):
 
 
 class VideoRow(BaseModel):
-    """playable: whether its file existed when it was probed."""
+    """playable: whether its file existed when it was probed. path: where it lies now; "" for those
+    who may only read."""
 
     id: str
+    path: str
     num_bytes: int
     duration_s: float | None
     width_px: int
@@ -119,18 +123,27 @@ def index(service: ServiceOf) -> IndexState:
 
 
 @router.get("/videos")
-def videos(index: IndexOf, contains: Name = "", limit: Count = 50, offset: Offset = 0) -> Videos:
+def videos(
+    index: IndexOf,
+    has_paths: HasPathsOf,
+    contains: Name = "",
+    limit: Count = 50,
+    offset: Offset = 0,
+) -> Videos:
     """Videos whose id contains some letters, in order."""
     letters = contains.casefold()
     ids = [video_id for video_id in index.video_ids if letters in video_id.casefold()]
-    page = [VideoRow(**index.video_row(video_id)) for video_id in ids[offset : offset + limit]]
+    page = [
+        VideoRow(**index.video_row(video_id, has_paths=has_paths))
+        for video_id in ids[offset : offset + limit]
+    ]
     return Videos(total=len(ids), videos=page)
 
 
 @router.get("/videos/{video_id:path}")
-def video(index: IndexOf, video_id: str) -> VideoRow:
+def video(index: IndexOf, has_paths: HasPathsOf, video_id: str) -> VideoRow:
     """What is known of the file of a video."""
-    return VideoRow(**index.video_row(video_id))
+    return VideoRow(**index.video_row(video_id, has_paths=has_paths))
 
 
 @router.head("/media/{video_id:path}", include_in_schema=False)
@@ -154,35 +167,81 @@ def media(index: IndexOf, video_id: str) -> Response:
     return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})
 
 
-@router.get(
-    "/thumbnails/{video_id:path}",
-    responses={200: {"content": {"image/jpeg": {}}}},
-    response_class=Response,
-)
+PICTURE: Any = {
+    "responses": {200: {"content": {"image/jpeg": {}}}},
+    "response_class": Response,
+}
+"""Documents an answer that is a picture."""
+
+Second = Annotated[float | None, Query(ge=0, allow_inf_nan=False)]
+Width = Annotated[int, Query(ge=16, le=640)]
+
+
+@router.get("/thumbnails/{video_id:path}", **PICTURE)
 async def picture(
-    index: IndexOf,
-    service: ServiceOf,
-    video_id: str,
-    second: Annotated[float | None, Query(ge=0, allow_inf_nan=False)] = None,
-    width: Annotated[int, Query(ge=16, le=640)] = 192,
+    index: IndexOf, service: ServiceOf, video_id: str, second: Second = None, width: Width = 192
 ) -> Response:
     """The sampled frame that is nearest to a second, as JPEG; without one, the first that is not of
     one colour."""
 
-    def read_picture() -> bytes:
+    def read_picture() -> bytes | None:
         index.metadata(video_id)
-        jpeg = index.picture(video_id, second)
-        if jpeg is None:
-            return b""
-        small = io.BytesIO()
-        thumbnail(jpeg, size_px=(width, width)).save(small, "JPEG", quality=80)
-        return small.getvalue()
+        return index.picture(video_id, second)
 
-    content = await anyio.to_thread.run_sync(read_picture, limiter=service.reading)
-    if not content:
+    jpeg = await anyio.to_thread.run_sync(read_picture, limiter=service.reading)
+    if jpeg is None:
         sentence = (
             f"thumbnails: {video_id} has no frames; it is gone, or only features were imported"
         )
         raise Refusal(410, "gone", sentence)
+    return await small_picture(service, jpeg, width)
+
+
+@router.get("/query-pictures/{job_id}", **PICTURE)
+async def query_picture(
+    index: IndexOf, service: ServiceOf, job_id: str, second: Second = None, width: Width = 192
+) -> Response:
+    """A sampled frame of the query of a search, as JPEG; of which second as for a video."""
+    job = service.jobs.find(job_id)
+    if job is not None:
+        return await query_frame(index, service, job.read_query(), second, width)
+
+    kept = await anyio.to_thread.run_sync(service.kept.read, job_id)
+    if kept is None:
+        raise Refusal(404, "unknown_job", "pictures: this search is not kept any more")
+    if kept.answer.query_id:
+        return await picture(index, service, kept.answer.query_id, second, width)
+    if not kept.pictures:
+        raise Refusal(410, "gone", f"pictures: {kept.name} has no frames any more")
+    jpeg = picture_at(list(kept.pictures.values()), list(kept.pictures), second)
+    return await small_picture(service, jpeg, width)
+
+
+async def query_frame(
+    index: OpenIndex, service: Service, query: SearchQuery, second: float | None, width: int
+) -> Response:
+    """A sampled frame of a query that was read. Raises Refusal `gone` where there is none."""
+
+    def read_picture() -> bytes | None:
+        if query.video_id:
+            return index.picture(query.video_id, second)
+        frames = query.features.jpegs
+        return picture_at(frames, query.features.clock.times_s, second) if frames else None
+
+    jpeg = await anyio.to_thread.run_sync(read_picture, limiter=service.reading)
+    if jpeg is None:
+        raise Refusal(410, "gone", f"pictures: {query.name} has no frames any more")
+    return await small_picture(service, jpeg, width)
+
+
+async def small_picture(service: Service, jpeg: bytes, width: int) -> Response:
+    """A frame as an answer, no wider and no higher than `width`."""
+
+    def shrink() -> bytes:
+        small = io.BytesIO()
+        thumbnail(jpeg, size_px=(width, width)).save(small, "JPEG", quality=80)
+        return small.getvalue()
+
+    content = await anyio.to_thread.run_sync(shrink, limiter=service.reading)
     headers = {"cache-control": "private, max-age=600"}
     return Response(content, media_type="image/jpeg", headers=headers)

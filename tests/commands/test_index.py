@@ -1,11 +1,14 @@
 """`hapvr index`."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from hapvr.files import file_sha256
 from hapvr.steps.project import Project
 from tests.commands.conftest import Call
+from tests.conftest import write_clip
 from tests.steps.search_projects import copied_project, network_folder
 
 
@@ -40,3 +43,24 @@ def test_an_index_is_made_and_shown(
     anew = call("index", "build", *options, "--model", "network-0", "--json").json
     assert anew["place"] != made.json["place"]
     assert anew["added"] == made.json["added"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:whitening")
+def test_adding_videos_runs_the_watch_lists(call: Call, tmp_path: Path) -> None:
+    """A list that is there finds what comes with the folder, and later what is new."""
+    folder = tmp_path / "clips"
+    for number in range(4):
+        write_clip(folder / f"{number}.mp4", seed=number, seconds=4)
+    data = tmp_path / "root"
+    added = call("index", "add", folder, "--data", data, "--json")
+    assert added.code == 0, added.error
+    assert (added.json["watch_lists"], added.json["watched"]) == (0, 0)
+
+    leak = write_clip(tmp_path / "leak.mp4", seed=9, seconds=4)
+    watched = data / "watch" / "lists" / "leak" / f"{file_sha256(leak)}.mp4"
+    watched.parent.mkdir(parents=True)
+    shutil.copy(leak, watched)
+    shutil.copy(leak, folder / "new.mp4")
+    text = call("index", "add", "--data", data).out
+    assert f"1 watch list compared, 1 find in all: `hapvr watch --data {data}`" in text

@@ -1,5 +1,6 @@
 """Every endpoint of the search service, with what its own OpenAPI document allows and forbids."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from tests.serving.conftest import client, collection, project  # noqa: F401
 from tests.serving.served import Client
 
 BUSY = {503, 504}
+PATH = re.compile(rb'"path":"[^"]*"')
+"""Where a file lies, which whoever works on the collection is told; nothing else says it."""
 
 
 @pytest.mark.slow
@@ -39,7 +42,7 @@ def test_every_endpoint(client: Client, collection: Path) -> None:  # noqa: F811
             return
         assert answer.status_code < 500 or answer.status_code in BUSY
         assert b"Traceback" not in answer.content
-        assert str(collection).encode() not in answer.content
+        assert str(collection).encode() not in PATH.sub(b"", answer.content)
         no_http = (
             answer.content == b"Invalid HTTP request received."
         )  # says uvicorn, before the service sees it

@@ -67,6 +67,9 @@ def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
                 "/metrics",
                 f"/media/{SHORT}",
                 "/jobs/x",
+                "/query-pictures/x",
+                "/watch-pictures/x",
+                "/collection",
             ):
                 refused = client.get(path)
                 assert (refused.status, refused.json["code"]) == (401, "no_token"), path
@@ -80,6 +83,9 @@ def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
             ben.ask("PATCH", "/pairs", body=marked),
             ben.ask("POST", "/duplicates/job"),
             ben.ask("POST", "/watch", job="x"),
+            ben.ask("POST", "/watch/job"),
+            ben.ask("DELETE", "/watch/x"),
+            ben.ask("POST", "/collection/job"),
         ):
             assert (refused.status, refused.json["code"]) == (403, "wrong_role")
         assert anna.ask("PATCH", "/pairs", body=marked).status == 200

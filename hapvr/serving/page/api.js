@@ -2,7 +2,7 @@
 
 import { element } from "./dom.js";
 
-const AWAY = "The service does not answer. Is `hapvr serve` still running?";
+const AWAY = "The service does not answer. Ask whoever runs it to start it again (hapvr serve).";
 const UNEXPLAINED = "The service could not do this and did not say why. Its log says more.";
 const WAIT_S = 10;
 
@@ -52,13 +52,37 @@ async function value(answer) {
   } catch {
     throw new Error(UNEXPLAINED);
   }
-  if (!answer.ok) throw new Error(plain(found.error) || UNEXPLAINED);
+  if (!answer.ok) throw new Error(plain(found) || UNEXPLAINED);
   return found;
 }
 
-// A sentence of the service without the name of its part, which only a program needs.
-function plain(sentence) {
-  const said = (sentence ?? "").replace(/^(search|query|jobs|pairs|video|index|watch|media|thumbnails): /, "");
+// What people are told instead of a sentence for those who run the service.
+const SENTENCES = {
+  no_video_stream: "This file has sound but no pictures, so there is nothing to compare. Choose a video or a photo.",
+  not_video: "This file is neither a video nor a photo that can be read. Choose another file.",
+  empty_file: "This file is empty. Copy it again, then try once more.",
+  no_frames: "No picture of this file can be read; it may be damaged or end too early. Copy it again, or convert it to MP4.",
+  decode_error: "This file is damaged, or of a kind that cannot be read. Copy it again, or convert it to MP4.",
+  unsupported_codec: "This kind of video cannot be read. Convert it to MP4 (H.264), then try once more.",
+  crashed: "This file could not be read: the reader gave up. Convert it to MP4, then try once more.",
+  too_long: "This video is longer than one search may be. Choose a shorter piece of it.",
+  timeout: "This took too long and was ended. Try a shorter piece of the video.",
+  unknown_job: "This answer is gone: the service was started again, or many searches came after it. Search once more.",
+  unknown_id: "The collection has no video of this name. Choose one of the suggestions.",
+  missing_file: "There is no such file where the service looks, or it went away. Check the path.",
+  upload_timeout: "The file arrived too slowly. Try again, or over a faster connection.",
+  canceled: "The search was canceled.",
+  busy: "Many searches run just now. Try again in a few seconds.",
+};
+
+// A sentence of the service for people: without the name of its part and without marks of code.
+export function plain({ error, code } = {}) {
+  if (code === "no_frames" && /name another part/.test(error)) return sentence(error);
+  return SENTENCES[code] ?? sentence(error);
+}
+
+function sentence(text) {
+  const said = (text ?? "").replace(/^(search|query|jobs|pairs|video|index|watch|media|thumbnails|pictures|upload|request): /, "").replaceAll("`", "");
   return said.charAt(0).toUpperCase() + said.slice(1);
 }
 
@@ -84,6 +108,20 @@ export const media = (id) => `media/${encodeURIComponent(id)}${query({ ticket })
 // Without a second: the first picture that shows something.
 export const thumbnail = (id, second = null, width = 192) =>
   `thumbnails/${encodeURIComponent(id)}${query({ second: second === null ? null : Math.max(second, 0).toFixed(2), width, ticket })}`;
+
+// A picture of what was searched for.
+export const queryThumbnail = (job, second = null, width = 192) =>
+  `query-pictures/${encodeURIComponent(job)}${query({ second: second === null ? null : Math.max(second, 0).toFixed(2), width, ticket })}`;
+// A picture of a query of a watch list.
+export const watchThumbnail = (sha256, second = null, width = 192) =>
+  `watch-pictures/${encodeURIComponent(sha256)}${query({ second: second === null ? null : Math.max(second, 0).toFixed(2), width, ticket })}`;
+
+export const getCollection = () => get("collection");
+export const getUpdate = () => get("collection/job");
+export const startUpdate = () => call("collection/job", { method: "POST" });
+export const removeWatchList = (name) => call(`watch/${encodeURIComponent(name)}`, { method: "DELETE" });
+export const runWatchLists = () => call("watch/job", { method: "POST" });
+export const getWatchRun = () => get("watch/job");
 
 // The answer of a search as a CSV file.
 export async function getTable(job, values) {
@@ -144,6 +182,6 @@ async function ended(job, { progress, signal }) {
   } finally {
     signal.removeEventListener("abort", cancel);
   }
-  if (job.status === "failed") throw new Error(plain(job.error));
+  if (job.status === "failed") throw new Error(plain(job));
   return job;
 }

@@ -46,20 +46,6 @@ export function notice(text, kind = "warning") {
 
 export const verdictClass = (verdict) => (verdict ?? "").replace(" ", "_");
 
-// The verdict, and the probability as a bar and a number; the similarity alone where the model gives no probability.
-export function chance(row) {
-  const verdict = row.verdict && element("strong", { class: `said ${verdictClass(row.verdict)}` }, row.verdict);
-  const similarity = row.similarity === undefined ? null
-    : element("span", { class: "quiet" }, `similarity ${row.similarity >= 0 ? "+" : ""}${row.similarity.toFixed(3)}`);
-  const same = row.same_file && element("span", {}, "the same file");
-  const inner = row.inner_picture && element("span", {}, "in a part of the picture");
-  if (row.probability === null || row.probability === undefined) return element("div", { class: "chance" }, verdict, same, inner, similarity);
-  return element("div", { class: `chance ${verdictClass(row.verdict)}` },
-    verdict, same, inner, element("span", {}, probability(row.probability)),
-    element("meter", { min: 0, max: 1, value: row.probability, "aria-label": "probability of a match" }),
-    similarity);
-}
-
 export const markNames = { match: "match", not_a_match: "not a match" };
 
 export const minute = (since) => since.slice(0, 16).replace("T", " ");
@@ -68,14 +54,23 @@ export const minute = (since) => since.slice(0, 16).replace("T", " ");
 export const middle = (part) => part
   ? [(part.query_start_s + part.query_end_s) / 2, (part.reference_start_s + part.reference_end_s) / 2] : [null, null];
 
-// How fast the query is, where that is more than sampling can explain; as `Segment.speed`.
-function speed(part) {
-  const [query, reference] = [part.query_end_s - part.query_start_s, part.reference_end_s - part.reference_start_s];
-  const [less, more] = [Math.min(query, reference), Math.max(query, reference)];
-  return more - less < 2 || more < 1.2 * less || less <= 0 ? "" : `, at ${(reference / query).toFixed(1)}× speed`;
+// Copies a text; where the browser does not allow that, it is selected for the reader to copy.
+export function copyButton(text, label) {
+  const button = element("button", { type: "button", class: "small", "aria-label": label, title: text, onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+      say(`Copied ${text}`);
+    } catch {
+      const shown = element("input", { type: "text", readOnly: true, value: text, "aria-label": "path" });
+      button.replaceWith(shown);
+      shown.select();
+    }
+  } }, "Copy path");
+  return button;
 }
 
-export function span(part) {
-  return `${clock(part.query_start_s)}–${clock(part.query_end_s)} = ` +
-    `${clock(part.reference_start_s)}–${clock(part.reference_end_s)}${speed(part)}${part.certain ? "" : ", fixed camera: the exact second is not certain"}`;
-}
+// Where a file lies now, to be copied; nothing for those who may not know. compact: the button alone.
+export const placeLine = (path, { compact = false } = {}) => path
+  ? element("span", { class: "place quiet" }, !compact && element("span", { class: "path" }, path), copyButton(path, `Copy the path of ${path}`))
+  : null;

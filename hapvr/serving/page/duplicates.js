@@ -1,23 +1,30 @@
-// Groups of copies and pairs of other kinds, with filters; the rest comes when it is asked for.
+// Groups of copies and pairs of other kinds: those that are certain, and those that a person has to look at.
 
-import { get, getDuplicateJob, mark, media, startDuplicateJob } from "./api.js";
-import { bytes, chance, clock, element, markNames, notice, number, percent, probability, say } from "./dom.js";
-import { picture } from "./results.js";
-import { keepPairs, pairAddress } from "./session.js";
+import { get, getDuplicateJob, media, startDuplicateJob } from "./api.js";
+import { bytes, clock, element, notice, number, percent, placeLine, verdictClass } from "./dom.js";
+import { verdicts } from "./marks.js";
+import { picture } from "./pictures.js";
+import { keepPairs, pairAddress, unsureAfter } from "./session.js";
+import { isUnsure, judged, titleOf, TO_DO } from "./words.js";
 
 const PIECE = 50;
+const LEAST_PROBABILITY = 0.5; // of what is kept to be looked at
 const KINDS = {
-  copy: ["Copies", "each covers 80 % of the other"],
-  contained: ["Contained", "one covers 80 % of the other"],
+  copy: ["Copies", "each shows at least 80 % of the other"],
+  contained: ["Contained", "one is shown almost whole in the other"],
   overlap: ["Overlap", "parts are the same"],
-  same_incident: ["Same incident", "alike, but nothing could be aligned for certain"],
+  same_incident: ["Same incident", "alike, but no stretch could be matched second by second"],
 };
 const FACTS = [
   ["Size", (row) => row.width_px ? `${row.width_px} × ${row.height_px}` : "–"],
   ["Codec", (row) => row.codec || "–"],
   ["Length", (row) => row.duration_s === null ? "–" : clock(Math.round(row.duration_s))],
-  ["Bytes", (row) => row.num_bytes ? bytes(row.num_bytes) : "–"],
+  ["File", (row) => row.num_bytes ? bytes(row.num_bytes) : "–"],
 ];
+const SECTIONS = {
+  certain: ["Certain", "The program is sure that these show the same footage."],
+  unsure: ["Unsure", TO_DO],
+};
 
 export async function showDuplicates(place, values) {
   const chosen = (name) => values.get(name) ?? "";
@@ -28,8 +35,6 @@ export async function showDuplicates(place, values) {
       select("kind", [["", "All"], ...Object.entries(KINDS).map(([value, [text]]) => [value, text])])),
     element("label", { class: "field" }, element("span", {}, "Folder"),
       element("input", { name: "folder", type: "text", value: chosen("folder"), placeholder: "source/folder", spellcheck: false })),
-    element("label", { class: "field" }, element("span", {}, "Least probability"),
-      element("input", { name: "min_probability", type: "number", min: 0.5, max: 1, step: "any", value: chosen("min_probability") || 0.9 })),
     element("button", { type: "submit" }, "Filter"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -38,36 +43,57 @@ export async function showDuplicates(place, values) {
   });
   form.addEventListener("change", (event) => { if (event.target.matches("select")) form.requestSubmit(); });
 
-  const count = element("p", { class: "quiet", role: "status" });
-  const list = element("div", { class: "groups" });
-  const more = element("button", { type: "button", class: "main", onclick: () => load() }, "Show more");
   const state = element("div", { role: "status" });
-  place.append(element("h1", {}, "Duplicates"), form, state, count, list, element("p", {}, more));
-  const pairs = [];
-  let shown = 0;
+  place.append(element("h1", {}, "Duplicates"), form, state);
+  const filters = Object.fromEntries(["kind", "folder"].map((name) => [name, chosen(name)]));
+  const pairs = { certain: [], unsure: [] };
+  const sections = Object.keys(SECTIONS).map((surety) => section(surety));
 
-  async function load() {
-    more.disabled = true;
-    try {
-      const given = Object.fromEntries(["kind", "folder", "min_probability"].map((name) => [name, chosen(name)]));
-      const found = await get("duplicates", { ...given, limit: PIECE, offset: shown });
-      shown += found.groups.length;
-      more.hidden = shown >= found.total;
-      const unseen = !found.shards_searched;
-      count.textContent = unseen ? "" : `${number(shown)} of ${number(found.total)} groups and pairs`;
-      if (found.shards_searched < found.shards) {
-        state.replaceChildren(notice(`${unseen ? "This collection has" : "Some videos of this collection have"} not been looked ` +
-          "through for duplicates yet."), element("p", {}, element("button", { type: "button", class: "main",
-          onclick: () => follow(startDuplicateJob) }, "Look through them now")));
-        getDuplicateJob().then((job) => job.running && follow(() => job));
+  // One of the two lists, a piece at a time.
+  function section(surety) {
+    const [title, hint] = SECTIONS[surety];
+    const count = element("span", { class: "quiet" });
+    const list = element("div", { class: "groups" });
+    const more = element("button", { type: "button", class: "main", onclick: () => load() }, "Show more");
+    const queue = element("p", {});
+    place.append(element("section", { class: `duplicates ${surety}` },
+      element("h2", {}, title, " ", count), element("p", { class: "quiet" }, hint), queue, list, element("p", {}, more)));
+    let shown = 0;
+
+    async function load() {
+      more.disabled = true;
+      try {
+        const given = { ...filters, surety, min_probability: surety === "unsure" ? LEAST_PROBABILITY : 0.9 };
+        const found = await get("duplicates", { ...given, limit: PIECE, offset: shown });
+        shown += found.groups.length;
+        more.hidden = shown >= found.total;
+        count.textContent = shown < found.total ? `${number(shown)} of ${number(found.total)}` : number(found.total);
+        list.append(...found.groups.map((group) => card(group, pairs[surety], reload)));
+        if (!found.total) list.replaceChildren(element("p", { class: "card empty" },
+          surety === "unsure" ? "Nothing to decide." : "No two videos show the same footage for certain."));
+        keepPairs([...pairs.certain, ...pairs.unsure], location.hash);
+        const next = unsureAfter(-1);
+        queue.replaceChildren(surety === "unsure" && next ? element("a", { class: "button", href: next, title: "key u" }, "Go through them") : "");
+        return found;
+      } catch (error) {
+        state.replaceChildren(notice(error.message, "problem"));
+        return null;
+      } finally {
+        more.disabled = false;
       }
-      if (!found.total && !unseen) list.replaceChildren(element("p", { class: "card empty" }, "Nothing found."));
-      list.append(...found.groups.map((group) => card(group, pairs)));
-      keepPairs(pairs, location.hash);
-    } catch (error) {
-      state.replaceChildren(notice(error.message, "problem"));
     }
-    more.disabled = false;
+    async function again() {
+      shown = 0;
+      pairs[surety].length = 0;
+      list.replaceChildren();
+      return load();
+    }
+    return { load, again };
+  }
+
+  // After a mark: groups and their probabilities are others now.
+  async function reload() {
+    for (const each of sections) await each.again();
   }
 
   // How far the search for duplicates is; the list again at its end.
@@ -90,49 +116,64 @@ export async function showDuplicates(place, values) {
       state.replaceChildren(notice(error.message, "problem"));
     }
   }
-  await load();
+
+  let found = null;
+  for (const each of sections) found = await each.load() ?? found;
+  if (found && found.shards_searched < found.shards) {
+    state.replaceChildren(notice(`${found.shards_searched ? "Some videos of this collection have" : "This collection has"} not been looked ` +
+      "through for duplicates yet."), element("p", {}, element("button", { type: "button", class: "main",
+      onclick: () => follow(startDuplicateJob) }, "Look through them now")));
+    getDuplicateJob().then((job) => job.running && follow(() => job)).catch(() => null);
+  }
+
+  function pressed(event) {
+    const next = unsureAfter(-1);
+    if (event.key !== "u" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea") || !next) return;
+    event.preventDefault();
+    location.hash = next;
+  }
+  document.addEventListener("keydown", pressed);
+  return () => document.removeEventListener("keydown", pressed);
 }
 
-function card(group, pairs) {
+function card(group, pairs, reload) {
   const medoid = group.members.find((row) => row.medoid);
   const differs = FACTS.map(([, text]) => new Set(group.members.map(text)).size > 1);
   const [title, hint] = KINDS[group.kind];
-  const rows = group.members.map((row) => {
-    const pair = row.medoid ? null : { query: medoid.id, reference: row.id, name: medoid.id,
-      match: { reference: row.id, probability: row.probability, mark: row.mark, verdict: row.verdict, same_file: row.same_file, segments: [] } };
-    if (pair) pairs.push(pair);
-    const state = element("span", {});
-    const refuse = async (event) => {
-      try {
-        await mark({ query: medoid.id, reference: row.id }, "not_a_match");
-        event.target.remove();
-        state.replaceChildren(element("span", { class: "badge not_a_match" }, "not a match"));
-        say(`${row.id} is marked as not a match`);
-      } catch (error) {
-        state.replaceChildren(notice(error.message, "problem"));
-      }
-    };
-    return element("tr", {},
-      element("td", {}, picture(row.id, null, "")),
-      element("td", { class: "name" },
-        row.playable ? element("a", { href: media(row.id), target: "_blank", rel: "noopener" }, row.id) : row.id,
-        row.keep && element("span", { class: "badge match" }, "keep"),
-        row.mark && element("span", { class: `badge ${row.mark}` }, `marked: ${markNames[row.mark]}`),
-        row.reason && element("span", { class: "quiet block" }, row.reason)),
-      FACTS.map(([label, text], place) => differs[place]
-        ? element("td", { class: "number differs", "data-label": label }, element("span", { title: "differs" }, "≠ ", text(row)))
-        : element("td", { class: "number", "data-label": label }, text(row))),
-      element("td", {}, row.probability !== undefined && chance(row),
-        row.query_covered !== undefined && element("span", { class: "quiet block" },
-          `covers ${percent(row.query_covered)} / ${percent(row.reference_covered)}`)),
-      element("td", { class: "actions" }, pair && [
-        element("a", { class: "button", href: pairAddress(pair) }, "Compare"),
-        element("button", { type: "button", onclick: refuse, "aria-label": `${row.id} is not a match` }, "Not a match"), state]));
-  });
+  const reasons = new Set(group.members.map((row) => row.reason));
+  const common = reasons.size === 1 && [...reasons][0]; // one reason for all is said once
+  const told = common ? { ...medoid, reason: "" } : medoid;
+  const others = group.members.filter((row) => !row.medoid).map((row) => common ? { ...row, reason: "" } : row);
   return element("section", { class: "card group" },
-    element("h2", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos · ${probability(group.probability)}`)),
+    element("h3", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos`)),
+    common && element("p", { class: "quiet" }, common.replaceAll("`", "")),
     element("div", { class: "scroll" }, element("table", { class: "stack" },
-      element("thead", {}, element("tr", {}, ["", "Video", ...FACTS.map(([text]) => text), "Verdict", ""].map((text) =>
+      element("thead", {}, element("tr", {}, ["", "Video", ...FACTS.map(([text]) => text), "Compared with the first", ""].map((text) =>
         element("th", { scope: "col" }, text)))),
-      element("tbody", {}, rows))));
+      element("tbody", {}, [told, ...others].map((row) =>
+        member(row, medoid, { differs, pairs, reload, kind: group.kind }))))));
+}
+
+function member(row, medoid, { differs, pairs, reload, kind }) {
+  const name = titleOf(row.id, row.path);
+  const pair = row.medoid ? null : { query: medoid.id, reference: row.id, name: medoid.id, path: row.path,
+    match: { reference: row.id, probability: row.probability, mark: row.mark, verdict: row.verdict, same_file: row.same_file, segments: [],
+             aligned: kind !== "same_incident" } };
+  if (pair) pairs.push(pair);
+  const state = element("span", {});
+  return element("tr", {},
+    element("td", {}, picture(row.id, null, "")),
+    element("td", { class: "name" },
+      row.playable ? element("a", { href: media(row.id), target: "_blank", rel: "noopener" }, name) : name,
+      row.keep && element("span", { class: "badge match" }, "keep"),
+      row.reason && element("span", { class: "quiet block" }, row.reason.replaceAll("`", "")), placeLine(row.path, { compact: true })),
+    FACTS.map(([label, text], place) => differs[place]
+      ? element("td", { class: "number differs", "data-label": label }, element("span", { title: "differs" }, "≠ ", text(row)))
+      : element("td", { class: "number", "data-label": label }, text(row))),
+    element("td", {}, pair && element("strong", { class: `said ${isUnsure(pair.match) ? "unsure" : verdictClass(row.verdict)}` }, judged(pair.match)),
+      row.query_covered !== undefined && row.query_covered !== null && element("span", { class: "quiet block" },
+        `${percent(row.query_covered)} of the first, ${percent(row.reference_covered)} of this one`)),
+    element("td", { class: "actions" }, pair && element("div", { class: "column" },
+      element("a", { class: "button", href: pairAddress(pair), "aria-label": `Compare ${name}` }, "Compare"),
+      verdicts({ query: medoid.id, reference: row.id }, pair.match, state, { label: name, changed: reload }).buttons, state)));
 }

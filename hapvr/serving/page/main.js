@@ -1,18 +1,22 @@
 // Which view an address shows. The address after # holds all that a view needs, so links and reloads work.
 
-import { getIndex } from "./api.js";
-import { element, notice, number, percent } from "./dom.js";
+import { getIndex, plain } from "./api.js";
+import { element, notice, number, percent, say } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
+import { showHelp } from "./help.js";
 import { showMarks } from "./marks.js";
 import { showPair } from "./pair.js";
+import { showReport } from "./report.js";
 import { showResults } from "./results.js";
 import { showSearch } from "./search.js";
-import { keepWarnings } from "./session.js";
+import { keepWarnings, offerFiles } from "./session.js";
 import { showWatch } from "./watch.js";
 
 const views = {
   "": { show: showSearch, tab: "search" },
   results: { show: showResults, tab: "search" },
+  report: { show: showReport, tab: "search" },
+  help: { show: showHelp, tab: "" },
   pair: { show: showPair, tab: "" },
   duplicates: { show: showDuplicates, tab: "duplicates" },
   marks: { show: showMarks, tab: "marks" },
@@ -33,7 +37,7 @@ async function route() {
     if (link.dataset.view === view.tab) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   const place = element("div", { class: "view" });
-  content.replaceChildren(place);
+  content.replaceChildren(place, element("p", { class: "loading quiet" }, "Loading …"));
   try {
     const left = await view.show(place, new URLSearchParams(values ?? ""));
     if (mine !== turn) left?.();
@@ -42,6 +46,7 @@ async function route() {
     place.replaceChildren(notice(error.message, "problem"), element("p", {}, element("a", { href: "#/" }, "New search")));
   }
   if (mine === turn) {
+    content.querySelector(".loading")?.remove();
     const heading = content.querySelector("h1");
     document.title = heading ? `${heading.textContent} – HAP-VR` : "HAP-VR search";
     if (heading && document.activeElement === document.body) {
@@ -56,12 +61,13 @@ async function showIndex() {
   const line = document.getElementById("index");
   try {
     const index = await getIndex();
-    line.textContent = index.videos ? `${number(index.videos)} videos · ${index.model}${index.untrained ? ", untrained" : ""}` : "no collection yet";
-    line.title = index.since ? `made ${index.since}; finds ${percent(index.recall, 1)} of the nearest frames` : "";
+    line.textContent = index.videos ? `${number(index.videos)} videos` : "no collection yet";
+    line.title = index.since ? `Model ${index.model}${index.untrained ? ", untrained" : ""}; index made ${index.since}, which finds ` +
+      `${percent(index.recall, 1)} of the nearest frames` : "";
     keepWarnings(index.warnings ?? []);
     notices.replaceChildren(
-      ...(index.problem ? [notice(index.problem, "problem")] : []),
-      ...(index.warnings ?? []).map((text) => notice(text)),
+      ...(index.problem ? [notice(plain({ error: index.problem }), "problem")] : []),
+      ...(index.warnings ?? []).map((text) => notice(text.replaceAll("`", ""))),
     );
   } catch (error) {
     line.textContent = "";
@@ -69,6 +75,30 @@ async function showIndex() {
   }
 }
 
+// A drop anywhere counts, on whatever view.
+function acceptDrops() {
+  const over = (is) => document.body.classList.toggle("over", is);
+  const hasFiles = (event) => [...event.dataTransfer?.types ?? []].includes("Files");
+  for (const kind of ["dragenter", "dragover"]) document.addEventListener(kind, (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    over(true);
+  });
+  document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) over(false); });
+  document.addEventListener("drop", (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    over(false);
+    const folders = [...event.dataTransfer.items].filter((item) => item.webkitGetAsEntry?.()?.isDirectory).length;
+    const files = [...event.dataTransfer.files];
+    if (folders) {
+      say("A folder was dropped; drop the files in it");
+      document.getElementById("notices").replaceChildren(notice("That is a folder. Open it and drop the files in it."));
+    } else if (files.length) offerFiles(files);
+  });
+}
+
+acceptDrops();
 window.addEventListener("hashchange", route);
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the part after # is the view's

@@ -2,10 +2,12 @@
 
 import { get, mark } from "./api.js";
 import { element, markNames, minute, notice, say } from "./dom.js";
+import { readable } from "./words.js";
 import { keepPairs, pairAddress } from "./session.js";
 
 // Buttons for a verdict on a pair; a second press takes it back. Errors are shown in `state`; `decide` is for keys.
-export function verdicts(pair, match, state, label = "") {
+// changed(verdict or null) is called once a mark is kept.
+export function verdicts(pair, match, state, { label = "", changed = () => null } = {}) {
   let current = null;
   const buttons = Object.entries(markNames).map(([verdict, text]) => element("button", {
     type: "button", class: `verdict ${verdict}`, "aria-label": label ? `${label}: ${text}` : null, onclick: () => decide(verdict),
@@ -22,32 +24,47 @@ export function verdicts(pair, match, state, label = "") {
       state.replaceChildren(notice(error.message, "problem"));
       return;
     }
+    state.replaceChildren();
     show(wanted);
-    if (match) match.mark = wanted ?? "";
+    if (match) remember(match, wanted);
     say(wanted ? `Marked as ${markNames[wanted]}` : "The mark was taken back");
+    await changed(wanted);
   }
   show(match?.mark);
   return { buttons, decide, show };
 }
 
+// What a mark makes of a match that is shown: its verdict is the mark's until that is taken back.
+function remember(match, mark) {
+  match.unmarked ??= match.mark ? (match.same_file ? "match" : ofProbability(match.probability)) : match.verdict;
+  match.mark = mark ?? "";
+  match.marked_by = "";
+  match.marked_since = "";
+  match.verdict = mark ? { match: "match", not_a_match: "no match" }[mark] : match.unmarked;
+}
+
+// As `verdict_of` of the service.
+const ofProbability = (value) => value === null || value === undefined ? null : value >= 0.95 ? "match" : value <= 0.05 ? "no match" : "unsure";
+
 export async function showMarks(place) {
   const { marks } = await get("pairs");
+  const by = (name) => name === "local user" ? "you, or whoever uses this computer" : name;
   place.append(element("h1", {}, "Marks"), element("p", { class: "quiet" },
     "Marks are kept by the content of the files. Searches and duplicates leave out what does not match, and keep what matches."));
   const pairs = marks.toReversed().filter((row) => row.in_collection)
     .map((row) => ({ query: row.names[0], reference: row.names[1], name: row.names[0] }));
   keepPairs(pairs, location.hash);
   if (!marks.length) {
-    place.append(element("p", { class: "card empty" }, "No pair is marked."));
+    place.append(element("p", { class: "card empty" }, "No pair is marked yet. Open two videos side by side and press Match or Not a match."));
     return;
   }
   const state = element("div", { role: "status" });
   const body = element("tbody", {}, marks.toReversed().map((row) => {
     const line = element("tr", {},
       element("td", {}, element("span", { class: `badge ${row.verdict}` }, markNames[row.verdict])),
-      row.names.map((name) => element("td", { class: "name" }, name)),
+      row.names.map((name) => element("td", { class: "name" }, readable(name))),
       element("td", { class: "quiet", "data-label": "Since (UTC)" }, minute(row.since)),
-      element("td", { class: "name", "data-label": "By" }, row.by),
+      element("td", { class: "name", "data-label": "By" }, by(row.by)),
       element("td", { class: "actions" }, row.in_collection && element("a", { class: "button", "aria-label": `Compare ${row.names[0]} and ${row.names[1]}`,
         href: pairAddress({ query: row.names[0], reference: row.names[1] }) }, "Compare"), element("button", { type: "button", onclick: take,
         "aria-label": `Take back: ${row.names[0]} and ${row.names[1]}` }, "Take back")));

@@ -1,6 +1,7 @@
 // The heat map of frame similarities: time of the reference from left to right, time of the query from top to bottom.
 
-import { clock, element, span } from "./dom.js";
+import { clock, element } from "./dom.js";
+import { span } from "./words.js";
 
 const COLORS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const MAX_SIDE = 640;
@@ -72,13 +73,13 @@ export function heatMap(found, segments, seek) {
   canvas.addEventListener("mousemove", (event) => {
     const [first, second] = timesAt(event);
     const value = values[Math.max(nearest(rows, first), 0)][Math.max(nearest(columns, second), 0)];
-    readout.textContent = `query ${clock(first)}, video ${clock(second)}: ${value.toFixed(2)}`;
+    readout.textContent = `yours ${clock(first)}, this video ${clock(second)}: alike by ${value.toFixed(2)}`;
   });
   draw();
   const figure = element("figure", { class: "heat" },
     element("div", { class: "axes" },
-      element("span", { class: "axis top quiet" }, element("span", {}, "video 0:00"), element("span", {}, clock(width_s))),
-      element("span", { class: "axis side quiet" }, element("span", {}, "query 0:00"), element("span", {}, clock(height_s))),
+      element("span", { class: "axis top quiet" }, element("span", {}, "this video 0:00"), element("span", {}, clock(width_s))),
+      element("span", { class: "axis side quiet" }, element("span", {}, "yours 0:00"), element("span", {}, clock(height_s))),
       canvas),
     element("figcaption", {}, readout, element("span", { class: "scale quiet" }, "0 ",
       element("span", { class: "bar" }), " 1")));

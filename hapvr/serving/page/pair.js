@@ -1,18 +1,22 @@
 // Two videos next to each other: players in step, the heat map, what people say, and the way to the next pair.
 
-import { get, getVideo, media, thumbnail } from "./api.js";
-import { chance, element, notice } from "./dom.js";
+import { get, getVideo, media, queryThumbnail, thumbnail } from "./api.js";
+import { element, notice, placeLine, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { heatMap } from "./matrix.js";
 import { players } from "./players.js";
-import { answerOf, fileOf, knownJob, neighbours } from "./session.js";
+import { fileOf, knownJob, neighbours, stateOf } from "./session.js";
+import { isUnsure, judged, readable, titleOf, TO_DO } from "./words.js";
 
 export async function showPair(place, values) {
   const [query, job, reference] = ["query", "job", "reference"].map((one) => values.get(one) || undefined);
   const around = neighbours(location.hash);
   const match = around.pair?.match ?? (job && await matchOf(job, reference));
-  const name = query ?? around.pair?.name ?? knownJob(job)?.query ?? "query";
-  const heading = element("h1", { class: "name" }, reference);
+  const name = readable(query ?? around.pair?.name ?? knownJob(job)?.query ?? "query");
+  const still = around.pair?.still ?? knownJob(job)?.still ?? false;
+  const heading = element("h1", { class: "name" }, titleOf(reference, around.pair?.path));
+  const verdictLine = element("p", { role: "status" });
+  const queue = element("span", { class: "row" });
   const state = element("div", { role: "status" });
   const link = (address, text, hint) => address ? element("a", { class: "button", href: address, title: hint }, text)
     : element("span", { class: "button off", "aria-disabled": "true" }, text);
@@ -22,13 +26,22 @@ export async function showPair(place, values) {
         around.back && element("a", { class: "button", href: around.back, title: "Escape" }, "Back to the list"),
         link(around.previous, "← Previous", "left arrow"),
         around.place >= 0 && around.count > 1 && element("span", { class: "quiet" }, `${around.place + 1} of ${around.count}`),
-        link(around.next, "Next →", "right arrow"))),
-    element("div", { class: "title" }, heading, match && chance(match)),
+        link(around.next, "Next →", "right arrow"), queue)),
+    element("div", { class: "title" }, heading, verdictLine),
     state);
+
+  // What is said of the pair now, and the way to the next one that a person has to decide.
+  function showVerdict() {
+    verdictLine.className = `headline ${verdictClass(match?.verdict)}`;
+    verdictLine.textContent = match ? judged(match) + (isUnsure(match) ? `. ${TO_DO}` : "") : "";
+    const { unsure, unsureLeft } = neighbours(location.hash);
+    queue.replaceChildren(unsure ? element("a", { class: "button", href: unsure, title: "key u" }, `Next unsure (${unsureLeft} left)`) : "");
+  }
 
   let both = null;
   const pair = { ...(query ? { query } : { job }), reference };
-  const verdict = verdicts(pair, match, state);
+  const verdict = verdicts(pair, match, state, { changed: showVerdict });
+  showVerdict();
   const keys = {
     ArrowLeft: () => { if (around.previous) location.hash = around.previous; },
     ArrowRight: () => { if (around.next) location.hash = around.next; },
@@ -36,6 +49,7 @@ export async function showPair(place, values) {
     " ": () => both?.toggle(),
     ",": () => both?.step(-1),
     ".": () => both?.step(1),
+    u: () => { const { unsure } = neighbours(location.hash); if (unsure) location.hash = unsure; },
     m: () => verdict.decide("match"),
     n: () => verdict.decide("not_a_match"),
   };
@@ -58,6 +72,7 @@ export async function showPair(place, values) {
   const missing = answer instanceof Error;
   if (missing) state.replaceChildren(notice(answer.message, "problem"));
   else verdict.show(answer.mark);
+  heading.textContent = titleOf(reference, second.path);
   const segments = match?.segments?.length ? match.segments : (missing ? [] : answer.segments);
   const file = fileOf(job);
   let map = null;
@@ -65,13 +80,14 @@ export async function showPair(place, values) {
     query: {
       title: name,
       source: query ? (first.playable ? media(query) : null) : file && !file.still ? file.address : null,
-      poster: query ? (at) => thumbnail(query, at, 640) : file?.still ? () => file.address : null,
+      poster: query ? (at) => thumbnail(query, at, 640) : file?.still ? () => file.address
+        : still ? () => queryThumbnail(job, null, 640) : (at) => queryThumbnail(job, at, 640),
       note: query ? "There is no file of this video; its sampled pictures are shown."
-        : file ? "A still picture."
-        : "The file of this query is not in the browser any more; search for it again to see it here.",
+        : still ? "A picture." : "The file is not in this browser any more; its sampled pictures are shown.",
+      still,
     },
     reference: {
-      title: reference,
+      title: titleOf(reference, second.path),
       source: second.playable ? media(reference) : null,
       poster: (at) => thumbnail(reference, at, 640),
       note: "There is no file of this video; its sampled pictures are shown.",
@@ -83,6 +99,7 @@ export async function showPair(place, values) {
     element("aside", { class: "card" },
       element("h2", {}, "Is it the same footage?"),
       element("div", { class: "row" }, verdict.buttons),
+      second.path && element("p", {}, placeLine(second.path)),
       query && element("p", {}, element("button", { type: "button", onclick: () => {
         const at = both.times()[0];
         location.hash = `#/?${new URLSearchParams({ id: query, from: Math.max(at - 1, 0).toFixed(1), to: (at + 1).toFixed(1) })}`;
@@ -91,7 +108,7 @@ export async function showPair(place, values) {
       second.playable && element("p", {}, element("a", { href: media(reference), target: "_blank", rel: "noopener" }, "Open the video in a new tab")),
       element("h2", {}, "Keys"),
       element("dl", { class: "keys" }, [["← →", "previous, next pair"], ["space", "play or pause both"], [", .", "one second back, on"],
-        ["m n", "match, not a match"], ["Esc", "back to the list"]].flatMap(([key, text]) =>
+        ["m n", "match, not a match"], ["u", "next unsure pair"], ["Esc", "back to the list"]].flatMap(([key, text]) =>
         [element("dt", {}, key), element("dd", {}, text)])))));
   both.compare(...(segments[0] ? [segments[0].query_start_s, segments[0].reference_start_s] : [0, 0]));
 
@@ -99,5 +116,5 @@ export async function showPair(place, values) {
 }
 
 async function matchOf(id, reference) {
-  return (await answerOf(id)).matches.find((match) => match.reference === reference);
+  return (await stateOf(id)).answer.matches.find((match) => match.reference === reference);
 }

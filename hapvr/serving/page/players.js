@@ -1,6 +1,7 @@
 // Two videos in step: the reference follows the query by the segment that is played.
 
-import { clock, element, span } from "./dom.js";
+import { clock, element } from "./dom.js";
+import { span } from "./words.js";
 
 const DRIFT_S = 0.12; // beyond it the follower is set again
 const STEP_S = 1;
@@ -28,11 +29,13 @@ export function players(sides, segments, moved) {
   const playButton = element("button", { type: "button", class: "main play", onclick: () => toggle() }, "Play both");
   const offset = element("span", { class: "quiet" });
   const choices = segments.map((part, number) => element("button", {
-    type: "button", class: "part", "aria-pressed": String(number === 0), onclick: () => choose(number) }, span(part)));
+    type: "button", class: "part", "aria-pressed": String(number === 0), onclick: () => choose(number) }, span(part, sides.query.still)));
 
   function showOffset() {
+    if (sides.query.still) return;
     const by = segment.reference_start_s - segment.query_start_s;
-    offset.textContent = `video ${by < 0 ? "−" : "+"}${clock(Math.abs(by))} against the query`;
+    offset.textContent = by === 0 ? "both begin together" : by > 0 ? `0:00 of yours is ${clock(by)} of this video`
+      : `0:00 of this video is ${clock(-by)} of yours`;
   }
 
   function seek(first, second) {
@@ -110,14 +113,14 @@ export function players(sides, segments, moved) {
         element("button", { type: "button", onclick: () => step(STEP_S), "aria-label": "One second on" }, "+1 s"),
         offset),
       choices.length > 0 && element("div", { class: "parts", role: "group", "aria-label": "Matching parts" },
-        element("span", { class: "quiet" }, "Matching parts, query = video:"), choices)),
+        element("span", { class: "quiet" }, "The same in both:"), choices)),
     compare, toggle, step, times,
     close: () => { cancelAnimationFrame(frame); toggle(false); },
   };
 }
 
-function player({ title, source, poster, note }) {
-  const shown = element("span", { class: "time" }, "0:00");
+function player({ title, source, poster, note, still = false }) {
+  const shown = element("span", { class: "time", hidden: still }, "0:00");
   const place = element("div", { class: "screen" });
   let at = 0;
   let image = null;

@@ -1,8 +1,11 @@
 // The form: drop a file, or type an id, a path or an address.
 
-import { get, getIndex, search, searchFile } from "./api.js";
-import { bytes, element, notice, percent, say } from "./dom.js";
-import { keepJob } from "./session.js";
+import { get, getIndex, getJob, queryThumbnail, search, searchFile } from "./api.js";
+import { collectionPanel } from "./collection.js";
+import { bytes, element, minute, notice, percent, say } from "./dom.js";
+import { small } from "./pictures.js";
+import { keepJob, keepRecent, recentSearches, rememberSearch, takeFiles } from "./session.js";
+import { headline, readable } from "./words.js";
 
 const SUGGESTED = 20;
 
@@ -28,10 +31,10 @@ export function videoInput(properties) {
 
 export async function showSearch(place, values) {
   const index = await getIndex().catch(() => ({}));
-  const chosen = element("input", { type: "file", id: "file", class: "hidden", accept: "video/*,image/*,.mkv,.ts" });
+  const chosen = element("input", { type: "file", id: "file", class: "hidden", multiple: true, accept: "video/*,image/*,.mkv,.ts" });
   const drop = element("label", { class: "drop", htmlFor: "file" },
-    element("strong", {}, "Drop a video or a picture here"),
-    element("span", { class: "quiet" }, "or choose a file"));
+    element("strong", {}, "Drop videos or pictures anywhere on this page"),
+    element("span", { class: "quiet" }, "or choose files"));
   const [name, suggestions] = videoInput({ id: "name", value: values.get("id") ?? "" });
   const option = (id, properties) => element("input", { id, step: "any", min: 0, type: "number", ...properties });
   const inputs = {
@@ -55,10 +58,11 @@ export async function showSearch(place, values) {
       element("summary", {}, "Options"),
       element("div", { class: "options" },
         field("From second", inputs.from), field("To second", inputs.to),
-        field("Matches at most", inputs.top), field("Least probability", inputs.min_probability, "0 to 1; empty: all"),
-        field("Only in", inputs.folder, "beginning of the ids"))),
+        field("Matches at most", inputs.top), field("How sure at least", inputs.min_probability, "0 to 1; empty: all"),
+        field("Only in this folder", inputs.folder, "of the collection"))),
     state);
-  place.append(element("h1", {}, "Find footage"), form);
+  const several = element("ol", { class: "sent" });
+  place.append(element("h1", {}, "Find footage"), form, several);
 
   const valueOf = (input) => {
     if (input.type === "checkbox") return input.checked;
@@ -97,14 +101,56 @@ export async function showSearch(place, values) {
     location.hash = `#/results?job=${job.job}`;
   };
 
-  async function take(file) {
-    if (!file) return;
-    if (index.max_bytes && file.size > index.max_bytes) {
-      state.replaceChildren(notice(`${file.name} has ${bytes(file.size)}; at most ${bytes(index.max_bytes)} are taken.`, "problem"));
+  const tooLarge = (file) => index.max_bytes && file.size > index.max_bytes
+    ? `${file.name} has ${bytes(file.size)}; at most ${bytes(index.max_bytes)} are taken.` : "";
+
+  // One file leads to its answer; of several each gets a row.
+  async function take(files) {
+    if (!files.length) return;
+    if (files.length > 1) {
+      await takeSeveral(files);
+      return;
+    }
+    const [file] = files;
+    if (tooLarge(file)) {
+      state.replaceChildren(notice(tooLarge(file), "problem"));
       return;
     }
     drop.querySelector("strong").textContent = file.name;
     arrive(await run(file.name, (given) => searchFile(file, options(), given)), file);
+  }
+
+  async function takeSeveral(files) {
+    running?.abort();
+    const mine = running = new AbortController();
+    const rows = files.map((file) => {
+      const words = element("span", { class: "quiet", role: "status" }, "waits …");
+      const line = element("li", { class: "card row" }, element("span", { class: "name" }, file.name), words);
+      return { file, words, line };
+    });
+    several.replaceChildren(...rows.map((row) => row.line));
+    say(`${files.length} files are searched for, one after the other`);
+    for (const row of rows) {
+      if (mine.signal.aborted) return;
+      await searchRow(row, mine.signal);
+    }
+  }
+
+  async function searchRow({ file, words, line }, signal) {
+    try {
+      if (tooLarge(file)) throw new Error(tooLarge(file));
+      const job = await searchFile(file, options(), { signal,
+        progress: (at) => { words.textContent = at.status === "waiting" ? "waits for its turn …" : "searching …"; },
+        sent: (part) => { words.textContent = `sending ${percent(part)} …`; } });
+      keepJob(job, file);
+      const said = headline(job.answer);
+      rememberSearch({ job: job.job, query: job.query, id: "", headline: said, since: new Date().toISOString() });
+      line.prepend(small(queryThumbnail(job.job), `a picture of ${file.name}`));
+      words.replaceWith(element("strong", { role: "status" }, said),
+        element("a", { class: "button", href: `#/results?job=${job.job}`, "aria-label": `See the answer for ${file.name}` }, "See the answer"));
+    } catch (error) {
+      if (!signal.aborted) words.replaceWith(notice(error.message, "problem"));
+    }
   }
 
   form.addEventListener("submit", async (event) => {
@@ -114,14 +160,38 @@ export async function showSearch(place, values) {
     const kind = text.includes("://") ? "url" : text.startsWith("/") ? "path" : "id";
     arrive(await run(text, (given) => search({ [kind]: text, ...options() }, given)));
   });
-  chosen.addEventListener("change", () => take(chosen.files[0]));
-  for (const kind of ["dragenter", "dragover"])
-    drop.addEventListener(kind, (event) => { event.preventDefault(); drop.classList.add("over"); });
-  for (const kind of ["dragleave", "drop"]) drop.addEventListener(kind, () => drop.classList.remove("over"));
-  drop.addEventListener("drop", (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); });
+  chosen.addEventListener("change", () => take([...chosen.files]));
   chosen.addEventListener("focus", () => drop.classList.add("focus"));
   chosen.addEventListener("blur", () => drop.classList.remove("focus"));
 
   if (values.get("id") && values.get("from")) form.requestSubmit();
-  return () => running?.abort();
+  const letGo = takeFiles(take);
+  const below = element("div", { class: "panels" });
+  place.append(below);
+  collectionPanel(below).catch((error) => below.append(notice(error.message, "problem")));
+  showRecent(below);
+  return () => {
+    letGo();
+    running?.abort();
+  };
+}
+
+// The searches of this browser whose answers are still kept.
+async function showRecent(place) {
+  const list = element("ul", { class: "recent" });
+  const panel = element("section", { class: "card", hidden: true }, element("h2", {}, "Recent searches"), list);
+  place.prepend(panel);
+  const kept = [];
+  for (const search of recentSearches()) {
+    const job = await getJob(search.job).catch((error) => error);
+    if (!place.isConnected) return;
+    if (job instanceof Error || job.status !== "done") continue;
+    kept.push(search);
+    list.append(element("li", {}, element("a", { href: `#/results?job=${encodeURIComponent(search.job)}` },
+      small(queryThumbnail(search.job), ""), element("span", { class: "what" },
+        element("span", { class: "name" }, readable(search.query)),
+        element("span", { class: "quiet" }, headline(job.answer), ` · ${minute(search.since)} UTC`)))));
+    panel.hidden = false;
+  }
+  keepRecent(kept);
 }

@@ -1,6 +1,10 @@
 // What this page remembers until it is closed: files that were searched for, answers, and the pairs to step through.
 
-import { getJob } from "./api.js";
+import { getJob, plain } from "./api.js";
+import { isUnsure } from "./words.js";
+
+const RECENT = "recent searches";
+const MAX_RECENT = 8;
 
 const files = new Map(); // job -> {file, address, still} in the browser
 const jobs = new Map(); // job -> its answer
@@ -16,11 +20,13 @@ export function keepJob(job, file = null) {
 
 export const knownJob = (job) => jobs.get(job);
 
-export async function answerOf(id) {
-  const job = jobs.get(id) ?? await getJob(id);
-  if (job.status !== "done") throw new Error(job.error || "This search has not ended yet; reload the page in a moment.");
+// The present state of a search that has ended: marks that were made since count.
+export async function stateOf(id) {
+  const job = await getJob(id);
+  if (job.status === "failed") throw new Error(plain(job));
+  if (job.status !== "done") throw new Error("This search has not ended yet; reload the page in a moment.");
   keepJob(job);
-  return job.answer;
+  return job;
 }
 
 export const fileOf = (job) => files.get(job);
@@ -43,7 +49,16 @@ export function neighbours(address) {
     previous: place > 0 ? pairAddress(pairs[place - 1]) : "",
     next: place >= 0 && place + 1 < pairs.length ? pairAddress(pairs[place + 1]) : "",
     back: place >= 0 ? back : "",
+    unsure: unsureAfter(place),
+    unsureLeft: pairs.filter((pair) => isUnsure(pair.match ?? {})).length,
   };
+}
+
+// The next pair that a person has to decide, from one on and round; "" where there is none.
+export function unsureAfter(place) {
+  const inOrder = [...pairs.slice(place + 1), ...pairs.slice(0, Math.max(place, 0))];
+  const next = inOrder.find((pair) => isUnsure(pair.match ?? {}));
+  return next ? pairAddress(next) : "";
 }
 
 // What the top of the page says already is not repeated below it.
@@ -52,3 +67,46 @@ export function keepWarnings(found) {
 }
 
 export const unsaid = (found) => found.filter((text) => !warnings.includes(text));
+
+let take = null;
+let waiting = [];
+
+// Files that were dropped anywhere: they go to the view that searches, or wait for it.
+export function offerFiles(dropped) {
+  if (take) take(dropped);
+  else {
+    waiting = dropped;
+    location.hash = "#/";
+  }
+}
+
+// The view that searches takes files until what this returns is called.
+export function takeFiles(taker) {
+  take = taker;
+  const before = waiting;
+  waiting = [];
+  if (before.length) taker(before);
+  return () => { if (take === taker) take = null; };
+}
+
+// The searches of this browser, the newest first: {job, query, id, headline, since}.
+export function recentSearches() {
+  try {
+    return JSON.parse(localStorage.getItem(RECENT)) ?? [];
+  } catch {
+    return [];
+  }
+}
+
+export function rememberSearch(search) {
+  const before = recentSearches().filter((kept) => kept.job !== search.job);
+  keepRecent([search, ...before].slice(0, MAX_RECENT));
+}
+
+export function keepRecent(searches) {
+  try {
+    localStorage.setItem(RECENT, JSON.stringify(searches));
+  } catch {
+    return; // a browser that keeps nothing shows no recent searches
+  }
+}

@@ -1,0 +1,165 @@
+"""The collection as its owners see it: folders, files that cannot be used and why, and taking in
+what has come since."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from hapvr.collection import add_folders, collection_rows, update_collection
+from hapvr.data.shards import STATUS_OK
+from hapvr.errors import DataError
+from hapvr.serving.background import Work, WorkState
+from hapvr.serving.collection import OpenIndex
+from hapvr.serving.refusals import Refusal, without_paths
+from hapvr.serving.service import HasPathsOf, MarkerOf, Service, ServiceOf
+from hapvr.steps.planned_moves import set_aside
+from hapvr.steps.project import COLLECTION_FILE, Project
+from hapvr.steps.source_listing import LOCAL
+from hapvr.steps.watch_runs import run_watch_lists
+
+router = APIRouter()
+
+
+class Folder(BaseModel):
+    """A source of videos. path: "" for those who may only read. there: whether it can be read
+    now. videos: of it that can be searched."""
+
+    name: str
+    path: str
+    there: bool
+    videos: int
+
+
+class Unusable(BaseModel):
+    """A file that cannot be searched. code, error: why, for programs and people."""
+
+    id: str
+    code: str
+    error: str
+
+
+class CollectionState(BaseModel):
+    """updated: when the index that answers was written, ISO 8601, UTC; "" where there is none.
+    can_update: whether the service can take in new files itself."""
+
+    videos: int
+    updated: str
+    folders: list[Folder]
+    unusable: list[Unusable]
+    can_update: bool
+
+
+@router.get("/collection")
+async def collection(service: ServiceOf, has_paths: HasPathsOf) -> CollectionState:
+    """What the collection holds, of which folders, and which files cannot be used and why."""
+
+    def look() -> CollectionState:
+        index: OpenIndex | None = None
+        with suppress(DataError):  # there may be none yet
+            index = service.collection.current()
+        updated = ""
+        if index is not None:
+            updated = datetime.fromtimestamp(index.changed_s, UTC).isoformat(timespec="seconds")
+        return CollectionState(
+            videos=0 if index is None else index.searcher.num_videos,
+            updated=updated,
+            folders=_folders(service.project, index, has_paths=has_paths),
+            unusable=unusable_files(service.project),
+            can_update=_place(service.project) is not None,
+        )
+
+    return await anyio.to_thread.run_sync(look, limiter=service.reading)
+
+
+def _folders(project: Project, index: OpenIndex | None, *, has_paths: bool) -> list[Folder]:
+    video_ids = [] if index is None else index.video_ids
+    counts = Counter(video_id.partition("/")[0] for video_id in video_ids)
+    folders = []
+    for source in _present(project).config.sources:
+        path = str(getattr(source, "path", ""))
+        place = project.path(Path(path)) if path else None
+        folders.append(
+            Folder(
+                name=source.name,
+                path=str(place) if has_paths and place is not None else "",
+                there=source.kind not in LOCAL or (place is not None and place.exists()),
+                videos=counts[source.name],
+            )
+        )
+    return folders
+
+
+def _present(project: Project) -> Project:
+    """The project with the folders that it has by now."""
+    place = _place(project)
+    return project if place is None else Project.open(place)
+
+
+def _place(project: Project) -> Path | None:
+    """The data root where it is a collection of `hapvr index add`; else None."""
+    with suppress(DataError):  # not a local folder
+        file = project.root.local_path(COLLECTION_FILE)
+        if file.is_file():
+            return file.parent
+    return None
+
+
+def unusable_files(project: Project) -> list[Unusable]:
+    """Files that were found and cannot be searched, but for those that a plan has set aside."""
+    try:
+        rows = [row for row in collection_rows(project) if row["status"] != STATUS_OK]
+    except DataError:  # files are being read for the first time
+        return []
+    aside = set_aside(project, [row["video_id"] for row in rows])
+    return [_unusable(row) for row in rows if row["video_id"] not in aside]
+
+
+def unusable_reason(project: Project, name: str) -> str:
+    """Why a file cannot be searched that is called by its id or the end of it; "" where no such
+    file is known."""
+    for file in unusable_files(project):
+        if file.id == name or file.id.endswith(f"/{name.lstrip('/')}"):
+            return f"{file.id} cannot be searched: {file.error}"
+    return ""
+
+
+def _unusable(row: dict[str, Any]) -> Unusable:
+    return Unusable(
+        id=row["video_id"], code=row["reason"] or "", error=without_paths(row["message"] or "")
+    )
+
+
+@router.get("/collection/job")
+def update_state(service: ServiceOf) -> WorkState:
+    """How far taking in new files is."""
+    return service.updating.state
+
+
+@router.post("/collection/job", status_code=202)
+async def update(service: ServiceOf, _: MarkerOf) -> WorkState:
+    """Take in what has come to the folders and what has gone from them, as `hapvr index add` does
+    without a folder, and run the watch lists; once at a time."""
+    if _place(service.project) is None:
+        sentence = (
+            "collection: this one is kept up to date by its configuration; run `hapvr index update`"
+        )
+        raise Refusal(409, "not_here", sentence)
+    return service.updating.start(lambda work: _update(service, work))
+
+
+def _update(service: Service, work: Work) -> None:
+    place = _place(service.project)
+    assert place is not None
+    project = add_folders(place, [])
+    _, copies = update_collection(project, work.bar)
+    if copies is not None:
+        run_watch_lists(project, work.bar)
+    service.collection.current(look=True)

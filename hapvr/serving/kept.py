@@ -1,0 +1,81 @@
+"""Answers at a stable address: they outlive the service for some days, see
+`retention.answer_days`."""
+
+import logging
+import threading
+import time
+
+from hapvr.errors import DamagedError, DataError
+from hapvr.search.kept_answers import (
+    KeptAnswer,
+    keep_answer,
+    nearest_pictures,
+    read_answer,
+    remove_old_answers,
+    seconds_to_keep,
+)
+from hapvr.search.match import Query, SearchAnswer
+from hapvr.serving.collection import picture_at
+from hapvr.serving.jobs import Job
+from hapvr.steps.project import Project
+
+CLEAN_EVERY_S = 3600.0
+
+_LOG = logging.getLogger(__name__)
+
+
+class KeptAnswers:
+    """What one service keeps of its searches. Any thread may ask."""
+
+    def __init__(self, project: Project) -> None:
+        self._root = project.root
+        self._days = project.config.retention.answer_days
+        self._guard = threading.Lock()
+        self._cleaned_s = -float("inf")
+
+    def keep(self, job: Job, answer: SearchAnswer) -> None:
+        """Keep the answer of a search, with pictures of its query. Where the data root cannot be
+        written, it stays until the service ends, as without this."""
+        if not self._days or job.query is None or not self._root.is_writable():
+            return
+        try:
+            kept = KeptAnswer(
+                job=job.id,
+                name=job.name,
+                sha256=job.query.sha256,
+                answer=answer,
+                pictures=_pictures(job.query, answer),
+            )
+            keep_answer(self._root, kept)
+            self._clean()
+        except (DataError, OSError) as error:
+            _LOG.warning("the answer of a search is not kept: %s", error)
+
+    def read(self, job_id: str) -> KeptAnswer | None:
+        """An answer; None where it is not kept."""
+        try:
+            return read_answer(self._root, job_id)
+        except (DamagedError, DataError) as error:
+            _LOG.warning("a kept answer cannot be read: %s", error)
+            return None
+
+    def _clean(self) -> None:
+        """Remove what was kept for long enough, now and then."""
+        assert self._days
+        with self._guard:
+            if time.monotonic() - self._cleaned_s < CLEAN_EVERY_S:
+                return
+            self._cleaned_s = time.monotonic()
+        remove_old_answers(self._root, days=self._days)
+
+
+def _pictures(query: Query, answer: SearchAnswer) -> dict[float, bytes]:
+    """Of a file that was sent or named: a picture that shows something, and those of common
+    parts."""
+    jpegs = query.features.jpegs
+    if not jpegs:
+        return {}
+    times_s = query.features.clock.times_s
+    first = picture_at(jpegs, times_s, None)
+    pictures = {times_s[jpegs.index(first)]: first}
+    return pictures | nearest_pictures(jpegs, times_s, seconds_to_keep(answer))

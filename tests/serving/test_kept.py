@@ -1,0 +1,99 @@
+"""Answers that stay at their address when the service has ended."""
+
+import io
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from hapvr.care.stores import STORES
+from hapvr.search.kept_answers import forget_answers, kept_jobs, read_answer
+from tests.scorer.bundles import write_scenes
+from tests.serving.served import Client, serving
+from tests.steps.search_projects import LONG, copied
+
+BEST = "in/long.mp4"
+
+
+@contextmanager
+def served(collection: Path, folder: Path, **settings: Any) -> Iterator[Client]:
+    with serving(copied(collection, folder / "served", **settings)) as client:
+        yield client
+
+
+def answered(client: Client, folder: Path) -> str:
+    """The job of a clip of long.mp4."""
+    clip = write_scenes(folder / "my clip.mp4", list(LONG[25:31]))
+    return str(client.upload(clip, top=2).json["job"])
+
+
+def test_an_answer_outlives_the_service(collection: Path, tmp_path: Path) -> None:
+    """With its pictures, present marks, and as a table; a closer look wants another search."""
+    with served(collection, tmp_path) as client:
+        job = answered(client, tmp_path)
+        before = client.get(f"/jobs/{job}").json
+        project = client.service.project
+    with serving(project) as client:
+        assert client.get(f"/jobs/{job}").json == before
+        picture = client.get(f"/query-pictures/{job}", second=3, width=64)
+        with Image.open(io.BytesIO(picture.body)) as image:
+            assert image.width == 64
+        assert client.get(f"/jobs/{job}/table").body.startswith(b"query_id,")
+        marked = {"job": job, "reference": BEST, "mark": "not_a_match"}
+        assert client.ask("PATCH", "/pairs", body=marked).status == 200
+        (first, *_) = client.get(f"/jobs/{job}").json["answer"]["matches"]
+        assert (first["reference"], first["verdict"]) == (BEST, "no match")
+        for path in (f"/jobs/{job}/explanation", "/pairs/matrix"):
+            answer = client.get(path, job=job, reference=BEST)
+            assert (answer.status, answer.json["code"]) == (410, "gone")
+
+
+def test_nothing_is_kept_where_nobody_wants_it(collection: Path, tmp_path: Path) -> None:
+    with served(collection, tmp_path, **{"retention.answer_days": 0}) as client:
+        answered(client, tmp_path)
+        assert kept_jobs(client.service.project.root) == []
+
+
+def test_old_answers_go(collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hapvr.serving.kept.CLEAN_EVERY_S", 0.0)
+    with served(collection, tmp_path, **{"retention.answer_days": 2}) as client:
+        root = client.service.project.root
+        old = answered(client, tmp_path)
+        three_days_ago = time.time() - 3 * 86_400
+        os.utime(root.local_path(f"answers/{old}.json"), (three_days_ago, three_days_ago))
+        new = answered(client, tmp_path)
+        assert kept_jobs(root) == [new]
+
+
+def test_an_answer_that_names_a_forgotten_video_goes(collection: Path, tmp_path: Path) -> None:
+    with served(collection, tmp_path) as client:
+        root = client.service.project.root
+        job = answered(client, tmp_path)
+        forget_answers(root, frozenset({"in/absent.mp4"}))
+        assert kept_jobs(root) == [job]
+        forget_answers(root, frozenset({BEST}))
+        assert kept_jobs(root) == []
+
+
+def test_a_damaged_answer_is_no_answer(collection: Path, tmp_path: Path) -> None:
+    """It is named by the check of all that is stored."""
+    with served(collection, tmp_path) as client:
+        root = client.service.project.root
+        job = answered(client, tmp_path)
+        STORES["answers"].check(root, job)
+        root.local_path(f"answers/{job}.json").write_bytes(b'{"name": 1}')
+        with pytest.raises(Exception, match="is damaged"):
+            STORES["answers"].check(root, job)
+    with serving(client.service.project) as client:
+        assert client.get(f"/jobs/{job}").status == 404
+
+
+@pytest.mark.parametrize("name", ["..", "../../x", "a/b", "x" * 15, "\u00e4" * 16, "a" * 15 + "/"])
+def test_no_other_name_becomes_a_path(collection: Path, tmp_path: Path, name: str) -> None:
+    project = copied(collection, tmp_path)
+    assert read_answer(project.root, name) is None

@@ -1,0 +1,94 @@
+"""Watch lists that are made and removed over HTTP, and what the collection says of itself."""
+
+import io
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.conftest import CHECKOUT
+from tests.scorer.bundles import write_scenes
+from tests.serving.served import Client, serving
+from tests.steps.search_projects import LONG, copied
+
+
+@pytest.fixture
+def own(collection: Path, tmp_path: Path) -> Iterator[Client]:
+    """A service over a collection of its own."""
+    with serving(copied(collection, tmp_path / "served")) as client:
+        yield client
+
+
+def made_list(client: Client, folder: Path) -> str:
+    """A list of a clip of long.mp4, once the collection was compared with it."""
+    clip = write_scenes(folder / "clip.mp4", list(LONG[25:31]))
+    job = client.upload(clip, top=1).json["job"]
+    made = client.ask("POST", "/watch", body=clip.read_bytes(), job=job)
+    assert made.status == 201
+    assert ended(client)["error"] == ""
+    return str(made.json["name"])
+
+
+def ended(client: Client) -> Any:
+    while client.get("/watch/job").json["running"]:
+        time.sleep(0.1)
+    return client.get("/watch/job").json
+
+
+def test_a_new_list_is_compared_with_the_archive_at_once(own: Client, tmp_path: Path) -> None:
+    name = made_list(own, tmp_path)
+    shown = own.get("/watch").json
+    assert [match["video_id"] for match in shown["matches"]] == ["in/long.mp4"]
+    (watched,) = shown["lists"]
+    assert (watched["name"], watched["removable"], watched["matches"]) == (name, True, 1)
+    assert shown["last_run"].startswith("20")
+    picture = own.get(f"/watch-pictures/{watched['queries'][0]}", second=2, width=64)
+    with Image.open(io.BytesIO(picture.body)) as image:
+        assert image.width == 64
+
+
+def test_a_removed_list_takes_its_matches_along(own: Client, tmp_path: Path) -> None:
+    name = made_list(own, tmp_path)
+    (watched,) = own.get("/watch").json["lists"]
+    assert own.ask("DELETE", f"/watch/{name}").status == 200
+    shown = own.get("/watch").json
+    assert (shown["lists"], shown["matches"]) == ([], [])
+    assert own.get(f"/watch-pictures/{watched['queries'][0]}").status == 410
+
+
+@pytest.mark.parametrize("name", ["absent", "..", "%2e%2e", "..%2f..%2fdata", "a/b"])
+def test_no_other_folder_is_removed(own: Client, name: str) -> None:
+    before = sorted(Path(own.service.project.root.url).rglob("*"))
+    assert own.ask("DELETE", f"/watch/{name}").status >= 400
+    assert sorted(Path(own.service.project.root.url).rglob("*")) == before
+
+
+def test_the_collection_says_what_it_holds(client: Client) -> None:
+    """One of a configuration of its own is not updated by the service."""
+    shown = client.get("/collection").json
+    (folder,) = shown["folders"]
+    assert (shown["videos"], folder["name"], folder["videos"]) == (11, "in", 11)
+    assert folder["there"]
+    assert shown["updated"].startswith("20")
+    assert not shown["can_update"]
+    assert client.ask("POST", "/collection/job").json["code"] == "not_here"
+    assert not client.get("/collection/job").json["running"]
+
+
+def test_without_an_index_the_collection_is_shown_as_empty(own: Client) -> None:
+    """Its folders are there all the same."""
+    own.service.project.root.delete("search/current.json")
+    with serving(own.service.project) as client:
+        shown = client.get("/collection").json
+    assert (shown["videos"], shown["updated"]) == (0, "")
+    assert [folder["name"] for folder in shown["folders"]] == ["in"]
+
+
+def test_the_service_brings_the_present_documentation() -> None:
+    """A copy: the page of the service shows it where nobody can reach another place."""
+    served = CHECKOUT / "hapvr" / "serving" / "page" / "same_footage.md"
+    written = CHECKOUT / "docs" / "same_footage.md"
+    assert served.read_bytes() == written.read_bytes(), "copy docs/same_footage.md over it"
