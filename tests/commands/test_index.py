@@ -63,4 +63,7 @@ def test_adding_videos_runs_the_watch_lists(call: Call, tmp_path: Path) -> None:
     shutil.copy(leak, watched)
     shutil.copy(leak, folder / "new.mp4")
     text = call("index", "add", "--data", data).out
-    assert f"1 watch list compared, 1 find in all: `hapvr watch --data {data}`" in text
+    assert "1 watch list compared, " in text
+    watching = call("watch", "--data", data, "--json").json
+    assert watching["shards"] == []  # all were compared by then
+    assert "clips/new.mp4" in [match["video_id"] for match in watching["matches"]]
