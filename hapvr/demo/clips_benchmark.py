@@ -61,22 +61,20 @@ def split_user_videos(
     OUT/NAME-validation and -test.
 
     Returns the files to train on, with all that give no frames, and those that are queries of a
-    benchmark; each sorted.
-
-    Each held-out clip is a query. Its copies are COPIES_PER_CLIP usual edits, half of them ND, or
-    one of each hard edit, and one in longer footage; which ones depends on its content alone.
-    progress: counts queries.
+    benchmark; each sorted. Each held-out clip is a query. Its copies are COPIES_PER_CLIP usual
+    edits, half of them ND, or one of each hard edit, and one in longer footage; which ones depends
+    on its content alone.
 
     entries: the clips, as `scan_folder` lists them; None: it is asked.
-    scenes: by path below `videos`, what the clip shows; clips of one scene stay in one part, and
-    each other clip is a scene of its own.
+    scenes: by path below `videos`, what the clip shows; clips of one scene stay in one part.
     trained: files that were trained on, so that they are not held out now.
+    progress: counts queries.
 
-    The assignment depends on a clip's content (of a named scene, on its name), so it stays when
-    clips are added; only where a part would lack its minimum (one scene to validate, one to test,
-    two to train) are the nearest scenes moved. A held-out part of a single clip borrows training
-    clips as distractors. The edits that combine two videos show a clip that is held out in the
-    other part: it is neither a query of this part nor trained on.
+    A clip without a scene is one of its own. The assignment depends on a clip's content (of a named
+    scene, on its name), so it stays when clips are added; only where a part would lack its minimum
+    (one scene to validate, one to test, two to train) are the nearest scenes moved. A held-out part
+    of a single clip borrows training clips as distractors. The edits that combine two videos show a
+    clip that is held out in the other part: it is neither a query of this part nor trained on.
 
     Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded."""
     scene_of = scenes or {}
