@@ -155,7 +155,7 @@ class Server:
                 "authentication; leave it at 127.0.0.1, give a --token-file, or add "
                 "--allow-remote and put a proxy with a login before it"
             )
-        service = Service(project, model=model, token_file=token_file)
+        service = Service(project, model=model, token_file=token_file, is_local=is_loopback(host))
         self.app = create_app(service, any_host=allow_remote or token_file is not None)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -56,10 +56,23 @@ class Service:
     """What the endpoints share."""
 
     def __init__(
-        self, project: Project, *, model: str | None = None, token_file: Path | None = None
+        self,
+        project: Project,
+        *,
+        model: str | None = None,
+        token_file: Path | None = None,
+        is_local: bool = True,
     ) -> None:
-        """model: as `Searcher.open` takes it. token_file: as `read_tokens` does. Raises ConfigError
-        for a wrong file or environment."""
+        """Opens what requests share.
+
+        model: as `Searcher.open` takes it.
+        token_file: as `read_tokens` does.
+        is_local: whether only this machine reaches the service.
+
+        Raises:
+            ConfigError: for a wrong file or environment.
+        """
+        self.is_local = is_local
         self.project = project
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()
@@ -210,7 +223,9 @@ async def marker_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
 
 async def has_paths_of(service: ServiceOf, caller: Annotated[Caller, Depends(caller_of)]) -> bool:
     """Whether the sender of a request may see where files lie: whoever works on the collection."""
-    return service.bearers is None or caller.may_mark
+    if service.bearers is None:
+        return service.is_local
+    return caller.may_mark
 
 
 HasPathsOf = Annotated[bool, Depends(has_paths_of)]
