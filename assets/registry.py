@@ -22,7 +22,7 @@ HINT = (
 
 def _show_version(made: Made) -> dg.MaterializeResult:
     from hapvr.files import file_sha256
-    from hapvr.scorer.bundle import SCORER_FILE
+    from hapvr.scorer.description import SCORER_FILE
 
     result = made.result
     decision = result.decision

@@ -170,6 +170,7 @@ LATE_IMPORTS = {
     "hapvr.registry.client": "a bundle is opened only where a name leads to one",
     "hapvr.registry.travel": "torch, where a version is moved without networks",
     "hapvr.scorer.bundle": "torch, which a bundle of ONNX files does without",
+    "hapvr.scorer.description": "pyarrow, which scoring of files does without",
     "hapvr.scorer.requests": "downloads, where only files are compared",
     "hapvr.steps.baseline": "MLflow and torch, which an installation for searches does not have",
     "hapvr.steps.damaged_files": "downloads, where all files are local or generated",

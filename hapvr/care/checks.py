@@ -16,7 +16,8 @@ from hapvr.errors import DamagedError
 from hapvr.files import read_json_as, require_regular
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening
-from hapvr.scorer.bundle import load_bundle, read_description as read_bundle_description
+from hapvr.scorer.bundle import load_bundle
+from hapvr.scorer.description import read_description as read_bundle_description
 from hapvr.search import collection
 from hapvr.search.blank_file import read_blank
 from hapvr.search.descriptors import descriptor_shard

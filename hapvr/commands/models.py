@@ -30,7 +30,7 @@ ModelArgument = Annotated[
 
 def _bundle(model: str, name: str, tracking_uri: str) -> Path:
     """The folder of a version, an alias, a models:/ name, or the folder itself."""
-    from hapvr.scorer.bundle import SCORER_FILE
+    from hapvr.scorer.description import SCORER_FILE
 
     if re.fullmatch(r"[A-Za-z0-9_-]+", model) and not (Path(model) / SCORER_FILE).exists():
         model = f"models:/{name}/{model}" if model.isdigit() else f"models:/{name}@{model}"
@@ -149,7 +149,7 @@ def show_(
     """The model card: data, weights, metrics, calibration, limits. As JSON also sampling, backbone
     and serving limits."""
     from hapvr.files import read_text
-    from hapvr.scorer.bundle import CARD_FILE, read_description
+    from hapvr.scorer.description import CARD_FILE, read_description
 
     folder = _bundle(model, name, tracking_uri)
     stored = read_description(folder).model_dump(mode="json")

@@ -86,9 +86,9 @@ def search(
     was found is an answer; a query that cannot be used is a row with an error.
     """
     from hapvr.scorer.access import ANY_HOST, Access, limits_from_environment
-    from hapvr.search.match import Part, answer_table, answer_values
+    from hapvr.search.match import Part, answer_or_error, answer_table, answer_values
     from hapvr.steps.explanation import explain
-    from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
+    from hapvr.steps.searcher import Searcher, SearchOptions
 
     _check_search(queries, ids, out, explained)
     part = Part.named(at, from_, to)

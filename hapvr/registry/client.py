@@ -191,7 +191,7 @@ def located_bundle(uri: str, tracking_uri: str) -> tuple[str, Path]:
     """`models:/NAME/VERSION` of a registered model such as `models:/hapvr@champion`, and its local
     bundle. Raises as `registered_version` does, and DataError where the version holds no bundle."""
     # with the decoder, which looking at versions does without
-    from hapvr.scorer.bundle import SCORER_FILE
+    from hapvr.scorer.description import SCORER_FILE
 
     version = registered_version(uri, tracking_uri)
     client = mlflow_client(tracking_uri)

@@ -38,6 +38,7 @@ from hapvr.registry.versions import (
     register_bundle,
 )
 from hapvr.scorer import bundle as bundles
+from hapvr.scorer.description import BUNDLE_FILES, CARD_FILE, Description, read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
 from hapvr.scorer.trial import try_bundle
 from hapvr.settings import first_line
@@ -56,16 +57,16 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
     """Copy a bundle into a new folder, with card and digests; returns the SHA-256 of the list of
     digests. licence: as hubs name it. Raises ArgumentError for a folder that holds anything,
     DataError for a damaged bundle."""
-    bundles.read_description(bundle).require_files(bundle)
+    read_description(bundle).require_files(bundle)
     if folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"export: {folder} is not empty; name a new folder")
-    names = sorted(name for name in bundles.BUNDLE_FILES if (bundle / name).is_file())
+    names = sorted(name for name in BUNDLE_FILES if (bundle / name).is_file())
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(bundle / name, folder / name)
     tags = ["video-retrieval", "video-similarity", "copy-detection"]
     head = ModelCardData(license=licence or None, library_name="hapvr", tags=tags)
-    card = folder / bundles.CARD_FILE
+    card = folder / CARD_FILE
     text = read_text(card) if card.is_file() else "# A model of HAP-VR\n"
     (folder / README_FILE).write_text(f"---\n{head.to_yaml()}\n---\n\n{text}", encoding="utf-8")
     sums = "".join(f"{file_sha256(folder / name)}  {name}\n" for name in names)
@@ -92,7 +93,7 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
             for name in names:
                 operations.append(CommitOperationAdd(name, folder / name))
             for name in there:
-                if name in bundles.BUNDLE_FILES.difference(names):
+                if name in BUNDLE_FILES.difference(names):
                     operations.append(CommitOperationDelete(name))
             message = f"HAP-VR model {digest[:12]}"
             commit = hub.create_commit(
@@ -142,17 +143,17 @@ def pull_model(
 
 def _download(place: str, folder: Path) -> str:
     """Fetch the model of a hub into a folder; returns the place with its commit."""
-    wanted = [SUMS_FILE, bundles.CARD_FILE, *bundles.BUNDLE_FILES]
+    wanted = [SUMS_FILE, CARD_FILE, *BUNDLE_FILES]
     with _hub(place) as (hub, repository, revision):
         commit = hub.model_info(repository, revision=revision).sha
         hub.snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=wanted)
     return f"{HUB}{repository}@{commit}"
 
 
-def _require_usable(bundle: Path, source: str) -> bundles.Description:
+def _require_usable(bundle: Path, source: str) -> Description:
     """Run a bundle, and compare its ONNX files with its weights; returns its description. Raises
     DataError where its parts do not fit."""
-    description = bundles.read_description(bundle)
+    description = read_description(bundle)
     description.require_files(bundle)
     bundles.read_calibration(bundle)
     bundles.read_evidence(bundle)
@@ -182,7 +183,7 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
             raise ValueError(f"its SHA-256 is {digest}, and {sha256} was asked for")
         for line in listed.decode("ascii").splitlines():
             row = _SUM.fullmatch(line)
-            if row is None or row[2] not in bundles.BUNDLE_FILES:
+            if row is None or row[2] not in BUNDLE_FILES:
                 raise ValueError(f"{SUMS_FILE} lists {line!r:.200}, which is no file of a model")
             name = row[2]
             require_regular(folder / name)

@@ -18,7 +18,7 @@ from hapvr.errors import DataError, RegistryError
 from hapvr.registry.client import is_absent, without_login
 from hapvr.registry.logged_model import log_model
 from hapvr.registry.runs import Tracker
-from hapvr.scorer.bundle import CARD_FILE
+from hapvr.scorer.description import CARD_FILE
 
 CHALLENGER = "challenger"
 CHAMPION = "champion"

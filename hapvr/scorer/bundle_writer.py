@@ -14,7 +14,8 @@ from safetensors.numpy import save_file
 from hapvr import __version__
 from hapvr.files import file_sha256, write_text
 from hapvr.networks.whitening import Whitening, whitening_to_bytes
-from hapvr.scorer.bundle import (
+from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.description import (
     BACKBONE_FILE,
     CALIBRATION_FILE,
     CARD_FILE,
@@ -24,7 +25,6 @@ from hapvr.scorer.bundle import (
     SCORER_FILE,
     WHITENING_FILE,
 )
-from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER
 from hapvr.settings import ServingConfig

@@ -21,7 +21,7 @@ TYPICAL = {
 (validation, EfficientNet-Lite0). A collection's own edits are easier and fewer than what people
 upload."""
 FEATURES = tuple(TYPICAL)
-"""What is known of a candidate, see `hapvr.search.engine.evidence_of`."""
+"""What is known of a candidate, see `hapvr.search.scored.evidence_of`."""
 PENALTY = 100.0
 """How strongly, see `fit_logistic`."""
 

@@ -13,13 +13,8 @@ from hapvr.model.checkpoint import (
     scoring_settings,
     weights_sha256,
 )
-from hapvr.scorer.bundle import (
-    NETWORK_FOLDER,
-    Description,
-    load_described,
-    read_description,
-    read_evidence,
-)
+from hapvr.scorer.bundle import load_described, read_evidence
+from hapvr.scorer.description import NETWORK_FOLDER, Description, read_description
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import VideoScorer
 

@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 DEFAULT_THRESHOLD = 0.6
 """Relative frame similarity that counts as a match where the model brings none that was fitted."""
 
-SPEED_LEAST, SPEED_LEAST_S = 1.2, 2.0
-"""How much longer one side of a segment is, as a factor and in seconds, before its speed is said to
-be another one."""
+SPEED_LEAST = 1.2
+"""Factor by which one side of a segment is longer before its speed is said to be another one."""
+SPEED_LEAST_S = 2.0
+"""Seconds by which it is longer, too."""
 
 MIN_FRAMES = 2
 MAX_SEGMENTS = 16
@@ -82,10 +83,8 @@ class Segment:
     def speed(self) -> float:
         """How many seconds of the reference a second of the query shows; 1 where the difference may
         be one of sampling."""
-        query, reference = (
-            self.query_end_s - self.query_start_s,
-            self.reference_end_s - self.reference_start_s,
-        )
+        query = self.query_end_s - self.query_start_s
+        reference = self.reference_end_s - self.reference_start_s
         slower, faster = sorted((query, reference))
         if faster - slower < SPEED_LEAST_S or faster < SPEED_LEAST * slower or slower <= 0:
             return 1.0
@@ -155,7 +154,8 @@ def best_run(similarity: ArrayLike) -> float:
     of a shorter video. similarity: [T, T'], T and T' >= 1."""
     matrix = np.asarray(similarity, np.float64)
     length = min(MIN_FRAMES, *matrix.shape)
-    height, width = (size - length + 1 for size in matrix.shape)
+    height = matrix.shape[0] - length + 1
+    width = matrix.shape[1] - length + 1
     shifted = [matrix[step : step + height, step : step + width] for step in range(length)]
     return float(np.min(shifted, axis=0).max())
 
@@ -175,10 +175,11 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
     matrix = np.asarray(similarity, np.float64)
     wanted = min(MIN_FRAMES, *matrix.shape)
     weight = np.where(matrix > threshold, np.maximum(matrix, 1e-6), -np.inf)
-    found, taken = list[Alignment](), np.zeros(matrix.shape, bool)
+    alignments: list[Alignment] = []
+    taken = np.zeros(matrix.shape, bool)
     for _ in range(MAX_PATHS):
         rows, columns = _heaviest_path(weight)
-        if not rows or len(found) == MAX_SEGMENTS:
+        if not rows or len(alignments) == MAX_SEGMENTS:
             break
         # without the weak stretches by which a path runs on into what only looks alike; what is
         # strong behind them stays
@@ -191,13 +192,18 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
         used = np.diff(gains) <= 0
         used[kept] = True
         weight[np.array(rows)[used], np.array(columns)[used]] = -np.inf
-        rows, columns = rows[kept], columns[kept]
+        rows = rows[kept]
+        columns = columns[kept]
         box = taken[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         if min(box.shape) >= wanted and not box.any():
             box[:] = True
             score = float(matrix[rows, columns].mean())
-            found.append(Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), score))
-    return [one for one in found if one.score >= min(LEAST_SHARE * found[0].score, found[0].score)]
+            alignments.append(Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), score))
+    if not alignments:
+        return []
+    first = alignments[0].score
+    least = min(LEAST_SHARE * first, first)
+    return [alignment for alignment in alignments if alignment.score >= least]
 
 
 def settled(alignments: Sequence[Alignment], similarity: ArrayLike) -> list[Alignment]:
@@ -265,14 +271,13 @@ def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignmen
 def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:
     """Rows and columns of the path with the largest sum of weights; empty if there is no node."""
     height, width = weight.shape
-    totals = np.full(
-        (height + MAX_STEP, width + MAX_STEP), -np.inf
-    )  # MAX_STEP empty rows and columns before the first
+    # MAX_STEP empty rows and columns before the first
+    totals = np.full((height + MAX_STEP, width + MAX_STEP), -np.inf)
     for row in range(height):
         before = totals[row : row + MAX_STEP].max(axis=0)
         best = np.max([before[step : step + width] for step in range(MAX_STEP)], axis=0)
         totals[row + MAX_STEP, MAX_STEP:] = weight[row] + np.maximum(best, 0)
-    row, column = (int(place) for place in np.unravel_index(int(totals.argmax()), totals.shape))
+    row, column = divmod(int(totals.argmax()), totals.shape[1])
     rows: list[int] = []
     columns: list[int] = []
     while totals[row, column] > 0:
@@ -281,8 +286,9 @@ def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:
         window = totals[row - MAX_STEP : row, column - MAX_STEP : column]
         if not window.size or window.max() <= 0:
             break
-        up, left = np.unravel_index(int(window.argmax()), window.shape)
-        row, column = row - MAX_STEP + int(up), column - MAX_STEP + int(left)
+        up, left = divmod(int(window.argmax()), MAX_STEP)
+        row += up - MAX_STEP
+        column += left - MAX_STEP
     return rows[::-1], columns[::-1]
 
 

@@ -8,8 +8,8 @@ from hapvr.data.stamped import read_rows, stamp
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE
-from hapvr.search.engine import ScoredCandidate
 from hapvr.search.options import SearchOptions
+from hapvr.search.scored import ScoredCandidate
 
 ASKED_SHARE = 0.5
 """Share of queries that have a copy in the collection, as among the fitted searches: nobody can

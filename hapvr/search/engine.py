@@ -3,11 +3,9 @@ segments of those that are shown. Each crop of a query is searched for like the 
 
 Fine scores compare the parts of query and candidate that may show the same."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
-from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +13,14 @@ import pyarrow as pa
 
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Deadline
-from hapvr.scorer.calibration import Floats
 from hapvr.scorer.embedded import EmbeddedVideo
-from hapvr.scorer.evidence import FEATURES, EvidenceModel
+from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, clearest
 from hapvr.scorer.sparse_segments import best_timed_run
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
-from hapvr.search.compared_parts import Pair, Rows, pairs_of
+from hapvr.search.compared_parts import Rows, pairs_of
 from hapvr.search.crowds import (
     MOST_HITS,
     all_alike,
@@ -33,6 +30,7 @@ from hapvr.search.crowds import (
 )
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.frame_index import FrameSearch
+from hapvr.search.scored import ScoredCandidate, evidence_of, stretches_of
 from hapvr.search.votes import Candidate, vote, with_others
 
 FORMAT = 11
@@ -58,32 +56,13 @@ Lost = dict[str, str]
 """Videos that have no scores, as their features are gone: id -> reason."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoredCandidate:
-    """What a search knows of a video that was compared with the query."""
+@dataclass(frozen=True, eq=False)
+class ReadPart:
+    """A part of a candidate, and the frames of the query that it is compared with."""
 
+    query: Rows
     video_id: str
-    similarity: float = -math.inf
-    """in [-1, 1], of the best pair of parts, see `pairs_of`; where the video, or its part, is the
-    shorter one, the other way round if that is higher: similarities ask how much of the first is in
-    the second"""
-    frame_run: float = -math.inf
-    """what the relative similarities of two consecutive frames reach, in [-1, 1]"""
-    pairs: tuple[Pair, ...]
-    """all that were compared"""
-    num_frames: int
-    """of the whole video"""
-    seconds: float
-    """how long the whole video lasts"""
-    candidate: Candidate
-    """why it was compared"""
-    view: int = 0
-    """number of the query's view that was compared"""
-    is_copy: bool = False
-    """whether it was found to show the query's own footage, see `known_copies`; only asked where
-    many videos are like the query"""
-    log_odds: float | None = None
-    """of a match, from all evidence; None without a model of it"""
+    video: EmbeddedVideo
 
 
 @dataclass(kw_only=True, eq=False)
@@ -145,7 +124,8 @@ class SearchEngine:
         the query says anything."""
         embedded = self.scorer.networks.vectors(query.regions)
         described = frame_descriptors(embedded, blank=self.blank)
-        vectors, seconds = described.vectors, np.asarray(query.clock.times_s)
+        vectors = described.vectors
+        seconds = np.asarray(query.clock.times_s)
         rows = _spread(np.flatnonzero(described.kept), QUERY_FRAMES)
         if not len(rows):
             raise VideoError(
@@ -167,8 +147,8 @@ class SearchEngine:
         )
         others: list[str] = []
         if self.num_videos <= SMALL_COLLECTION:
-            known = self.index.frames().video_ids()
-            others = [name for name in known if allowed is None or allowed(name)]
+            indexed = self.index.frames().video_ids()
+            others = [name for name in indexed if allowed is None or allowed(name)]
         candidates = with_others(voted, others, max_candidates=max_candidates)
         return [replace(candidate, num_asked=len(rows)) for candidate in candidates]
 
@@ -194,58 +174,73 @@ class SearchEngine:
         """Fine scores of candidates, the likeliest first; features may be gone since they were
         indexed. number: of the view. Raises VideoError `timeout` where the deadline passes before
         the last is scored."""
-        fps = self.scorer.sampling.fps
         scored: dict[str, ScoredCandidate] = {}
         lost = Lost()
         for start in range(0, len(candidates), CANDIDATES_AT_ONCE):
-            parts: list[tuple[Rows, str, EmbeddedVideo]] = []
+            parts: list[ReadPart] = []
             for candidate in candidates[start : start + CANDIDATES_AT_ONCE]:
                 name = candidate.video_id
                 try:
-                    times = self.collection.times(name)
-                    clock = self.collection.clock(name, times)
-                    pairs = pairs_of(candidate, times, query=query, fps=fps)
-                    embedded = [
-                        self._embedded(name, times, pair.reference, deadline) for pair in pairs
-                    ]
+                    scored[name], read = self._read(query, candidate, number, deadline)
                 except DataError as error:
                     lost[name] = str(error)
-                    continue
-                parts += [
-                    (pair.query, name, one) for pair, one in zip(pairs, embedded, strict=True)
-                ]
-                scored[name] = ScoredCandidate(
-                    video_id=name,
-                    pairs=tuple(pairs),
-                    num_frames=len(times),
-                    seconds=clock.length_s(fps, self.scorer.sampling.max_frames),
-                    candidate=candidate,
-                    view=number,
-                )
-            for rows, group in groupby(sorted(parts, key=itemgetter(0)), key=itemgetter(0)):
-                of_rows = list(group)
-                shown = query.part(*rows)
-                compared = self.scorer.comparisons(shown, [part for *_, part in of_rows], deadline)
-                shorter = [part for *_, part in of_rows if len(part) < len(shown)]
-                reverse = iter(
-                    self.scorer.similarities(shorter, shown, deadline) if shorter else ()
-                )
-                for (_, name, part), (similarity, matrix) in zip(of_rows, compared, strict=True):
-                    if len(part) < len(shown):
-                        similarity = max(similarity, next(reverse))
-                    best = scored[name]
-                    scored[name] = replace(
-                        best,
-                        similarity=max(similarity, best.similarity),
-                        frame_run=max(
-                            best_timed_run(matrix, shown.clock, part.clock, fps=fps),
-                            best.frame_run,
-                        ),
-                    )
+                else:
+                    parts += read
+            by_rows = sorted(parts, key=_query_rows)
+            for rows, group in groupby(by_rows, key=_query_rows):
+                self._compare(query.part(*rows), list(group), scored, deadline)
         scores = list(scored.values())
         if self.evidence is not None:
             scores = self._with_log_odds(query, scores, self.evidence, deadline)
         return sorted(scores, key=_order), lost
+
+    def _read(
+        self, query: EmbeddedVideo, candidate: Candidate, number: int, deadline: Deadline
+    ) -> tuple[ScoredCandidate, list[ReadPart]]:
+        """A candidate of a view before it is compared, and its parts that will be. Raises DataError
+        where its features are gone."""
+        fps = self.scorer.sampling.fps
+        name = candidate.video_id
+        times = self.collection.times(name)
+        clock = self.collection.clock(name, times)
+        pairs = pairs_of(candidate, times, query=query, fps=fps)
+        parts = [
+            ReadPart(pair.query, name, self._embedded(name, times, pair.reference, deadline))
+            for pair in pairs
+        ]
+        scored = ScoredCandidate(
+            video_id=name,
+            pairs=tuple(pairs),
+            num_frames=len(times),
+            seconds=clock.length_s(fps, self.scorer.sampling.max_frames),
+            candidate=candidate,
+            view=number,
+        )
+        return scored, parts
+
+    def _compare(
+        self,
+        shown: EmbeddedVideo,
+        parts: Sequence[ReadPart],
+        scored: dict[str, ScoredCandidate],
+        deadline: Deadline,
+    ) -> None:
+        """Compare a part of the query with parts of candidates, whose best scores are kept."""
+        fps = self.scorer.sampling.fps
+        videos = [part.video for part in parts]
+        compared = self.scorer.comparisons(shown, videos, deadline)
+        shorter = [video for video in videos if len(video) < len(shown)]
+        reverse = iter(self.scorer.similarities(shorter, shown, deadline) if shorter else ())
+        for part, (similarity, matrix) in zip(parts, compared, strict=True):
+            if len(part.video) < len(shown):
+                similarity = max(similarity, next(reverse))
+            run = best_timed_run(matrix, shown.clock, part.video.clock, fps=fps)
+            best = scored[part.video_id]
+            scored[part.video_id] = replace(
+                best,
+                similarity=max(similarity, best.similarity),
+                frame_run=max(run, best.frame_run),
+            )
 
     def _with_log_odds(
         self,
@@ -322,11 +317,8 @@ class SearchEngine:
         return self.recent.keep((name, rows), self.scorer.embed(part, deadline))
 
 
-def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
-    """[N, F] in the order of FEATURES, none of which falls where two videos share more.
-    whole_picture: 1, or 0 where a crop of the query was compared."""
-    rows = [(candidate.frame_run, candidate.view == 0) for candidate in candidates]
-    return np.array(rows, np.float64).reshape(len(rows), len(FEATURES))
+def _query_rows(part: ReadPart) -> Rows:
+    return part.query
 
 
 def _order(one: ScoredCandidate) -> tuple[float, float, str]:
@@ -337,20 +329,3 @@ def _spread(rows: npt.NDArray[np.intp], count: int) -> npt.NDArray[np.intp]:
     """At most this many of the rows, evenly spaced."""
     places = np.linspace(0, len(rows) - 1, min(count, len(rows)))
     return np.asarray(rows[places.round().astype(int)])
-
-
-def stretches_of(score: ScoredCandidate) -> list[Rows]:
-    """Where in a video segments are looked for: its compared parts with half of their length before
-    and after them. That is twice a part, as a video has it that shows the query at half the speed.
-    Stretches that touch are one."""
-    longer = []
-    for first, last in (pair.reference for pair in score.pairs):
-        more = (last - first + 1) // 2
-        longer.append((max(first - more, 0), min(last + more, score.num_frames)))
-    stretches: list[Rows] = []
-    for first, last in sorted(longer):
-        if stretches and first <= stretches[-1][1]:
-            stretches[-1] = (stretches[-1][0], max(last, stretches[-1][1]))
-        else:
-            stretches.append((first, last))
-    return stretches

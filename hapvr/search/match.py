@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter, computed_field
 
-from hapvr.errors import ArgumentError, VideoError
+from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.calibration import Verdict
 from hapvr.scorer.segments import Segment, clock
@@ -30,19 +30,27 @@ CANNOT_SAY = "unsure: ranked by similarity only, since the model was fitted on n
 
 SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in ("query_id", "ref_id")),
-        *(
-            (name, pa.float64())
-            for name in ("query_start", "query_end", "ref_start", "ref_end", "score")
-        ),
+        ("query_id", pa.string()),
+        ("ref_id", pa.string()),
+        ("query_start", pa.float64()),
+        ("query_end", pa.float64()),
+        ("ref_start", pa.float64()),
+        ("ref_end", pa.float64()),
+        ("score", pa.float64()),
         ("rank", pa.int64()),
-        *(
-            (name, pa.float64())
-            for name in ("similarity", "probability", "query_covered", "ref_covered", "offset")
-        ),
-        *((name, pa.string()) for name in ("mark", "marked_by", "marked_since", "verdict")),
-        *((name, pa.bool_()) for name in ("same_file", "inner_picture")),
-        *((name, pa.string()) for name in ("model", "error")),
+        ("similarity", pa.float64()),
+        ("probability", pa.float64()),
+        ("query_covered", pa.float64()),
+        ("ref_covered", pa.float64()),
+        ("offset", pa.float64()),
+        ("mark", pa.string()),
+        ("marked_by", pa.string()),
+        ("marked_since", pa.string()),
+        ("verdict", pa.string()),
+        ("same_file", pa.bool_()),
+        ("inner_picture", pa.bool_()),
+        ("model", pa.string()),
+        ("error", pa.string()),
     ]
 )
 """Times in seconds. score: of the segment, in [-1, 1], or of the pair where there is no segment;
@@ -208,20 +216,33 @@ class SearchAnswer:
             return ""
         if not self.matches:
             return "nothing found"
-        match, unsure = (
-            sum(one.verdict == verdict for one in self.matches) for verdict in ("match", "unsure")
-        )
-        found = "1 video matches" if match == 1 else f"{match} videos match"
-        if self.precision is None:
-            others = f"; the others are {CANNOT_SAY}" if len(self.matches) > match else ""
-            return found + others if match else CANNOT_SAY
+        return self._headline_of_matches()
+
+    def _headline_of_matches(self) -> str:
+        match = sum(row.verdict == "match" for row in self.matches)
+        unsure = sum(row.verdict == "unsure" for row in self.matches)
+        matching = "1 video matches" if match == 1 else f"{match} videos match"
+        if self.precision is None and not match:
+            return CANNOT_SAY
+        if self.precision is None and len(self.matches) > match:
+            return f"{matching}; the others are {CANNOT_SAY}"
+        if match and unsure:
+            return f"{matching}, {unsure} unsure"
         if match:
-            return f"{found}, {unsure} unsure" if unsure else found
-        return (
-            f"unsure: {unsure} video{'s' * (unsure > 1)} may match"
-            if unsure
-            else "probably nothing here"
-        )
+            return matching
+        if unsure:
+            videos = "video" if unsure == 1 else "videos"
+            return f"unsure: {unsure} {videos} may match"
+        return "probably nothing here"
+
+
+def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:
+    """What a search for a query gives; one that cannot be used is an answer with an error."""
+    try:
+        return search(query)
+    except (VideoError, DataError) as error:
+        reason = f"{error.reason}: {error}" if isinstance(error, VideoError) else str(error)
+        return SearchAnswer(query=printable(query), error=printable(reason))
 
 
 def verdict_of(
@@ -260,7 +281,8 @@ def coverage(
     overlaps counts once."""
 
     def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:
-        total, end = 0.0, 0.0
+        total = 0.0
+        end = 0.0
         for start, stop in sorted(spans):
             total += max(stop - max(start, end), 0.0)
             end = max(end, stop)

@@ -91,43 +91,72 @@ def vote(
     names, weighted = _weighted(hits, times, num_hits=num_hits, num_videos=num_videos)
     weighted = _strongest(weighted, HITS_PER_VIDEO, "query_frame", "video")
     if allowed is not None:
-        weighted = _take(
-            weighted, np.array([allowed(name) for name in names], bool)[weighted["video"]]
-        )
-    # Bins are twice the tolerance wide and overlap by half, so that some bin holds any offsets that
-    # differ by the tolerance.
-    twice = _take(weighted, np.tile(np.arange(len(weighted["weight"])), 2))
-    twice["shift"] = np.repeat([0.0, 0.5], len(weighted["weight"]))
-    twice["bin"] = np.floor((twice["second"] - twice["time"]) / (2 * tolerance_s) + twice["shift"])
-    once = _strongest(twice, 1, "video", "shift", "bin", "time")
-    peaks = _starts(once, "video", "shift", "bin")
-    video_of, votes = once["video"][peaks], np.add.reduceat(once["weight"], peaks)
+        is_allowed = np.array([allowed(name) for name in names], bool)
+        weighted = _take(weighted, is_allowed[weighted["video"]])
+    bins = _bins_of(weighted, times, tolerance_s=tolerance_s)
     best = np.zeros(len(names))
-    np.maximum.at(best, video_of, votes)
-    chosen = sorted(np.flatnonzero(best).tolist(), key=lambda video: (-best[video], names[video]))[
-        :max_candidates
-    ]
-    found: dict[int, list[Window]] = {video: [] for video in chosen}
-    lasts = np.append(peaks[1:], len(once["weight"]))
-    once["place"] = np.searchsorted(
-        np.unique(times), once["time"]
-    )  # among the times that were looked up
-    order = np.lexsort((once["bin"][peaks], once["shift"][peaks], -votes))
-    for peak in order[np.isin(video_of[order], chosen)]:
-        windows = found[int(video_of[peak])]
-        if len(windows) < MAX_WINDOWS:
-            window = _window(_take(once, slice(peaks[peak], lasts[peak])), float(votes[peak]))
-            if not any(_within(window, better) for better in windows):
-                windows.append(window)
+    np.maximum.at(best, bins.video, bins.votes)
+    voted = np.flatnonzero(best).tolist()
+    voted.sort(key=lambda video: (-best[video], names[video]))
+    windows_of = _windows_of(bins, voted[:max_candidates])
     return [
         Candidate(
-            video_id=names[one],
-            votes=float(best[one]),
-            windows=tuple(some),
-            num_voting=some[0].num_frames,
+            video_id=names[video],
+            votes=float(best[video]),
+            windows=tuple(windows),
+            num_voting=windows[0].num_frames,
         )
-        for one, some in found.items()
+        for video, windows in windows_of.items()
     ]
+
+
+@dataclass(frozen=True)
+class _Bins:
+    """Votes for one offset of one video each."""
+
+    rows: Table
+    """of all votes, a query frame once for each bin, in the order of the bins and of time"""
+    firsts: npt.NDArray[np.intp]
+    """[B], the first row of each bin"""
+    video: npt.NDArray[Any]
+    """[B]"""
+    votes: npt.NDArray[np.float64]
+    """[B], sum of the weights"""
+
+    def of(self, number: int) -> Table:
+        """The rows of a bin."""
+        is_last = number + 1 == len(self.firsts)
+        end = len(self.rows["weight"]) if is_last else self.firsts[number + 1]
+        return _take(self.rows, slice(self.firsts[number], end))
+
+
+def _bins_of(weighted: Table, times: npt.NDArray[np.float64], *, tolerance_s: float) -> _Bins:
+    """Bins are twice the tolerance wide and overlap by half, so that some bin holds any offsets
+    that differ by the tolerance."""
+    num_votes = len(weighted["weight"])
+    twice = _take(weighted, np.tile(np.arange(num_votes), 2))
+    twice["shift"] = np.repeat([0.0, 0.5], num_votes)
+    twice["bin"] = np.floor((twice["second"] - twice["time"]) / (2 * tolerance_s) + twice["shift"])
+    rows = _strongest(twice, 1, "video", "shift", "bin", "time")
+    # among the times that were looked up
+    rows["place"] = np.searchsorted(np.unique(times), rows["time"])
+    firsts = _starts(rows, "video", "shift", "bin")
+    return _Bins(rows, firsts, rows["video"][firsts], np.add.reduceat(rows["weight"], firsts))
+
+
+def _windows_of(bins: _Bins, videos: Sequence[int]) -> dict[int, list[Window]]:
+    """The best windows of each of the videos, at most MAX_WINDOWS, none within another."""
+    windows_of: dict[int, list[Window]] = {video: [] for video in videos}
+    firsts = bins.firsts
+    order = np.lexsort((bins.rows["bin"][firsts], bins.rows["shift"][firsts], -bins.votes))
+    for number in order[np.isin(bins.video[order], videos)].tolist():
+        windows = windows_of[int(bins.video[number])]
+        if len(windows) == MAX_WINDOWS:
+            continue
+        window = _window(bins.of(number), float(bins.votes[number]))
+        if not any(_within(window, better) for better in windows):
+            windows.append(window)
+    return windows_of
 
 
 def with_others(
@@ -135,9 +164,9 @@ def with_others(
 ) -> list[Candidate]:
     """Candidates by votes, and then other videos that no frame voted for, at most
     `max_candidates`."""
-    known = {candidate.video_id for candidate in voted}
+    are_voted = {candidate.video_id for candidate in voted}
     unvoted = [
-        Candidate(video_id=name, votes=0.0, windows=()) for name in others if name not in known
+        Candidate(video_id=name, votes=0.0, windows=()) for name in others if name not in are_voted
     ]
     return [*voted, *unvoted][:max_candidates]
 
@@ -148,15 +177,15 @@ def _weighted(
     """Names of the videos; columns query_frame, time, video (a place among the names), second and
     weight > 0 of the hits that count."""
     coded = hits["video_id"].combine_chunks().dictionary_encode()
-    frame, similarity = (
-        hits["query_frame"].to_numpy(),
-        hits["similarity"].to_numpy().astype(np.float64),
-    )
+    frame = hits["query_frame"].to_numpy()
+    similarity = hits["similarity"].to_numpy().astype(np.float64)
     least = np.full(len(times), np.inf)
     np.minimum.at(least, frame, similarity)
     least[np.bincount(frame, minlength=len(times)) < num_hits] = 0
-    table = {"query_frame": frame, "time": times[frame], "video": coded.indices.to_numpy()}
-    table |= {
+    table = {
+        "query_frame": frame,
+        "time": times[frame],
+        "video": coded.indices.to_numpy(),
         "second": hits["second"].to_numpy().astype(np.float64),
         "weight": (similarity - least[frame]).clip(0),
     }
@@ -166,28 +195,36 @@ def _weighted(
     np.maximum.at(most, by_video["query_frame"], by_video["weight"])
     shared = np.bincount(by_video["query_frame"], by_video["weight"], minlength=len(times)) / most
     total = np.log1p(max(num_videos, 1))
-    table["weight"] = table["weight"] * (
-        (total - np.log(shared[table["query_frame"]])) / total
-    ).clip(0, 1)
+    rarity = (total - np.log(shared[table["query_frame"]])) / total
+    table["weight"] = table["weight"] * rarity.clip(0, 1)
     return coded.dictionary.to_pylist(), _take(table, table["weight"] > MIN_VOTE)
 
 
 def _window(rows: Table, votes: float) -> Window:
     """The stretch of a bin with the most votes, less GAP_COST mean votes for each looked-up frame
     without one. rows: of the bin, in order of time; few, so that lists are faster than arrays."""
-    times, seconds, weights, places = (
-        rows[name].tolist() for name in ("time", "second", "weight", "place")
-    )
-    cost, before = GAP_COST * votes / len(times), places[0] - 1
-    most, total, start, first, last = -np.inf, 0.0, 0, 0, 0
+    times = rows["time"].tolist()
+    seconds = rows["second"].tolist()
+    weights = rows["weight"].tolist()
+    places = rows["place"].tolist()
+    cost = GAP_COST * votes / len(times)
+    before = places[0] - 1
+    most = -np.inf
+    total = 0.0
+    start = 0
+    first = 0
+    last = 0
     for number, (weight, place) in enumerate(zip(weights, places, strict=True)):
         total -= cost * (place - before - 1)
         before = place
         if total <= 0:
-            total, start = 0.0, number
+            total = 0.0
+            start = number
         total += weight
         if total > most:
-            most, first, last = total, start, number
+            most = total
+            first = start
+            last = number
     return Window(
         query_start_s=times[first],
         query_end_s=times[last],
@@ -206,9 +243,12 @@ def _take(table: Table, rows: npt.NDArray[Any] | slice) -> Table:
 def _strongest(table: Table, count: int, *keys: str) -> Table:
     """The `count` rows of greatest weight among those that agree in all keys, ordered by the
     keys."""
-    table = _take(table, np.lexsort((-table["weight"], *(table[key] for key in reversed(keys)))))
-    starts, number = _starts(table, *keys), np.arange(len(table["weight"]))
-    return _take(table, number - np.repeat(starts, np.diff(starts, append=len(number))) < count)
+    last_key_first = [table[key] for key in reversed(keys)]
+    table = _take(table, np.lexsort([-table["weight"], *last_key_first]))
+    starts = _starts(table, *keys)
+    number = np.arange(len(table["weight"]))
+    first_that_agrees = np.repeat(starts, np.diff(starts, append=len(number)))
+    return _take(table, number - first_that_agrees < count)
 
 
 def _starts(table: Table, *keys: str) -> npt.NDArray[np.intp]:

@@ -26,9 +26,10 @@ from hapvr.networks.packaged import PackagedBackbone, WeightsIdentity, packaged_
 from hapvr.networks.region_graph import OPSET
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
-from hapvr.scorer.bundle import CARD_FILE, read_calibration, read_evidence
+from hapvr.scorer.bundle import read_calibration, read_evidence
 from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.description import CARD_FILE
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER
 from hapvr.scorer.plain_networks import UNTRAINED

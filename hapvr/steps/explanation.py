@@ -12,8 +12,8 @@ from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import FEATURES
 from hapvr.scorer.query_views import IN_A_PART
 from hapvr.scorer.scorer import NEVER
-from hapvr.search.engine import ScoredCandidate, evidence_of
 from hapvr.search.match import Match, Query, chance, times
+from hapvr.search.scored import ScoredCandidate, evidence_of
 from hapvr.search.votes import Candidate
 from hapvr.steps.searcher import Searcher, SearchOptions
 

@@ -10,8 +10,8 @@ from hapvr.errors import DataError, VideoError
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.segments import Segment
 from hapvr.search.duplicates import DuplicatePair, same_course
-from hapvr.search.engine import ScoredCandidate
 from hapvr.search.match import coverage, thin
+from hapvr.search.scored import ScoredCandidate
 from hapvr.steps.searcher import Searcher
 
 LEAST_PROBABILITY = 0.5

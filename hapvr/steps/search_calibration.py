@@ -30,9 +30,10 @@ from hapvr.scorer.segments import FRAME_PAIRS, FRAME_SPREAD, MAX_FRAME_THRESHOLD
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.collection import SearchableCollection
 from hapvr.search.descriptors import frame_descriptors, index_rows
-from hapvr.search.engine import ScoredCandidate, SearchEngine, evidence_of
+from hapvr.search.engine import SearchEngine
 from hapvr.search.match import thin
 from hapvr.search.memory_index import FramesInMemory
+from hapvr.search.scored import ScoredCandidate, evidence_of
 from hapvr.seeding import numpy_rng
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames

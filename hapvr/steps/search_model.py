@@ -16,7 +16,8 @@ from hapvr.errors import DamagedError, DataError, MissingPartError, RegistryErro
 from hapvr.files import digest_of
 from hapvr.model.checkpoint import scoring_settings
 from hapvr.registry.client import located_bundle, pinned_uri
-from hapvr.scorer.bundle import SCORER_FILE, Description, open_networks, read_description
+from hapvr.scorer.bundle import open_networks
+from hapvr.scorer.description import SCORER_FILE, Description, read_description
 from hapvr.scorer.onnx_networks import ONNXRecord
 from hapvr.scorer.open_bundle import OpenBundle
 from hapvr.search.collection import CURRENT, CurrentIndex, current_index, serving_index

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hapvr.errors import ArgumentError, DamagedError, DataError, VideoError
+from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.scorer import DEFAULT_PRECISION
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.embedded import EmbeddedVideo
@@ -23,7 +23,7 @@ from hapvr.search.collection import (
     current_index,
 )
 from hapvr.search.confidence import Confidence, usual_prior
-from hapvr.search.engine import ScoredCandidate, SearchEngine
+from hapvr.search.engine import SearchEngine
 from hapvr.search.frame_matrix import frame_matrix
 from hapvr.search.marks import Mark, read_marks
 from hapvr.search.match import (
@@ -32,11 +32,11 @@ from hapvr.search.match import (
     SearchAnswer,
     coverage,
     cut,
-    printable,
     verdict_of,
 )
 from hapvr.search.options import SearchOptions
 from hapvr.search.question import Question, notes_of, seconds_of
+from hapvr.search.scored import ScoredCandidate
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.query_files import read_query
@@ -44,7 +44,7 @@ from hapvr.steps.search_fingerprint import search_fingerprint
 from hapvr.steps.search_model import REGISTERED, index_bundle, registry_warnings
 from hapvr.video.sources import is_inside
 
-__all__ = ["UNSURE", "SearchOptions", "Searcher", "answer_or_error"]
+__all__ = ["UNSURE", "SearchOptions", "Searcher"]
 
 UNSURE = "unsure: the model was fitted on no searches, so it does not say how sure it is"
 
@@ -340,12 +340,3 @@ class Searcher(SearchEngine):
         return search_fingerprint(
             stage, self.project, self.current, key, self.indexed[key], contents, **asked
         )
-
-
-def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:
-    """What a search for a query gives; one that cannot be used is an answer with an error."""
-    try:
-        return search(query)
-    except (VideoError, DataError) as error:
-        reason = f"{error.reason}: {error}" if isinstance(error, VideoError) else str(error)
-        return SearchAnswer(query=printable(query), error=printable(reason))

@@ -63,8 +63,10 @@ def sharp_span(detail: NDArray[np.float64]) -> tuple[float, float]:
     if film < MIN_DETAIL:
         return 0.0, 1.0
     sharp = np.flatnonzero(detail > BLURRED * film)
-    first, last = int(sharp[0]), int(sharp[-1]) + 1
-    left, right = first / width, 1 - last / width
+    first = int(sharp[0])
+    last = int(sharp[-1]) + 1
+    left = first / width
+    right = 1 - last / width
     is_framed = min(left, right) >= MIN_SIDE and max(left, right) <= MAX_SIDE
     if not is_framed or abs(left - right) > UNEVEN:
         return 0.0, 1.0

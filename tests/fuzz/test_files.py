@@ -19,8 +19,9 @@ from hapvr.errors import HapvrError
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.published import import_released
 from hapvr.model.settings import NetworkSettings
-from hapvr.scorer.bundle import CALIBRATION_FILE, load_bundle, read_calibration
+from hapvr.scorer.bundle import load_bundle, read_calibration
 from hapvr.scorer.calibration import fit_calibration
+from hapvr.scorer.description import CALIBRATION_FILE
 from hapvr.steps.searcher import Searcher, SearchOptions
 from hapvr.steps.whitening import read_pca
 from hapvr.train.run_folder import read_record

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.errors import ArgumentError, DataError
-from hapvr.scorer.bundle import CALIBRATION_FILE, read_calibration
+from hapvr.scorer.bundle import read_calibration
 from hapvr.scorer.calibration import MIN_PAIRS, fit_calibration
+from hapvr.scorer.description import CALIBRATION_FILE
 from hapvr.seeding import numpy_rng
 
 similarities = st.lists(st.floats(-1, 1, width=32), min_size=MIN_PAIRS, max_size=60)

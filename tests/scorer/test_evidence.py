@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from hapvr.errors import ArgumentError, DamagedError
-from hapvr.scorer.bundle import EVIDENCE_FILE, SCORER_FILE, read_evidence
+from hapvr.scorer.bundle import read_evidence
 from hapvr.scorer.bundle_writer import complete_bundle
 from hapvr.scorer.calibration import fit_logistic, sigmoid
+from hapvr.scorer.description import EVIDENCE_FILE, SCORER_FILE
 from hapvr.scorer.evidence import FEATURES, TYPICAL, EvidenceModel, fit_evidence, level_of
 from hapvr.seeding import numpy_rng
 

@@ -18,7 +18,8 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings, TcaSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import fit_whitening
-from hapvr.scorer.bundle import load_bundle, load_in_torch, read_description
+from hapvr.scorer.bundle import load_bundle, load_in_torch
+from hapvr.scorer.description import read_description
 from hapvr.scorer.onnx_networks import ONNXNetworks, ONNXRecord
 from hapvr.scorer.torch_networks import NotExported, TorchNetworks, write_onnx
 from hapvr.seeding import numpy_rng, torch_rng

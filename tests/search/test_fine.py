@@ -13,8 +13,8 @@ from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.segments import FrameTimes, Segment
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.compared_parts import Pair, Rows, pairs_of
-from hapvr.search.engine import ScoredCandidate, stretches_of
 from hapvr.search.match import Part, coverage, cut
+from hapvr.search.scored import ScoredCandidate, stretches_of
 from hapvr.search.votes import Candidate, Window
 
 

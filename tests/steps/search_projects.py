@@ -18,9 +18,9 @@ from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.registry.versions import promote, register
-from hapvr.scorer.bundle import SCORER_FILE
 from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
+from hapvr.scorer.description import SCORER_FILE
 from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
 from hapvr.scorer.torch_networks import write_onnx
 from hapvr.seeding import numpy_rng, torch_rng

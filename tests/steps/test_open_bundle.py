@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hapvr.registry import client
-from hapvr.scorer.bundle import EVIDENCE_FILE, SCORER_FILE
+from hapvr.scorer.description import EVIDENCE_FILE, SCORER_FILE
 from hapvr.search.collection import current_index, write_current
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher

@@ -16,10 +16,18 @@ from hapvr.demo.corpus import write_mp4
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Access
 from hapvr.search.marks import mark
-from hapvr.search.match import CANNOT_SAY, Match, Part, answer_table, answer_values, chance
+from hapvr.search.match import (
+    CANNOT_SAY,
+    Match,
+    Part,
+    answer_or_error,
+    answer_table,
+    answer_values,
+    chance,
+)
 from hapvr.steps.explanation import explain
 from hapvr.steps.project import Project
-from hapvr.steps.searcher import Searcher, SearchOptions, answer_or_error
+from hapvr.steps.searcher import Searcher, SearchOptions
 from tests.conftest import CHECKOUT, write_sound
 from tests.scorer.bundles import BLACK, scene, write_scenes
 from tests.steps.search_projects import LONG, bundle_of, copied

@@ -1,0 +1,64 @@
+"""A candidate of a search with its scores, and what follows from them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hapvr.scorer.calibration import Floats
+from hapvr.scorer.evidence import FEATURES
+from hapvr.search.compared_parts import Pair, Rows
+from hapvr.search.votes import Candidate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredCandidate:
+    """What a search knows of a video that was compared with the query."""
+
+    video_id: str
+    similarity: float = -math.inf
+    """in [-1, 1], of the best pair of parts, see `pairs_of`; where the video, or its part, is the
+    shorter one, the other way round if that is higher: similarities ask how much of the first is in
+    the second"""
+    frame_run: float = -math.inf
+    """what the relative similarities of two consecutive frames reach, in [-1, 1]"""
+    pairs: tuple[Pair, ...]
+    """all that were compared"""
+    num_frames: int
+    """of the whole video"""
+    seconds: float
+    """how long the whole video lasts"""
+    candidate: Candidate
+    """why it was compared"""
+    view: int = 0
+    """number of the query's view that was compared"""
+    is_copy: bool = False
+    """whether it was found to show the query's own footage, see `known_copies`; only asked where
+    many videos are like the query"""
+    log_odds: float | None = None
+    """of a match, from all evidence; None without a model of it"""
+
+
+def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
+    """[N, F] in the order of FEATURES, none of which falls where two videos share more.
+    whole_picture: 1, or 0 where a crop of the query was compared."""
+    rows = [(candidate.frame_run, candidate.view == 0) for candidate in candidates]
+    return np.array(rows, np.float64).reshape(len(rows), len(FEATURES))
+
+
+def stretches_of(score: ScoredCandidate) -> list[Rows]:
+    """Where in a video segments are looked for: its compared parts with half of their length before
+    and after them. That is twice a part, as a video has it that shows the query at half the speed.
+    Stretches that touch are one."""
+    longer = []
+    for first, last in (pair.reference for pair in score.pairs):
+        more = (last - first + 1) // 2
+        longer.append((max(first - more, 0), min(last + more, score.num_frames)))
+    stretches: list[Rows] = []
+    for first, last in sorted(longer):
+        if stretches and first <= stretches[-1][1]:
+            stretches[-1] = (stretches[-1][0], max(last, stretches[-1][1]))
+        else:
+            stretches.append((first, last))
+    return stretches
