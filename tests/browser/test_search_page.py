@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import LISTS, make_watch_matches
+from hapvr.steps.watch_lists import make_watch_matches
+from hapvr.steps.watch_queries import LISTS
 from tests.browser.conftest import screenshot
 from tests.conftest import MakeOnce
 from tests.scorer.bundles import write_scenes

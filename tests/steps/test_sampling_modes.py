@@ -9,7 +9,7 @@ import pytest
 
 from hapvr.steps import videos
 from hapvr.steps.project import Project
-from hapvr.steps.sources import make_manifest
+from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos, open_frames
 from hapvr.video.pool import SampledVideo, sample_videos
 from hapvr.video.settings import SamplingMode

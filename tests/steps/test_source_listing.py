@@ -8,7 +8,7 @@ import pytest
 
 from hapvr.data import manifest
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.video import sources
+from hapvr.video import folders, sources
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
 
@@ -20,7 +20,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     list_folder = sources.list_folder
     read_shard = manifest.read_manifest_shard
 
-    def listing(root: Path, **options: Any) -> sources.FolderListing:
+    def listing(root: Path, **options: Any) -> folders.FolderListing:
         counts[root.name] += 1
         return list_folder(root, **options)
 
