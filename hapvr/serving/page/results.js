@@ -79,7 +79,7 @@ function basis(answer) {
   const share = answer.prior === null ? "" : `${(100 * answer.prior).toPrecision(3) * 1} % of the ${answer.prior_of === "pairs" ? "pairs match" : "searches have a match"}`;
   const facts = [
     ["Model", `${answer.model}${answer.untrained ? ", untrained" : ""}`],
-    ["Match", answer.precision === null ? "not said by this model" : `said where ${percent(answer.precision)} of what is called a match is one (precision ${answer.precision})`],
+    ["Match", answer.precision === null ? "not said by this model" : `at least ${percent(answer.precision)} of the videos that are called a match are one (precision ${answer.precision})`],
     ["Prior", share && `probabilities hold where ${share}`],
     ["Similarity", answer.matches.slice(0, 3).map((match) => `${match.similarity >= 0 ? "+" : ""}${match.similarity.toFixed(3)}`).join(", ")],
   ];
