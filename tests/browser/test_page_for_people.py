@@ -13,7 +13,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from hapvr.collection import add_folders, update_collection
-from hapvr.steps.searcher import Searcher
+from hapvr.search.confidence import Confidence
 from tests.browser.conftest import screenshot
 from tests.browser.test_search_page import NAMELESS
 from tests.conftest import MakeOnce, write_clip
@@ -38,7 +38,7 @@ def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture
 def unsure(client: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
     """A service whose model is not sure of anything."""
-    monkeypatch.setattr(Searcher, "probability", lambda *_, **__: UNSURE)
+    monkeypatch.setattr(Confidence, "of_candidate", lambda *_, **__: UNSURE)
     return client
 
 
