@@ -4,7 +4,7 @@ import { get, getDuplicateJob, media, startDuplicateJob } from "./api.js";
 import { bytes, clock, element, notice, number, percent, placeLine, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picture } from "./pictures.js";
-import { keepPairs, pairAddress, unsureAfter } from "./session.js";
+import { goToUnsureByKey, keepPairs, pairAddress, unsureAfter } from "./session.js";
 import { isUnsure, judged, titleOf, TO_DO } from "./words.js";
 
 const PIECE = 50;
@@ -126,14 +126,7 @@ export async function showDuplicates(place, values) {
     getDuplicateJob().then((job) => job.running && follow(() => job)).catch(() => null);
   }
 
-  function pressed(event) {
-    const next = unsureAfter(-1);
-    if (event.key !== "u" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea") || !next) return;
-    event.preventDefault();
-    location.hash = next;
-  }
-  document.addEventListener("keydown", pressed);
-  return () => document.removeEventListener("keydown", pressed);
+  return goToUnsureByKey();
 }
 
 function card(group, pairs, reload) {

@@ -4,7 +4,7 @@ import { getTable, watchFor } from "./api.js";
 import { element, middle, minute, notice, number, percent, placeLine, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picture, picturePair } from "./pictures.js";
-import { fileOf, keepPairs, pairAddress, rememberSearch, stateOf, unsaid, unsureAfter } from "./session.js";
+import { fileOf, goToUnsureByKey, keepPairs, pairAddress, rememberSearch, stateOf, unsaid, unsureAfter } from "./session.js";
 import { missing, why } from "./why.js";
 import { covers, headline, isUnsure, judged, lookedAt, noteOf, readable, span, titleOf, TO_DO } from "./words.js";
 
@@ -64,14 +64,7 @@ export async function showResults(place, values) {
   }
   show();
 
-  function pressed(event) {
-    const next = unsureAfter(-1);
-    if (event.key !== "u" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea") || !next) return;
-    event.preventDefault();
-    location.hash = next;
-  }
-  document.addEventListener("keydown", pressed);
-  return () => document.removeEventListener("keydown", pressed);
+  return goToUnsureByKey();
 }
 
 // What a verdict rests on, for those who want to know.

@@ -110,3 +110,16 @@ export function keepRecent(searches) {
     return; // a browser that keeps nothing shows no recent searches
   }
 }
+
+// The key `u` leads from a list to its first unsure pair. Returns what ends that.
+export function goToUnsureByKey() {
+  function pressed(event) {
+    const isMeant = event.key === "u" && !(event.ctrlKey || event.metaKey || event.altKey) && !event.target.matches("input, select, textarea");
+    const next = unsureAfter(-1);
+    if (!isMeant || !next) return;
+    event.preventDefault();
+    location.hash = next;
+  }
+  document.addEventListener("keydown", pressed);
+  return () => document.removeEventListener("keydown", pressed);
+}
