@@ -44,7 +44,7 @@ def read_labels(path: Path = SHARED_FOOTAGE) -> FootageLabels:
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
     if tuple(rows.fieldnames or ()) != COLUMNS:
         raise DataError(
-            f"labels: {path.name} has the columns {rows.fieldnames}; wanted {', '.join(COLUMNS)}"
+            f"labels: {path.name} has the columns {rows.fieldnames}; expected {', '.join(COLUMNS)}"
         )
 
     shared: dict[str, set[str]] = defaultdict(set)
@@ -55,7 +55,7 @@ def read_labels(path: Path = SHARED_FOOTAGE) -> FootageLabels:
         kind = row["kind"]
         if kind not in (*SHARED, OTHER_TAKE) or clip == other:
             raise DataError(
-                f"labels: {path.name} has the pair {clip}, {other} of the kind {kind!r}; wanted "
+                f"labels: {path.name} has the pair {clip}, {other} of the kind {kind!r}; expected "
                 f"two clips and one of {', '.join((*SHARED, OTHER_TAKE))}"
             )
         pairs = other_takes if kind == OTHER_TAKE else shared

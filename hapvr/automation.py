@@ -1,4 +1,4 @@
-"""What runs by itself, and when: the section `automation` of the configuration."""
+"""What runs unattended, and when: the section `automation` of the configuration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _schedule(cron: str) -> str:
     """A time that Dagster's definitions take, which one that they do not would stop."""
     if _CRON.fullmatch(cron) is None:
         raise ValueError(
-            "wanted numbers or * for minute, hour, day up to 28, month and day of the week: "
+            "expected numbers or * for minute, hour, day up to 28, month and day of the week: "
             "0 3 * * 0"
         )
     return cron

@@ -98,7 +98,7 @@ CHAIN: Mapping[str, Step] = {
             "videos:make_frames",
             inputs=("videos",),
             shards="all",
-            does="samples one frame per second, in processes that are killed when they stand still",
+            does="samples one frame per second, in processes that are killed when they hang",
         ),
         Step(
             "whitening",

@@ -47,7 +47,7 @@ def add_folders(root: Path, folders: Sequence[Path], exclude: Sequence[str] = ()
     decoded yet. exclude: patterns of what is not read of these folders, or of all where none is
     named, in addition to earlier ones.
 
-    Raises ArgumentError for a path that is no folder, for one inside the data root or around it,
+    Raises ArgumentError for a path that is not a folder, for one inside the data root or around it,
     for one that a configuration cannot name or that COLLECTION_FILE leaves out, and where `root` is
     a configuration file; ConfigError for damaged files; DataError for a folder without videos.
     """
@@ -71,7 +71,7 @@ def add_folders(root: Path, folders: Sequence[Path], exclude: Sequence[str] = ()
                     f"--data {root} is of another configuration; name that, or another folder"
                 )
             if not added:
-                raise ArgumentError("index add: wanted a folder of videos")
+                raise ArgumentError("index add: expected a folder of videos")
             comment = "A collection of `hapvr index add`; edit it as any other configuration."
             _write(file, _new_collection(root), comment)
         _add_sources(root, added, exclude)
@@ -155,7 +155,7 @@ def _add_sources(root: Path, added: Sequence[Path], exclude: Sequence[str]) -> N
         else:
             before["path"] = str(folder)
     if not sources:
-        raise ArgumentError("index add: wanted a folder of videos")
+        raise ArgumentError("index add: expected a folder of videos")
     _exclude(sources, added, exclude)
     comment = "The folders of the collection, written by `hapvr index add`."
     _write(stored, {"sources": sources}, comment)

@@ -102,7 +102,7 @@ class TrainConfig(Settings):
 
 class TrackingConfig(Settings):
     """Where MLflow is: a SQLite file under the data root by default, or the address of a server,
-    whose login stands in the variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
+    whose login is read from the variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
 
     uri: str | None = None
     registered_model: str = Field(default="hapvr", pattern=r"^[A-Za-z0-9_-]+$")

@@ -36,7 +36,7 @@ class _Loader(yaml.SafeLoader):
             raise yaml.YAMLError("more than 16 aliases (*); write the values out")
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > 18:
-            raise yaml.YAMLError(f"{node.value:.40} is no number of at most 18 digits")
+            raise yaml.YAMLError(f"{node.value:.40} is not a number of at most 18 digits")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
@@ -96,14 +96,14 @@ def read_row(path: Path, name: str) -> dict[str, Any]:
     table = tables.get(table_name)
     if table is None:
         raise ConfigError(
-            f"--row {name!r:.120}: {path} has no table {table_name!r:.60}; wanted TABLE/ROW of "
+            f"--row {name!r:.120}: {path} has no table {table_name!r:.60}; expected TABLE/ROW of "
             f"{', '.join(tables)}"
         )
     if needed := table.needs.get(row_name):
         raise ConfigError(f"--row {name}: it needs {needed}")
     if row_name not in table.rows:
         raise ConfigError(
-            f"--row {name!r:.120}: {table.source} has no row {row_name!r:.60}; wanted one of "
+            f"--row {name!r:.120}: {table.source} has no row {row_name!r:.60}; expected one of "
             f"{', '.join(table.rows) or 'none, see what it needs in the file'}"
         )
     return {**table.common, **table.rows[row_name]}
@@ -116,7 +116,7 @@ def read_overrides(values: Iterable[str]) -> dict[str, Any]:
     for value in values:
         key, equals, text = value.partition("=")
         if not equals or not key:
-            raise ConfigError(f"--set {value!r:.120}: wanted KEY=VALUE, e.g. train.steps=50")
+            raise ConfigError(f"--set {value!r:.120}: expected KEY=VALUE, e.g. train.steps=50")
         try:
             overrides[key] = yaml.load(text, _Loader)
         except (
@@ -157,7 +157,7 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
     ):
         # trainings and MLflow keep copies of the configuration
         raise ConfigError(
-            f"config: {origin}: watch.webhook.secret: wanted ${{NAME}} of an environment variable"
+            f"config: {origin}: watch.webhook.secret: expected ${{NAME}} of an environment variable"
         )
     config.set_variables(variables)
     return config

@@ -38,8 +38,8 @@ class DamagedError(DataError):
 
 
 class RegistryError(DataError):
-    """A model registry does not answer, or with an error of its own, so nobody knows whether what
-    was asked for is there."""
+    """A model registry does not answer, or with an error of its own, so it is not known whether
+    what was asked for is there."""
 
 
 class MissingPartError(HapvrError, ImportError):

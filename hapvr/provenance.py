@@ -58,7 +58,7 @@ def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str
     for key in sorted(mine.keys() | theirs.keys()):
         if mine.get(key) != theirs.get(key):
             ours = mine.get(key, "(none)")
-            lines.append(f"settings {key}: wanted {ours}, found {theirs.get(key, '(none)')}")
+            lines.append(f"settings {key}: expected {ours}, found {theirs.get(key, '(none)')}")
     return lines
 
 

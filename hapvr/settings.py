@@ -22,7 +22,7 @@ def _require_a_sensible_number(key: str, value: Any, kind: Any) -> None:
     """Raise ValueError for true and false where a number is wanted, which count as 1 and 0
     otherwise, and for a number without meaning."""
     if isinstance(value, bool) and not (_takes_truth(kind) or True in get_args(kind)):
-        raise ValueError(f"{key}: wanted a number or text, got {str(value).lower()}")
+        raise ValueError(f"{key}: expected a number or text, got {str(value).lower()}")
     if isinstance(value, int) and abs(value) > MAX_NUMBER:
         raise ValueError(f"{key}: {str(value)[:40]} is beyond {MAX_NUMBER}; give a smaller number")
 
@@ -84,8 +84,8 @@ class ServingConfig(Settings):
     max_bytes: int = Field(default=2_000_000_000, ge=1, description="size of a video file")
     max_frames: int = Field(default=3600, ge=1, description="sampled frames of a video")
     video_timeout_s: float = Field(default=120.0, gt=0)
-    """a video of which nothing new was read or decoded for so long is given up, and a download that
-    takes longer"""
+    """a video is given up after so long without progress in reading or decoding, and a download
+    that takes longer"""
     request_timeout_s: float | None = Field(default=None, gt=0)
     """for a whole request; none: as long as it takes, or as the model server allows"""
 
@@ -108,8 +108,8 @@ class IndexSettings(Settings):
     refine_factor to 4 or more"""
     probed_lists: int = Field(default=16, ge=1, description="inverted lists that a query looks at")
     refine_factor: int = Field(default=0, ge=0)
-    """this many times the wanted rows are found by code and compared exactly; 0: the codes decide,
-    which is eight times as fast"""
+    """this many times the requested rows are found by code and compared exactly; 0: the codes
+    decide, which is eight times as fast"""
 
 
 class SearchSettings(Settings):
@@ -145,14 +145,14 @@ class DuplicatesSettings(Settings):
             if not _is_folder(entry) and entry not in PREFERENCES:
                 allowed = ", ".join(PREFERENCES)
                 raise ValueError(
-                    f"prefer: {entry!r:.100} is unknown; wanted a folder with a slash at the end, "
-                    f"such as archive/, or one of {allowed}"
+                    f"prefer: {entry!r:.100} is unknown; expected a folder with a slash at the "
+                    f"end, such as archive/, or one of {allowed}"
                 )
         for entry in self.protect:
             if not _is_folder(entry):
                 raise ValueError(
-                    f"protect: {entry!r:.100} is no folder; wanted one with a slash at the end, "
-                    "such as archive/"
+                    f"protect: {entry!r:.100} is not a folder; expected one with a slash at the "
+                    "end, such as archive/"
                 )
         return self
 

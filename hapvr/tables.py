@@ -155,7 +155,7 @@ def export_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]], path: Pa
     """`write_csv` to the `--out` of a verb. Raises ArgumentError for a name that is not of a .csv
     file: a video may have it."""
     if path.suffix.lower() != ".csv":
-        raise ArgumentError(f"--out is {str(path)!r:.200}; wanted a name that ends in .csv")
+        raise ArgumentError(f"--out is {str(path)!r:.200}; expected a name that ends in .csv")
     with write_atomic(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         write_csv(names, rows, file)
 

@@ -111,7 +111,7 @@ for _name, _steps in JOBS.items():
 @lru_cache(maxsize=1)
 def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
     """What the chain lacks, asked once per tick; nothing of a part of it where a record is damaged,
-    so that the rest goes on."""
+    so that the rest continues."""
     from hapvr.chain import outdated, stale
 
     opened = project_resource().open()

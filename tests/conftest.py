@@ -28,7 +28,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # torch.compile would start processes that import torch once more.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
-# No deadline: a busy machine is no fault of the code.
+# No deadline: a busy machine is not a fault of the code.
 settings.register_profile("hapvr", deadline=None, max_examples=30)
 settings.load_profile("hapvr")
 

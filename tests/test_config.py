@@ -72,13 +72,13 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
         ),
         (
             {"automation": {"retrain_cron": "99 * * * *"}},
-            "automation.retrain_cron: wanted numbers or * for minute",
+            "automation.retrain_cron: expected numbers or * for minute",
         ),
         (
             {"automation": {"retrain_cron": "*/0 * * * *"}},
-            "automation.retrain_cron: wanted numbers",
+            "automation.retrain_cron: expected numbers",
         ),
-        ({"automation": {"retrain_cron": "0 3 * *"}}, "automation.retrain_cron: wanted numbers"),
+        ({"automation": {"retrain_cron": "0 3 * *"}}, "automation.retrain_cron: expected numbers"),
         ({"automation": {"retrain_cron": "0 0 31 2 *"}}, "day up to 28"),
         (
             {"sampling": {"timeout_s": float("inf")}},
@@ -97,9 +97,9 @@ MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "cli
             "train.steps: Input should be less than or equal to 100000000",
         ),
         ({"train": {"seed": 10**17}}, "seed: 100000000000000000 is beyond"),
-        ({"shard_videos": True}, "shard_videos: wanted a number or text, got true"),
-        ({"train": {"optimizer": {"warmup_steps": False}}}, "warmup_steps: wanted a number"),
-        ({"sampling": {"timeout_s": True}}, "timeout_s: wanted a number or text, got true"),
+        ({"shard_videos": True}, "shard_videos: expected a number or text, got true"),
+        ({"train": {"optimizer": {"warmup_steps": False}}}, "warmup_steps: expected a number"),
+        ({"sampling": {"timeout_s": True}}, "timeout_s: expected a number or text, got true"),
         (
             {"automation": {"timezone": "../etc"}},
             "automation.timezone: not a time zone of this machine",

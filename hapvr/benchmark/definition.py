@@ -83,7 +83,7 @@ class BenchmarkDefinition:
             wrong = self.segments.filter(~_are_stretches())
             if len(wrong):
                 yield (
-                    f"{len(wrong)} segments are no stretch of time, e.g. {wrong.row(0)}; "
+                    f"{len(wrong)} segments are not stretches of time, e.g. {wrong.row(0)}; "
                     "give begins before ends, in seconds"
                 )
         if not self.tasks:
@@ -205,7 +205,7 @@ def is_complete(folder: Path) -> bool:
     try:
         load_definition(folder)
     except DataError as error:
-        warnings.warn(f"{error}. It is made again")
+        warnings.warn(f"{error}. It is rebuilt")
         return False
     return True
 
@@ -281,8 +281,8 @@ def _require_files_of_clips(videos: pl.DataFrame, *, folder: Path, name: str) ->
     for row in videos.remove(fits).head(1).iter_rows(named=True):
         raise DataError(
             f"{folder / 'videos.parquet'}: id {row['video_id']!r}, path {row['path']!r} and role "
-            f"{row['role']!r} do not agree; wanted a path videos/X, the id {name}/X, where {name} "
-            "is the name in benchmark.json, and the role query or database"
+            f"{row['role']!r} do not agree; expected a path videos/X, the id {name}/X, where "
+            f"{name} is the name in benchmark.json, and the role query or database"
         )
 
 
@@ -305,7 +305,7 @@ def _require_known_words(
     wrong += [f"label {label!r}" for label in misspelt]
     if wrong:
         raise DataError(
-            f"{folder}: {', '.join(sorted(wrong))[:200]}; wanted roles query, database and both, "
+            f"{folder}: {', '.join(sorted(wrong))[:200]}; expected roles query, database and both, "
             f"exclusions {sorted(filter(None, names))} and labels {sorted(relevant)}"
         )
 

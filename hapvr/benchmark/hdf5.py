@@ -46,7 +46,7 @@ def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
         for name in names:
             if not name.isprintable() or {"", ".", ".."} & set(name.split("/")):
                 raise DataError(
-                    f"{path}: the dataset {name!r} cannot be a video's id; wanted printable "
+                    f"{path}: the dataset {name!r} cannot be a video's id; expected printable "
                     "characters, and no empty part, "
                     "'.' or '..' between slashes. Rename it"
                 )
@@ -57,7 +57,7 @@ def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
                 shapes[num_regions, dataset.shape[-1]] += 1
     if not shapes:
         raise DataError(
-            f"{path}: none of {len(names)} datasets holds features; wanted floats, [frames, "
+            f"{path}: none of {len(names)} datasets holds features; expected floats, [frames, "
             "regions, dims] or "
             "[frames, dims], one dataset per video id"
         )
@@ -100,7 +100,7 @@ def _open(path: Path) -> Iterator[h5py.File]:
             yield file
     except LIBRARY_ERRORS as error:
         raise DamagedError(
-            f"{path}: not a readable HDF5 file ({error}); wanted one dataset per video id"
+            f"{path}: not a readable HDF5 file ({error}); expected one dataset per video id"
         ) from error
 
 
@@ -112,7 +112,7 @@ def _refusal(
     shape: tuple[int, ...] = dataset.shape or ()  # none of an empty one
     if dataset.dtype.kind != "f" or not _fits(shape, num_regions, dims):
         wanted = f"[frames, {num_regions or 'regions'}, {dims or 'dims'}]"
-        return "wrong_shape", f"{dataset.dtype} {list(shape)}, wanted floats {wanted}"
+        return "wrong_shape", f"{dataset.dtype} {list(shape)}, expected floats {wanted}"
     if 0 in shape:
         return "no_frames", f"shape {list(shape)} holds no features"
     if dataset.external or dataset.is_virtual:

@@ -64,7 +64,7 @@ def import_svd(folder: Path, out: Path) -> BenchmarkDefinition:
     rows = _rows(truth, num_fields=3)
     for number, (_, _, label) in enumerate(rows, start=1):
         if label not in ("0", "1"):
-            raise DataError(f"{truth}: line {number} has the label {label!r:.50}, wanted 0 or 1")
+            raise DataError(f"{truth}: line {number} has the label {label!r:.50}, expected 0 or 1")
     queries = list(dict.fromkeys(query for query, _, _ in rows))
     candidates = list(dict.fromkeys(candidate for _, candidate, _ in rows))
     place = folder / "unlabeled-data-id"
@@ -94,13 +94,14 @@ def _vcdb_pairs(folder: Path) -> list[tuple[str, str]]:
     """Pairs of different videos that share a segment, in both directions, each once."""
     files = sorted((folder / "annotation").glob("*.txt"))
     if not files:
-        raise DataError(f"{folder / 'annotation'}: no files *.txt, wanted one or more; {_HINT}")
+        raise DataError(f"{folder / 'annotation'}: no files *.txt, expected one or more; {_HINT}")
     pairs: dict[tuple[str, str], None] = {}
     for file in files:
         for number, row in enumerate(_rows(file, num_fields=6, separator=","), start=1):
             if wrong := [text for text in row[2:] if not _TIME.fullmatch(text)]:
                 raise DataError(
-                    f"{file}: line {number} has the time {wrong[0]!r:.50}, wanted H:MM:SS; {_HINT}"
+                    f"{file}: line {number} has the time {wrong[0]!r:.50}, expected H:MM:SS; "
+                    f"{_HINT}"
                 )
             first = Path(row[0]).stem
             second = Path(row[1]).stem
@@ -115,7 +116,7 @@ def _distractors(place: Path | None) -> list[str]:
         return []
     names = _stems(place) if place.is_dir() else [Path(line).stem for line in _lines(place)]
     if not names:
-        raise DataError(f"{place}: no distractors in it; wanted a list of ids, or video files")
+        raise DataError(f"{place}: no distractors in it; expected a list of ids, or video files")
     return _unique(names, place=place)
 
 
@@ -187,7 +188,7 @@ def _rows(path: Path, *, num_fields: int, separator: str | None = None) -> list[
     for number, row in enumerate(rows, start=1):
         if len(row) != num_fields:
             raise DataError(
-                f"{path}: line {number}, {' '.join(row)!r:.120}, has {len(row)} fields, wanted "
+                f"{path}: line {number}, {' '.join(row)!r:.120}, has {len(row)} fields, expected "
                 f"{num_fields}; {_HINT}"
             )
     if not rows:

@@ -95,7 +95,7 @@ def _problem(table: pl.DataFrame) -> str:
             wanted = "video ids as strings"
             fits = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
         if not fits:
-            return f"column {column!r} is {str(dtype).lower()}, wanted {wanted}"
+            return f"column {column!r} is {str(dtype).lower()}, expected {wanted}"
     return ""
 
 

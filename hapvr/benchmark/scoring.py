@@ -130,14 +130,14 @@ def _require_fit(network: VideoNetwork, video: str, features: Tensor) -> None:
     """Raise DataError for features [T, R, D] of a video that the network cannot take."""
     if features.shape[-1] != network.dims or not bool(torch.isfinite(features).all()):
         raise DataError(
-            f"features of {video}, {list(features.shape)}: wanted finite ones, [frames, "
+            f"features of {video}, {list(features.shape)}: expected finite ones, [frames, "
             f"regions, {network.dims}]; they are "
             "damaged, or were made for another model. Extract the video again"
         )
     takes_unit_vectors = isinstance(network, SimilarityNetwork)
     if takes_unit_vectors and float(features.float().norm(dim=-1).max()) > MAX_NORM:
         raise DataError(
-            f"features of {video} are no unit vectors, which the network takes; import "
+            f"features of {video} are not unit vectors, which the network takes; import "
             "whitened ones"
         )
 

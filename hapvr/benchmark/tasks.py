@@ -117,7 +117,7 @@ def _cc_web_video_tasks() -> tuple[Task, ...]:
 
 
 def _clips_tasks() -> tuple[Task, ...]:
-    """FIVR's, where a part is no answer, and one where nothing else is."""
+    """FIVR's, where a part is not an answer, and one where nothing else is."""
     tasks = [replace(task, ignored=frozenset({PART})) for task in _fivr_tasks()]
     parts = Task(
         name=PARTS_TASK,

@@ -72,7 +72,7 @@ def _require_known(video_ids: Sequence[str], known: Collection[str]) -> None:
     for video_id in video_ids:
         if video_id not in known:
             raise ArgumentError(
-                f"forget: {video_id!r:.200} is not a video of the manifest; wanted an id such "
+                f"forget: {video_id!r:.200} is not a video of the manifest; expected an id such "
                 "as SOURCE/NAME.mp4"
             )
 

@@ -131,7 +131,7 @@ def _forget_in_table(root: DataRoot, place: str, values: frozenset[str]) -> bool
     if not root.exists(place):
         return False
     try:
-        with root.open(place) as file, root.corruption_errors(place, hint="it is made again"):
+        with root.open(place) as file, root.corruption_errors(place, hint="it is rebuilt"):
             table = read_table(pa.BufferReader(file.read()))
     except DamagedError:
         root.delete(place)

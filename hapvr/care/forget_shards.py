@@ -56,7 +56,7 @@ def forget_descriptors(project: Project, forgetting: Forgetting) -> None:
 
 
 def rename_in_whitening(project: Project, forgetting: Forgetting) -> None:
-    """It stays, as another one would make every feature again."""
+    """It stays, as another one would mean extracting every feature again."""
     root = project.root
     provenance = whitening_provenance(root)
     if provenance is None:

@@ -1,4 +1,4 @@
-"""How what is damaged is made again."""
+"""How damaged files are rebuilt."""
 
 from contextlib import suppress
 
@@ -22,8 +22,8 @@ MADE_FROM_IT = {"videos": "frames", "frames": "features"}
 
 
 def remake_downloads(project: Project, key: str) -> None:
-    """Fetch or generate damaged videos again, one by one; what cannot be had again stays as it is,
-    with the record of its shard."""
+    """Fetch or generate damaged videos again, one by one; what cannot be fetched again stays as it
+    is, with the record of its shard."""
     root = project.root
     shard = Shard(root, "videos", key)
     with shard.lock():
@@ -38,21 +38,21 @@ def remake_downloads(project: Project, key: str) -> None:
         lost = damaged_files(root, key)
         if lost:
             raise DataError(
-                f"{lost[0].path} cannot be had again; it was left as it is; restore it from a "
-                "copy, or `hapvr forget` its video"
+                f"{lost[0].path} cannot be fetched or generated again, so it was left as it is. "
+                "Restore it from a copy, or `hapvr forget` its video"
             )
 
 
 def _fetch_again(project: Project, key: str, damaged: DamagedFile) -> None:
-    """Raises DataError where the file cannot be had again, e.g. a page says that it is gone; then
-    it is as it was."""
+    """Raises DataError where the file cannot be fetched again, e.g. a page says that it is gone;
+    then it is as it was."""
     root = project.root
     if damaged.path.exists() and not damaged.path.is_file():
         raise DataError(f"{damaged.path} {damaged.problem}; remove it")
 
     def verify() -> None:
         if damaged.video_id in {file.video_id for file in damaged_files(root, key)}:
-            raise DataError(f"{damaged.path} cannot be had again")
+            raise DataError(f"{damaged.path} cannot be fetched or generated again")
 
     name = damaged.path.relative_to(root.local_path("downloads").parent).as_posix()
     with set_aside.set_aside(root, name, verify=verify):
@@ -62,7 +62,7 @@ def _fetch_again(project: Project, key: str, damaged: DamagedFile) -> None:
 
 def regenerate(project: Project, name: str = "") -> None:
     """Make what is missing of the generated videos and benchmarks. name: of a folder whose
-    benchmark is made again, too."""
+    benchmark is rebuilt, too."""
     root = project.root
     with root.lock(MANIFEST_STAGE):
         if not name:
@@ -82,8 +82,7 @@ def remake_descriptors(project: Project, key: str) -> None:
     model = search_model(project, answering)
     if model.digest != digest:
         raise DataError(
-            "it is of an earlier model; remove its folder, and it is made again when that "
-            "one answers"
+            "it is of an earlier model; remove its folder, and it is rebuilt when that one answers"
         )
     descriptors = descriptor_shard(project.root, digest, shard)
     with set_aside.set_aside(project.root, descriptors.index_name, verify=descriptors.verify):
@@ -124,7 +123,7 @@ def remake_shard(project: Project, stage: str, key: str) -> None:
 
 
 def _require_kept(shard: Shard, held: set[str]) -> None:
-    """Raise DataError where a shard that was made again lacks videos that were held, and that
+    """Raise DataError where a shard that was rebuilt lacks videos that were held, and that
     nobody has given up."""
     if shard.stage == "frames":
         listed = _usable(Shard(shard.root, "videos", shard.key))
@@ -134,7 +133,7 @@ def _require_kept(shard: Shard, held: set[str]) -> None:
     if away:
         raise DataError(
             f"{len(away)} of its videos, such as {min(away)}, are not there, or are not those "
-            "that were read; connect their drive or restore them; `hapvr download` gives them up"
+            "that were read; connect their drive or restore them; `hapvr download` drops them"
         )
 
 

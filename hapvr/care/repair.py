@@ -45,7 +45,7 @@ def _repaired(project: Project, damaged: FileCheck) -> FileCheck:
             store.remake(project, damaged.key)
             after = check_stored(project.root, damaged.kind, damaged.key)
     except (HapvrError, OSError) as error:
-        return replace(damaged, message=f"{damaged.message}. It could not be made again: {error}")
+        return replace(damaged, message=f"{damaged.message}. It could not be rebuilt: {error}")
     return replace(damaged, state="repaired") if after.state == "ok" else after
 
 

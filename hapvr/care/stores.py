@@ -156,7 +156,7 @@ STORES: dict[str, Store] = {
     "models": Store(
         keys=lambda root: _single(CURRENT_NAME)(root) + root.list_folders(MODELS),
         check=check_training,
-        advice="Nothing here can be made again; a training resumes from its newest "
+        advice="Nothing here can be rebuilt; a training resumes from its newest "
         "checkpoint that can be read",
     ),
     "benchmark_scores": Store(
@@ -184,7 +184,7 @@ STORES: dict[str, Store] = {
         keys=kept_jobs,
         check=read_answer,
         forget=forget_in_answers,
-        advice="Remove the file; the search can be made again",
+        advice="Remove the file; the search can be repeated",
     ),
     "marks": Store(
         keys=_single(marks.PLACE),

@@ -64,7 +64,7 @@ def duplicates(
     terminal.require_outside(plan)
     if plan is not None and (pairs or plan == out or plan.suffix.lower() not in SUFFIXES):
         raise ArgumentError(
-            "--plan: wanted a name that ends in .json, .csv or .sh, other than --out, and "
+            "--plan: expected a name that ends in .json, .csv or .sh, other than --out, and "
             "not --pairs"
         )
     project = open_project(config, set_)

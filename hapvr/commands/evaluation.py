@@ -98,9 +98,9 @@ def _check_inputs(
         is_right = not any((features, model, out, normalize))
     if not is_right:
         both = "both --features DIR and --model MODEL, with which --out and --normalize go"
-        raise ArgumentError(f"wanted --similarities FILE alone, or {both}")
+        raise ArgumentError(f"expected --similarities FILE alone, or {both}")
     if out is not None and out.suffix.lower() != ".parquet":
-        raise ArgumentError(f"--out is {str(out)!r:.200}; wanted a name that ends in .parquet")
+        raise ArgumentError(f"--out is {str(out)!r:.200}; expected a name that ends in .parquet")
     require_outside(out)
 
 

@@ -207,7 +207,7 @@ def _show(values: dict[str, Any]) -> None:
     passed = values.get("passed", True)
     if not passed:
         lines.append(
-            f"failed   wanted {100 * MIN_RECALL:g} % of recall, so this index does not answer; "
+            f"failed   expected {100 * MIN_RECALL:g} % of recall, so this index does not answer; "
             "raise search.index.probed_lists, refine_factor or code_bits"
         )
     show(values, text=lines, failed=not passed)

@@ -14,7 +14,7 @@ from hapvr.errors import ArgumentError
 
 def _model_name(name: str) -> str:
     if re.fullmatch(r"[A-Za-z0-9_-]+", name) is None:
-        raise BadParameter(f"{name!r}: wanted letters, digits, _ and -")
+        raise BadParameter(f"{name!r}: expected letters, digits, _ and -")
     return name
 
 

@@ -34,7 +34,7 @@ def check_out(out: Path | None) -> None:
     if out.suffix.lower() not in OUT_SUFFIXES:
         wanted = ", ".join((*OUT_SUFFIXES, TASKS_SUFFIX))
         raise ArgumentError(
-            f"--out is {str(out)!r:.200}; wanted a name that ends in one of {wanted}"
+            f"--out is {str(out)!r:.200}; expected a name that ends in one of {wanted}"
         )
 
 

@@ -180,7 +180,7 @@ def expand(names: list[str]) -> list[str]:
             raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from None
         if not inside:
             raise DataError(
-                f"video: {name} holds no video; wanted files such as .mp4, or a .txt list of them"
+                f"video: {name} holds no video; expected files such as .mp4, or a .txt list of them"
             )
         expanded += inside
     return expanded
@@ -193,7 +193,7 @@ def _videos_of(name: str) -> list[str]:
     if "://" in name:
         return [name]
     path = Path(name)
-    if os.path.isdir(name):  # "" is no folder, while Path("") is the current one
+    if os.path.isdir(name):  # "" is not a folder, while Path("") is the current one
         return [str(file) for file in query_files(path)]
     os.stat(name)
     if path.suffix.lower() == ".txt":

@@ -143,11 +143,11 @@ def _check_search(
     """Raise ArgumentError for a call without a query, or with options that exclude each other."""
     if not queries and not ids:
         raise ArgumentError(
-            "search: wanted a file, URL or picture, or --id for a video of the collection"
+            "search: expected a file, URL or picture, or --id for a video of the collection"
         )
     check_out(out)
     if out is not None and explained is not None:
-        raise ArgumentError("search: --explain writes no file; wanted --explain or --out")
+        raise ArgumentError("search: --explain writes no file; expected --explain or --out")
 
 
 def _pairs_of(answers: Sequence[SearchAnswer]) -> list[Pair]:

@@ -97,7 +97,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
         except HapvrError as error:
             wrong = isinstance(error, ConfigError | ArgumentError | MissingPartError)
             fail(str(error), WRONG_CALL if wrong else FAILED)
-        except BaseException as error:  # Rust's PanicException is no Exception
+        except BaseException as error:  # Rust's PanicException is not an Exception
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, ModuleNotFoundError):

@@ -147,7 +147,7 @@ class FeatureStore:
         wanted = set(video_ids)
         chosen = (item for item in self._shard_of.items() if item[0] in wanted)
         for shard, of_shard in groupby(chosen, key=itemgetter(1)):
-            shard.require(self.settings)  # it may have been made again since
+            shard.require(self.settings)  # it may have been rebuilt since
             file = FeatureFile(shard, extras=extras)
             for video_id, _ in of_shard:
                 yield video_id, torch.from_numpy(file.regions(video_id))
@@ -185,7 +185,7 @@ def frame_part(shard: Shard, settings: Mapping[str, Any], *, extras: bool) -> An
     if extras and not has_extras:
         raise DataError(
             f"storage: {shard.stage} of shard {shard.key} has no pooled vectors, which this "
-            "model needs; set features.pooled: true and make features and training views again"
+            "model needs; set features.pooled: true and extract features and training views again"
         )
     if extras or not has_extras:
         return ...

@@ -64,7 +64,7 @@ class DataRoot:
         except (pa.ArrowException, OSError, RuntimeError, ValueError) as error:
             problem = " ".join(str(error).split())[:200]
             raise ConfigError(
-                f"data root: {self.url!r:.200} cannot be used ({problem}); wanted a folder, "
+                f"data root: {self.url!r:.200} cannot be used ({problem}); expected a folder, "
                 "or e.g. s3://bucket/prefix"
             ) from error
 

@@ -125,7 +125,7 @@ def _warn_of_unknown_clips(
     if missing:
         warnings.warn(
             f"own videos: {len(missing)} rows of the table of scenes name no clip below {videos}, "
-            f"such as {missing[0]!r}; wanted paths below that folder, as they are spelt there"
+            f"such as {missing[0]!r}; expected paths below that folder, as they are spelt there"
         )
 
 

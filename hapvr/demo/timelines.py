@@ -54,7 +54,7 @@ def cut_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
 
 
 def pause_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
-    """One frame stands still for three seconds in the middle third."""
+    """One frame is frozen for three seconds in the middle third."""
     moment = int(count * rng.uniform(1 / 3, 2 / 3))
     still = np.full(max(round(3 * fps), 1), moment)
     return np.concatenate([np.arange(moment), still, np.arange(moment, count)])
@@ -100,7 +100,7 @@ def true_times(
 ) -> list[Times]:
     """Stretches of a copy in which the original's time runs on without jumps, at any speed, or runs
     backwards. A jump is more than half a second from one frame of the copy to the next, and more
-    than triple speed. A frame that stands still belongs to the stretch that it interrupts.
+    than triple speed. A still frame belongs to the stretch that it interrupts.
     original_start_s, copy_start_s: when the first frame is shown in each file.
     """
     borders = [0, *_breaks(rows, fps=fps), len(rows)]

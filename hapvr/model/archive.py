@@ -61,7 +61,7 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
         # torch's message advises to load without protection, so only its cause is passed on.
         reason = first_line(error.__context__ or error)
         raise DataError(
-            f"weights: {file} cannot be read: {reason}; wanted a state dict saved by "
+            f"weights: {file} cannot be read: {reason}; expected a state dict saved by "
             "torch.save, a .safetensors or a .npz file"
         ) from error
 
@@ -72,7 +72,7 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
         if tensors:
             return tensors, _recorded_settings(content)
     raise DataError(
-        f"weights: {file} holds no state dict; wanted one, or one under the key 'model' or "
+        f"weights: {file} holds no state dict; expected one, or one under the key 'model' or "
         "'state_dict'"
     )
 

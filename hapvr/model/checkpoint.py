@@ -162,10 +162,10 @@ def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor
             continue
         if tensor.shape != wanted[name].shape:
             lines.append(
-                f"{name} has shape {tuple(tensor.shape)}, wanted {tuple(wanted[name].shape)}"
+                f"{name} has shape {tuple(tensor.shape)}, expected {tuple(wanted[name].shape)}"
             )
         elif tensor.dtype != wanted[name].dtype:
-            lines.append(f"{name} has values of {tensor.dtype}, wanted {wanted[name].dtype}")
+            lines.append(f"{name} has values of {tensor.dtype}, expected {wanted[name].dtype}")
         elif not bool(tensor.isfinite().all()):
             lines.append(f"{name} has NaN or infinite values")
     if not lines and _is_constant(found):

@@ -203,7 +203,7 @@ def split_extras(features: Tensor, *, extras_dims: int) -> tuple[Tensor, Tensor,
     if features.shape[-2] != NUM_REGIONS + rows:
         raise ArgumentError(
             f"features: got {features.shape[-2]} rows of {features.shape[-1]} values per "
-            f"frame, wanted {NUM_REGIONS} regions "
+            f"frame, expected {NUM_REGIONS} regions "
             f"and {rows} rows for a pooled vector of {extras_dims} values and its magnitude; "
             "set features.pooled: true and "
             "extract the features again with the backbone of this network"

@@ -113,7 +113,7 @@ def import_released(
     ones, see `ReleasedTensors`; notes on the scores; sha256 of the file.
 
     Raises:
-        DataError: it is no such checkpoint. Each tensor that does not fit is named."""
+        DataError: it is not such a checkpoint. Each tensor that does not fit is named."""
     state, recorded = read_archive(file)
     tensors = _identify(file, state)
     weights = _own_weights(state, tensors.names)

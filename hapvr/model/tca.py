@@ -30,7 +30,7 @@ class ContextNetwork(FrameVectorNetwork):
             raise ArgumentError(
                 f"train.network.heads: {settings.heads} heads do not share {dims} values per "
                 "region (whitening.dims) evenly; "
-                "wanted a divisor of the values"
+                "expected a divisor of the values"
             )
         self.settings = settings
         self.dims = dims

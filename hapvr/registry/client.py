@@ -71,8 +71,8 @@ def require_store(tracking_uri: str) -> None:
             "MLFLOW_TRACKING_PASSWORD, or sqlite:///FILE"
         )
         raise ArgumentError(
-            f"tracking: {shown!r} is no registry's address, or had more (login, ?, #); "
-            f"wanted {wanted}"
+            f"tracking: {shown!r} is not the address of a registry, or had more (login, ?, #); "
+            f"expected {wanted}"
         )
     problem = _problem_of_store(tracking_uri)
     if problem:
@@ -149,7 +149,7 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
     wanted = _MODEL_URI.fullmatch(uri)
     if wanted is None:
         raise ArgumentError(
-            f"model: {uri!r} names no version; wanted models:/NAME@ALIAS or models:/NAME/VERSION"
+            f"model: {uri!r} names no version; expected models:/NAME@ALIAS or models:/NAME/VERSION"
         )
     client = mlflow_client(tracking_uri)
     shown = without_login(tracking_uri)

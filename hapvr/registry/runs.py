@@ -1,7 +1,7 @@
 """MLflow runs, by explicit client and run id; and what a training tells its run.
 
-A training continues where MLflow is away: the run gets the metrics later, at the latest when the
-training is finished.
+A training continues while MLflow is unreachable: the run gets the metrics later, at the latest
+when the training is finished.
 """
 
 import subprocess
@@ -194,9 +194,9 @@ def complete_metrics(
 
 
 class TrackedTraining:
-    """A training logger that writes to one MLflow run in the background. Where MLflow is away, its
-    client says so, and the training goes on. What it did not take is in the history of the
-    training, of which `complete_metrics` delivers it."""
+    """A training logger that writes to one MLflow run in the background. While MLflow is
+    unreachable, its client says so, and the training goes on. What it did not take is in the
+    history of the training, of which `complete_metrics` delivers it."""
 
     def __init__(self, uri: str, run_id: str) -> None:
         self._client = MlflowClient(tracking_uri=uri)

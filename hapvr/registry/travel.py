@@ -184,7 +184,7 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
         for line in listed.decode("ascii").splitlines():
             row = _SUM.fullmatch(line)
             if row is None or row[2] not in BUNDLE_FILES:
-                raise ValueError(f"{SUMS_FILE} lists {line!r:.200}, which is no file of a model")
+                raise ValueError(f"{SUMS_FILE} lists {line!r:.200}, which is not a file of a model")
             name = row[2]
             require_regular(folder / name)
             (bundle / name).parent.mkdir(parents=True, exist_ok=True)
@@ -202,11 +202,11 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
 @contextmanager
 def _hub(place: str) -> Iterator[tuple[HfApi, str, str | None]]:
     """The hub's own client, repository and revision of a place; whatever the client raises, errors
-    of several libraries, becomes a DataError. Raises ArgumentError for what is no place."""
+    of several libraries, becomes a DataError. Raises ArgumentError for what is not a place."""
     parts = _PLACE.fullmatch(place)
     if parts is None:
         raise ArgumentError(
-            f"model: {place!r:.200} names no model of a hub; wanted hf://ORGANISATION/NAME"
+            f"model: {place!r:.200} names no model of a hub; expected hf://ORGANISATION/NAME"
         )
     if not sys.stderr.isatty():
         disable_progress_bars()

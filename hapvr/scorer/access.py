@@ -38,7 +38,7 @@ class Access:
         meanwhile leads nowhere else."""
         if self.roots is None:
             return Path(name)
-        with suppress(OSError, ValueError, RuntimeError):  # of names that are no paths
+        with suppress(OSError, ValueError, RuntimeError):  # of names that are not paths
             path = Path(name).resolve()
             if any(path.is_relative_to(root) for root in self.roots):
                 return path
@@ -50,12 +50,12 @@ class Access:
         """Raise VideoError `not_allowed` unless this is an http(s) URL of a host that videos may be
         fetched from."""
         host = scheme = ""
-        with suppress(ValueError):  # of what is no URL
+        with suppress(ValueError):  # of what is not a URL
             address = urlsplit(url)
             host = address.hostname or ""  # in lower case, as the scheme
             scheme = address.scheme
         if scheme not in ("http", "https"):
-            raise VideoError("not_allowed", f"video: {url!r}: wanted a path or an http(s) URL")
+            raise VideoError("not_allowed", f"video: {url!r}: expected a path or an http(s) URL")
         if ANY_HOST not in self.hosts and host not in self.hosts:
             raise VideoError(
                 "not_allowed",
@@ -76,7 +76,7 @@ def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
         missing = [root for root in roots if not root.is_dir()]
         if missing:
             raise ConfigError(
-                f"{ROOTS_VARIABLE}: {missing[0]} is no folder; list folders separated by "
+                f"{ROOTS_VARIABLE}: {missing[0]} is not a folder; list folders separated by "
                 f"{os.pathsep!r}"
             )
     hosts = {name.strip().lower() for name in environ.get(HOSTS_VARIABLE, "").split(",")}

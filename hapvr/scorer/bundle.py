@@ -243,6 +243,6 @@ def load_similarity_model(place: Path) -> tuple[VideoNetwork, Description | None
         description.require_files(place)
         return load_network(place / NETWORK_FOLDER)[0], description
     raise DataError(
-        f"model: {place} is not a model; wanted a bundle (with {SCORER_FILE}), a network "
+        f"model: {place} is not a model; expected a bundle (with {SCORER_FILE}), a network "
         f"folder (with {DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"
     )

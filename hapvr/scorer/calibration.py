@@ -24,7 +24,7 @@ MIN_PAIRS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionThreshold:
-    """The lowest similarity at which a wanted precision was reached, and what that rests on."""
+    """The lowest similarity at which a target precision was reached, and what that rests on."""
 
     precision: Rate
     """Wanted."""
@@ -67,7 +67,7 @@ class Calibration:
         ArgumentError outside (0, 1)."""
         if prior is not None and not 0 < prior < 1:
             raise ArgumentError(
-                f"prior is {prior}; wanted the share of matches, above 0 and below 1"
+                f"prior is {prior}; expected the share of matches, above 0 and below 1"
             )
         shift = 0.0 if prior is None else logit(prior) - logit(self.prior)
         return float(sigmoid(np.asarray(self.slope * similarity + self.intercept + shift)))
@@ -78,7 +78,9 @@ class Calibration:
         rows = {row.precision: row for row in self.thresholds}
         enough = [stored for stored in rows if 0 < precision <= stored + 1e-9]
         if not enough:
-            raise ArgumentError(f"precision is {precision}; wanted above 0 and at most {max(rows)}")
+            raise ArgumentError(
+                f"precision is {precision}; expected above 0 and at most {max(rows)}"
+            )
         return rows[min(enough)]
 
     def verdict(
@@ -117,7 +119,7 @@ def fit_calibration(
     similarity = np.concatenate([positive, negative])
     if min(len(positive), len(negative)) < MIN_PAIRS or not np.isfinite(similarity).all():
         raise ArgumentError(
-            f"calibration: {len(positive)} matching and {len(negative)} other pairs; wanted "
+            f"calibration: {len(positive)} matching and {len(negative)} other pairs; expected "
             f"{MIN_PAIRS} of each or more, all "
             "finite"
         )

@@ -126,6 +126,6 @@ def read_description(folder: Path) -> Description:
     cannot be used."""
     if not (folder / SCORER_FILE).exists():
         raise DataError(
-            f"model: {folder} is not a model bundle; wanted a folder with {SCORER_FILE}"
+            f"model: {folder} is not a model bundle; expected a folder with {SCORER_FILE}"
         )
     return read_json_as(folder / SCORER_FILE, Description, hint=HINT)

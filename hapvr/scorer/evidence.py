@@ -44,7 +44,7 @@ MIN_GROUPS = FOLDS
 
 def _complete(weights: Mapping[str, float]) -> Mapping[str, float]:
     if tuple(weights) != FEATURES:
-        raise ValueError(f"wanted weights of {', '.join(FEATURES)}, in this order")
+        raise ValueError(f"expected weights of {', '.join(FEATURES)}, in this order")
     return weights
 
 
@@ -118,7 +118,7 @@ def fit_evidence(
     if min(num_matches, num_others) < MIN_PAIRS or len(number_of) < MIN_GROUPS:
         raise ArgumentError(
             f"evidence: {len(number_of)} videos searched for, with {num_matches} matches and "
-            f"{num_others} others among their candidates; wanted {MIN_GROUPS} videos and "
+            f"{num_others} others among their candidates; expected {MIN_GROUPS} videos and "
             f"{MIN_PAIRS} of each"
         )
     relative = [np.stack([_levelled(view, num_videos) for view in views]) for views, _ in searches]

@@ -24,7 +24,7 @@ def try_bundle(folder: Path) -> None:
         call_limited(_try, folder, memory_bytes=TRIAL_MEMORY_BYTES, timeout_s=TRIAL_TIMEOUT_S)
     except ValueError as error:
         raise DataError(
-            f"model: a trial of {folder} failed: {error}; take one of somebody whom you know"
+            f"model: a trial of {folder} failed: {error}; use a model from a source that you trust"
         ) from error
 
 

@@ -72,7 +72,7 @@ def read_answer(root: DataRoot, job: str) -> KeptAnswer | None:
             pictures=pictures,
         )
     except (ValueError, KeyError, TypeError, ValidationError) as error:
-        hint = "Remove the file; the search can be made again"
+        hint = "Remove the file; the search can be repeated"
         raise DamagedError(f"answers: {_place(job)} is damaged. {hint}") from error
 
 

@@ -144,7 +144,7 @@ def translated_errors(place: str) -> Iterator[None]:
     except HapvrError:
         raise
     except BaseException as error:
-        # A panic of the engine is no Exception, and its class cannot be imported.
+        # A panic of the engine is not an Exception, and its class cannot be imported.
         is_panic = type(error).__name__ == "PanicException"
         if not isinstance(error, LANCE_ERRORS) and not is_panic:
             raise

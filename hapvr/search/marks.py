@@ -102,7 +102,7 @@ def read_marks(root: DataRoot) -> Marks:
     if not root.exists(PLACE):
         return Marks()
     stored = root.read_json_as(
-        PLACE, _Stored, hint="restore it from a copy: nothing can make it again"
+        PLACE, _Stored, hint="restore it from a copy: nothing can rebuild it"
     )
     return Marks({(mark.first, mark.second): mark for mark in stored.pairs})
 
@@ -208,7 +208,7 @@ def contents(root: DataRoot) -> Callable[[str], str]:
         except (OSError, ValueError) as error:
             raise DataError(
                 f"pairs: {name!r:.200} is neither a video of the collection nor a readable file "
-                f"({error}); wanted an id such as SOURCE/NAME.mp4, or a path"
+                f"({error}); expected an id such as SOURCE/NAME.mp4, or a path"
             ) from error
 
     return content_of
@@ -224,7 +224,7 @@ def write_marks(marks: Marks, path: Path) -> None:
 
 def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
     """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest
-    of COLUMNS may lack. Raises DataError for a file that is no such table, and where any line
+    of COLUMNS may lack. Raises DataError for a file that is not such a table, and where any line
     cannot be used, naming the first ones."""
     try:
         require_regular(path)
@@ -234,7 +234,7 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
             marks, problems = _marks_of_lines(lines, contents(root))
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(
-            f"{path}: {error}; wanted a CSV file with the columns {', '.join(NEEDED)}"
+            f"{path}: {error}; expected a CSV file with the columns {', '.join(NEEDED)}"
         ) from error
     if problems:
         raise DataError(
@@ -275,7 +275,7 @@ def _mark_of_line(content_of: Callable[[str], str], row: dict[str, str]) -> Mark
     """The mark of a line. Raises as `mark_of` does, and ValueError."""
     verdict = VERDICTS.get(re.sub("[-_]", " ", row["verdict"].strip().lower()))
     if verdict is None:
-        raise ValueError(f"the verdict is {row['verdict']!r:.80}; wanted {' or '.join(VERDICTS)}")
+        raise ValueError(f"the verdict is {row['verdict']!r:.80}; expected {' or '.join(VERDICTS)}")
     since = row.get("since", "")
     if since:
         datetime.fromisoformat(since)

@@ -69,7 +69,7 @@ class Part:
         end = math.inf if self.end_s is None else self.end_s
         if not (math.isfinite(self.start_s) and 0 <= self.start_s < end):
             raise ArgumentError(
-                f"part: from {self.start_s} to {self.end_s} s; wanted 0 <= from < to"
+                f"part: from {self.start_s} to {self.end_s} s; expected 0 <= from < to"
             )
 
     @classmethod
@@ -83,7 +83,7 @@ class Part:
                 else cls(start_s=start_s or 0.0, end_s=end_s)
             )
         if start_s is not None or end_s is not None:
-            raise ArgumentError("at and from/to: wanted one of the two")
+            raise ArgumentError("at and from/to: expected one of the two")
         return cls(start_s=max(at_s - MOMENT_S, 0.0), end_s=at_s + MOMENT_S)
 
 
@@ -150,7 +150,7 @@ class Match:
     marked_since: who and when (ISO 8601, UTC). verdict: see `verdict_of`. same_file: whether query
     and video have the same bytes. inner_picture: whether a part of the query's picture matches
     rather than the whole, see `hapvr.scorer.query_views`. offline: whether the video's file is
-    not where it was, as while its drive is away.
+    not where it was, as while its drive is offline.
     """
 
     query: str
@@ -248,7 +248,7 @@ def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> Search
 def verdict_of(
     probability: float | None, *, mark: str = "", same_file: bool = False
 ) -> Verdict | None:
-    """What is said of a pair at DEFAULT_PRECISION: by people, by equal bytes, by its probability;
+    """The verdict on a pair at DEFAULT_PRECISION: by people, by equal bytes, by its probability;
     None where there is none."""
     if mark or same_file:
         return "match" if mark in ("", "match") else "no match"

@@ -36,7 +36,7 @@ class SearchOptions:
         if self.top >= 1 and 0 <= self.min_probability <= 1 and is_prior_a_share:
             return
         raise ArgumentError(
-            f"search: top is {self.top}, wanted 1 or more; min_probability is "
-            f"{self.min_probability}, wanted a number in "
-            f"[0, 1]; prior is {self.prior}, wanted the share of matches, above 0 and below 1"
+            f"search: top is {self.top}, expected 1 or more; min_probability is "
+            f"{self.min_probability}, expected a number in "
+            f"[0, 1]; prior is {self.prior}, expected the share of matches, above 0 and below 1"
         )

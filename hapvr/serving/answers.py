@@ -121,7 +121,7 @@ def present_answer(service: Service, answer: SearchAnswer, sha256: str) -> Searc
 
     try:
         marks = read_marks(service.project.root)
-    except DataError:  # the data root is away: what was answered stands
+    except DataError:  # the data root is offline: what was answered stands
         return answer
     return with_marks(answer, sha256, marks, digest_of)
 

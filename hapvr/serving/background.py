@@ -1,4 +1,4 @@
-"""Work that goes on while people do something else: taking in new files, and running the watch
+"""Work in the background: taking in new files, and running the watch
 lists. One kind at a time, each with how far it is."""
 
 import threading

@@ -134,7 +134,7 @@ class Collection:
                 _LOG.warning(
                     "the index cannot be opened; the one before answers if there is one: %s", error
                 )
-            # It is no fault of the client.
+            # It is not a fault of the client.
             self.problem = error if isinstance(error, DataError) else DataError(str(error))
         self._looked_s = time.monotonic()
 

@@ -34,7 +34,7 @@ class PairOfVideos(Values):
     @model_validator(mode="after")
     def _check_query(self) -> PairOfVideos:
         if (self.query is None) == (self.job is None):
-            raise ValueError("wanted one of query (an id) and job (of a search)")
+            raise ValueError("expected one of query (an id) and job (of a search)")
         return self
 
 
@@ -110,7 +110,8 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
         name, first = _query_of(service, asked.job or "")
         if not first:
             raise ArgumentError(
-                "pairs: the query of this search is no file that a mark could be kept for; fetch it"
+                "pairs: the query of this search is not a file that a mark could be kept for; "
+                "fetch it"
             )
     second = _digest(index, asked.reference)
 
@@ -124,7 +125,7 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
 
 
 def _query_of(service: Service, job_id: str) -> tuple[str, str]:
-    """Name and SHA-256 of the query of a search, "" of one that is no file."""
+    """Name and SHA-256 of the query of a search, "" of one that is not a file."""
     job = service.jobs.find(job_id)
     if job is not None:
         return job.name, "" if job.query is None else job.query.sha256

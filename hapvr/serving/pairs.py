@@ -162,7 +162,7 @@ def _members(
     for video_id in ids:
         member: dict[str, Any] = {"id": video_id, "medoid": video_id == medoid}
         pair = by_ids.get(frozenset((medoid, video_id)))
-        if pair is not None:  # the medoid itself is no pair
+        if pair is not None:  # the medoid itself is not a pair
             first_is_query = pair.first == medoid
             member |= {
                 "probability": pair.probability,

@@ -72,7 +72,9 @@ class NamedSearch(QueryOptions):
     @model_validator(mode="after")
     def _check_query(self) -> NamedSearch:
         if sum(query is not None for query in (self.path, self.url, self.id)) != 1:
-            raise ValueError("wanted one of path, url and id, or a file as the body of the request")
+            raise ValueError(
+                "expected one of path, url and id, or a file as the body of the request"
+            )
         return self
 
 

@@ -177,7 +177,7 @@ def read_tokens(path: Path) -> dict[str, Caller]:
         if parts is None or parts[3] in callers:
             # The line may be a token itself, so it is not shown.
             raise ConfigError(
-                f"--token-file {path}, line {number}: wanted a name, `read` or `mark`, and the "
+                f"--token-file {path}, line {number}: expected a name, `read` or `mark`, and the "
                 "SHA-256 of the token in hexadecimal, of each token once"
             )
         name, role, digest = parts.groups()

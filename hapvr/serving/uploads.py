@@ -80,7 +80,7 @@ class _Body:
         except TimeoutError:
             sentence = (
                 f"request: its body arrives too slowly; at least {MIN_BYTES_S:,} bytes a second "
-                "are wanted"
+                "are expected"
             )
             raise Refusal(408, "upload_timeout", sentence) from None
 

@@ -1,4 +1,4 @@
-"""What somebody is told by the webhook: matches of watch lists, and what becomes of the chain; kept
+"""What the webhook sends: matches of watch lists, and what becomes of the chain; kept
 until it has said yes.
 
 watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried,
@@ -48,7 +48,7 @@ QUIET_S = 86_400.0
 
 @dataclass(frozen=True)
 class Concern:
-    """Something that somebody is told."""
+    """A message of the webhook."""
 
     event: str
     key: str
@@ -130,7 +130,7 @@ class AlertOutbox:
                 f"SELECT COUNT(*) FROM messages WHERE NOT ({_READABLE})"
             ).fetchone()
             if num_unreadable:
-                raise sqlite3.DatabaseError(f"{num_unreadable} messages are no JSON objects")
+                raise sqlite3.DatabaseError(f"{num_unreadable} messages are not JSON objects")
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

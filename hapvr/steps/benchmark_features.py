@@ -102,8 +102,8 @@ def background_features(
     root: DataRoot, definition: BenchmarkDefinition, source: str
 ) -> tuple[BenchmarkFeatures, tuple[str, ...]]:
     """Features of a benchmark and of all other videos of a source, and the ids of these. Videos of
-    the benchmark are no background. Raises DataError where the source has other features than the
-    benchmark's, or none."""
+    the benchmark are not a background. Raises DataError where the source has other features than
+    the benchmark's, or none."""
     keys = sorted(key for key in root.list_folders(STAGE) if source_of(key) == source)
     available = FeatureStore(root, keys).available()
     background = tuple(sorted(available - set(stored_ids(definition, available).values())))

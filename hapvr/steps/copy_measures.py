@@ -90,8 +90,8 @@ def has_unmeasured_copies(searcher: Searcher, pairs: Iterable[DuplicatePair]) ->
 def measure_copies(
     project: Project, searcher: Searcher, pairs: Iterable[DuplicatePair], progress: Progress
 ) -> None:
-    """Measure the pictures and files of all copies that were not measured yet. A file that is away,
-    or for which there was no time, is measured at the next call."""
+    """Measure the pictures and files of all copies that were not measured yet. A file that is
+    offline, or for which there was no time, is measured at the next call."""
     before = read_measures(project.root)
     measures = dict(before)
     contents = _contents_of_copies(pairs)

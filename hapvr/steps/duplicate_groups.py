@@ -86,8 +86,9 @@ def outdated_groups(project: Project) -> str:
 
 
 def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[GroupMember]:
-    """Groups of copies over some pairs. No copy is named to keep where the best is away, in a group
-    that is not sure, and by a model with random weights, except among files of the same bytes."""
+    """Groups of copies over some pairs. No copy is named to keep where the best is offline, in a
+    group that is not sure, and by a model with random weights, except among files of the same
+    bytes."""
     root = searcher.project.root
     marks = read_marks(root)
     measures = read_measures(root)

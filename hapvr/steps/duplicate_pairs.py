@@ -30,7 +30,7 @@ def make_duplicate_pairs(
 ) -> bool:
     """Look for every video of a shard in the whole collection; returns whether the shard had
     changed: else it is left alone. A pair of two shards is found by the one that is searched later,
-    so new shards need no other one to be searched again, and a shard that was made again is
+    so new shards need no other one to be searched again, and a shard that was rebuilt is
     searched alone.
 
     Raises: DataError for a shard that is not in the index, and for a model without calibration.

@@ -86,7 +86,7 @@ def open_extractor(project: Project, *, extras: bool) -> Extractor:
 def make_features(project: Project, key: str, *, progress: Progress = no_progress) -> StageResult:
     """Extract [T, 9, D] features of every video of the shard that has frames; the others keep their
     failed row. Videos whose frames and settings are those of an earlier run are not extracted
-    again. Raises DataError for imported ones, which cannot be made again."""
+    again. Raises DataError for imported ones, which cannot be extracted again."""
     _require_not_imported(project.shard(STAGE, key))
     frames = project.shard(FRAMES_STAGE, key)
     frames.require({"sampling": project.config.sampling.identity_fields()})
@@ -132,7 +132,7 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
 
 
 def _require_not_imported(shard: Shard) -> None:
-    """Raise DataError for features that would be replaced, and cannot be made again."""
+    """Raise DataError for features that would be replaced, and cannot be extracted again."""
     index = shard.find()
     if index is None or IMPORTED not in index.provenance.settings:
         return

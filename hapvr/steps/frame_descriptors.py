@@ -55,7 +55,7 @@ def make_descriptors(
         for video_id in video_ids:
             regions = file.regions(video_id)
             if IMPORTED in settings and np.linalg.norm(regions, axis=-1).max() > MAX_NORM:
-                problem = "its regions are no unit vectors, which the network takes"
+                problem = "its regions are not unit vectors, which the network takes"
                 warnings.warn(f"{video_id} of shard {key} is left out of the index: {problem}")
                 lost = index_row(video_id, 0, reason="no_unit_vectors", message=problem, num_kept=0)
                 yield lost, None

@@ -1,4 +1,4 @@
-"""What a plan for copies has moved aside, so that nobody is told that these files are missing."""
+"""What a plan for copies has moved aside, so that these files are not reported as missing."""
 
 import os
 import warnings

@@ -43,7 +43,7 @@ class Project:
             config_path = config_path / COLLECTION_FILE
             if not config_path.is_file():
                 raise ConfigError(
-                    f"{config_path.parent} is no collection; `hapvr index add FOLDER --data "
+                    f"{config_path.parent} is not a collection; `hapvr index add FOLDER --data "
                     f"{config_path.parent}` makes one"
                 )
         config = load_config(config_path, overrides=overrides)

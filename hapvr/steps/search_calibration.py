@@ -52,7 +52,7 @@ EDITED_FRAMES = 16
 PAIR_FRAMES = 120
 """Frames of a video that are compared with those of a different one."""
 NEAREST_OTHERS = 10
-"""Candidates of a search that are no match, which similarities are fitted on."""
+"""Candidates of a search that are not matches, which similarities are fitted on."""
 COPY_SIMILARITY = 0.75
 COPY_FRAME_RUN = 0.9
 """Two videos of the collection that are as similar as this, or of which two consecutive frames are,

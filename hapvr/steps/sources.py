@@ -213,7 +213,7 @@ def source_scenes(project: Project, source: Source) -> dict[str, str]:
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DataError(
             f"own videos: {path} cannot be read as scenes ({str(error).splitlines()[0]}); "
-            "wanted a CSV file with the columns file (path below the folder of clips) and scene"
+            "expected a CSV file with the columns file (path below the folder of clips) and scene"
         ) from error
     return dict(table.drop_nulls().iter_rows())
 

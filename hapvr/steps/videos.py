@@ -65,9 +65,9 @@ def make_videos(
     they are, and so do those of usable videos whose drive is offline, or which their site has no
     more.
 
-    retry_failed: try failed videos again, and files that are no video where this program or its
+    retry_failed: try failed videos again, and files that are not videos where this program or its
     limits are others than then.
-    retry_gone: with `retry_failed` also try unavailable videos, and all that is no video.
+    retry_gone: with `retry_failed` also try unavailable videos, and all that is not a video.
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
     shard = project.shard(VIDEOS_STAGE, key)
@@ -76,7 +76,7 @@ def make_videos(
     if is_damaged and is_away(project, source_of(key)):
         raise DataError(
             f"videos: {shard.index_name} is damaged, and its files are away; connect their drive, "
-            "or remove that record to give them up"
+            "or remove that record to drop them"
         )
     recorded = {} if index is None else {row["video_id"]: row for row in index.rows()}
     states = {video_id: file_state(row) for video_id, row in rows.items()}

@@ -83,7 +83,7 @@ def watch_queries(project: Project) -> list[WatchQuery]:
             files = _files_of(path)
         except (OSError, ValueError, DataError) as error:
             problem = (
-                f"watch.lists: {watch_list.name}: {path} cannot be read ({error}); wanted a "
+                f"watch.lists: {watch_list.name}: {path} cannot be read ({error}); expected a "
                 "folder, or a text file with a path in each line"
             )
             queries.append(WatchQuery(watch_list, path, "", problem))
@@ -94,7 +94,7 @@ def watch_queries(project: Project) -> list[WatchQuery]:
 
 def _files_of(path: Path) -> list[Path]:
     """The files of a folder, or of the lines of a text file. Raises OSError, ValueError and
-    DataError where there are none, as of a drive that is away."""
+    DataError where there are none, as of a drive that is offline."""
     if path.is_dir():
         files = list(query_files(path))
     else:

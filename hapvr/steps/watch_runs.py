@@ -58,7 +58,7 @@ def remove_watch_list(project: Project, name: str) -> None:
     another one."""
     if name not in project.root.list_folders(LISTS):
         raise ArgumentError(
-            f"watch: {name!r:.200} is no list that was made of a search; those of the "
+            f"watch: {name!r:.200} is not a list that was made from a search; those of the "
             "configuration are removed there, under watch.lists"
         )
     project.root.delete_folder(f"{LISTS}/{name}")

@@ -298,7 +298,7 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
     if not _is_pca(mean, values, vectors, positive=is_of_vvs):
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in (mean, values, vectors))
         raise DataError(
-            f"import: {file}: wanted finite mean [C], d [K] above 0 and V [C, K] of a PCA, "
+            f"import: {file}: expected finite mean [C], d [K] above 0 and V [C, K] of a PCA, "
             f"got {shapes}"
         )
 
@@ -308,7 +308,7 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
     usable = int((values >= 0).sum())  # fewer samples than channels leave negative ones
     if not 1 <= kept <= usable:
         raise ArgumentError(
-            f"dims: got {kept}, wanted 1 to {usable}, the eigenvalues in {file} that are not "
+            f"dims: got {kept}, expected 1 to {usable}, the eigenvalues in {file} that are not "
             "negative"
         )
     order = values.argsort(descending=True)[:kept]

@@ -115,8 +115,8 @@ class Trainer:
 
         Raises:
             DataError: unusable checkpoints.
-            HapvrError: a loss that is not finite, and SIGTERM, after which the training goes on
-                from its last checkpoint."""
+            HapvrError: a loss that is not finite, and SIGTERM, after which the training can be
+                resumed from its last checkpoint."""
         settings = self._settings
         fabric = self._fabric
         with self._only_writer(), stop_flag() as stop_asked:

@@ -159,7 +159,7 @@ def read_pair_labels(
 
 def _read_table(path: Path) -> Iterator[_Placed]:
     """The rows of a .csv or .parquet file."""
-    hint = f"wanted a .csv or .parquet file with the columns {', '.join(_COLUMNS)}"
+    hint = f"expected a .csv or .parquet file with the columns {', '.join(_COLUMNS)}"
     try:
         rows = _csv_rows(path) if path.suffix.lower() == ".csv" else _parquet_rows(path)
     except (*TABLE_ERRORS, pl.exceptions.PolarsError, csv.Error) as error:
@@ -205,7 +205,7 @@ def _seconds(value: Any, name: str, place: str) -> float:
         seconds = math.nan
     if not math.isfinite(seconds):
         raise DataError(
-            f"labelled pairs: {place}: {name} is {value!r:.60}; wanted seconds, such as 12.5"
+            f"labelled pairs: {place}: {name} is {value!r:.60}; expected seconds, such as 12.5"
         )
     return seconds
 
@@ -244,7 +244,7 @@ def _vcdb_segment(line: str, place: str) -> _Placed:
     times = [_VCDB_TIME.fullmatch(part) for part in parts[2:]]
     if len(parts) != 6 or not parts[0] or not parts[1] or not all(times):
         raise DataError(
-            f"labelled pairs: {place} is {line!r:.120}; wanted two file names and four times "
+            f"labelled pairs: {place} is {line!r:.120}; expected two file names and four times "
             "HH:MM:SS, with commas between. Fetch the file again if it was cut there"
         )
     seconds = []
@@ -279,7 +279,7 @@ class _Names:
                 f"{name!r:.120}, such as {candidates[0]}; write the id of the one that is meant"
             )
         raise DataError(
-            f"labelled pairs: {place}: {name!r:.120} is no training video with features; add it "
+            f"labelled pairs: {place}: {name!r:.120} is not a training video with features; add it "
             "to a source whose split is train and run `hapvr extract`, or remove the line"
         )
 
@@ -299,7 +299,7 @@ def _checked(placed: _Placed, names: _Names, length_s: Callable[[str], float]) -
         longest_s = length_s(video_id)
         if not 0 <= start_s < end_s <= longest_s + ROUNDING_S:
             raise DataError(
-                f"labelled pairs: {place}: {part} goes from {start_s:g} s to {end_s:g} s; wanted "
+                f"labelled pairs: {place}: {part} goes from {start_s:g} s to {end_s:g} s; expected "
                 f"a part of {video_id}, which has {longest_s:g} s. Correct the times"
             )
     return segment.model_copy(update=videos)
@@ -312,8 +312,8 @@ def _read_distractors(path: Path, names: _Names, paired: Collection[str]) -> Seq
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(
-            f"labelled pairs: the distractors {path} cannot be read ({error}); wanted a text file "
-            "with the id of a video in each line"
+            f"labelled pairs: the distractors {path} cannot be read ({error}); expected a text "
+            "file with the id of a video in each line"
         ) from error
     distractors = set()
     for number, line in enumerate(lines, start=1):

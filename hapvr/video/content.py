@@ -22,7 +22,7 @@ UNEVEN = 0.04
 BLURRED = 0.2
 """Detail of a blurred side at most, as a share of what the film has."""
 MIN_DETAIL = 1.0
-"""Grey levels by which neighbouring pixels of the film differ at least; less is no evidence."""
+"""Grey levels by which neighbouring pixels of the film differ at least; less is not evidence."""
 
 
 def film_box(jpegs: Sequence[bytes]) -> Box:

@@ -94,7 +94,8 @@ class Downloader(contextlib.ExitStack):
         failure of the network raises."""
         if not is_remote(entry.uri):
             raise ArgumentError(
-                f"download: {entry.uri!r} is no http(s) URL or youtube:<id>; it needs no download"
+                f"download: {entry.uri!r} is not an http(s) URL or youtube:<id>; it needs no "
+                "download"
             )
         finished = fetched_file(entry.video_id, folder)
         if (

@@ -16,7 +16,7 @@ Status = Literal["ok", "unavailable", "failed", "too_large", "not_video"]
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-# Phrases of sites for videos that will not come back. A demand to prove one is no robot is not
+# Phrases of sites for videos that will not come back. A demand to prove one is not a robot is not
 # among them: it passes.
 _GONE = re.compile(
     "video unavailable|private video|video is private|has been removed|been terminated|in "
@@ -63,7 +63,7 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
 def _causes_of(error: BaseException) -> list[BaseException]:
     """The error and what it comes from, the nearest first."""
     causes = [error]
-    for cause in causes:  # which grows meanwhile
+    for cause in causes:  # which grows in the meantime
         wrapped = (getattr(cause, "exc_info", None) or (None, None))[1]
         inner = (wrapped, getattr(cause, "cause", None), cause.__cause__, cause.__context__)
         for below in dict.fromkeys(inner):

@@ -228,7 +228,7 @@ def luma(jpeg: bytes) -> NDArray[np.uint8]:
 
 
 def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
-    """The first row that is no bar, and the one behind the last."""
+    """The first row that is not a bar, and the one behind the last."""
     # near black to 95 %, so that a logo or subtitle on a bar leaves it one; noise of compression
     # next to an edge stays below 24
     lit = np.flatnonzero(np.percentile(rows, 95, axis=1) > 24)
@@ -236,7 +236,7 @@ def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
         return 0, len(rows)
     first = int(lit[0])
     last = int(lit[-1]) + 1
-    if first + len(rows) - last < 0.03 * len(rows):  # dark edges as thin as these are no bars
+    if first + len(rows) - last < 0.03 * len(rows):  # dark edges as thin as these are not bars
         return 0, len(rows)
     # scaling mixes a bar into the rows next to it: a letterboxed copy must not gain by rounding
     if first > 0:

@@ -1,4 +1,5 @@
-"""How a worker shows that it gets on with a file, so that only what stands still is ended.
+"""How a worker shows that it gets on with a file, so that only a worker that makes no progress is
+killed.
 
 The work calls `beat` whenever something was done. In the same worker, a thread ends the process
 where no beat came for too long. The process that waits for the worker can show the words of the

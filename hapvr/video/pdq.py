@@ -26,9 +26,9 @@ MAX_DISTANCE = 31
 MIN_QUALITY = 50
 """The quality from which on a frame is compared."""
 MAX_LINE_BYTES = 1 << 12
-"""Longer lines are no list."""
+"""Longer lines are not a list."""
 MAX_LINES_FOR_HASH = 100
-"""More lines for each hash, and for the first thousand that have none, are no list."""
+"""More lines for each hash, and for the first thousand that have none, are not a list."""
 Hashes = NDArray[np.uint8]
 """[N, 32], the bytes of hashes in the order of their hexadecimal digits."""
 
@@ -89,8 +89,8 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
     if not listed.hashes:
         raise DataError(
             f"{path}: hardly a line has one PDQ hash of 64 hexadecimal digits, of a quality of "
-            f"{MIN_QUALITY} or more, or it has more than {MAX_USER_BYTES} bytes; wanted a text or "
-            "CSV file as `hapvr pdq export` writes it"
+            f"{MIN_QUALITY} or more, or it has more than {MAX_USER_BYTES} bytes; expected a text "
+            "or CSV file as `hapvr pdq export` writes it"
         )
     if listed.broken:
         _name_broken(path, listed.broken)
@@ -109,7 +109,7 @@ class _HashList:
     """by the header; None without one"""
 
     def is_unlikely(self, number: int) -> bool:
-        """Whether a file with so few hashes up to this line is no list."""
+        """Whether a file with so few hashes up to this line is not a list."""
         return number > MAX_LINES_FOR_HASH * (len(self.hashes) + 1000)
 
     def begin(self, header: list[str]) -> None:

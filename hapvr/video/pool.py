@@ -1,7 +1,7 @@
 """Sampling and inspecting videos in worker processes.
 
-A worker that stands still, crashes or takes too much memory is killed. A bad file therefore costs
-one row and no more. A good file takes as long as it takes.
+A worker that makes no progress, crashes or takes too much memory is killed. A bad file therefore
+costs one row and no more. A good file takes as long as it takes.
 """
 
 import functools
@@ -90,7 +90,7 @@ class SampledVideo:
 
 
 _ANSWER = TypeAdapter(SampledVideo)
-"""What a confined process says of a file: it may be a lie, but it is no pickle."""
+"""What a confined process says of a file: it may be a lie, but it is not a pickle."""
 
 
 def sample_videos(
@@ -235,7 +235,7 @@ def in_workers(
     """Compute function(item) for each item in at most `config.workers` processes; yield (item,
     result) in the items' order.
 
-    A worker in which the function goes on for `config.timeout_s` without `heartbeat.beat` is
+    A worker in which the function runs for `config.timeout_s` without `heartbeat.beat` is
     killed, and the item's result is a VideoError with reason timeout. If the worker dies, exceeds
     `config.max_memory_bytes` or raises, the reason is crashed. A VideoError that the function
     raises is the item's result. Memory holds at most LOOKAHEAD results per worker.

@@ -71,7 +71,7 @@ def check_file(path: Path) -> FileState:
             "missing_file", f"video: {path} cannot be read: {text_of(error)}; {advice}"
         ) from error
     if not stat.S_ISREG(status.st_mode):
-        raise VideoError("not_video", f"video: {path} is not a regular file; wanted a video file")
+        raise VideoError("not_video", f"video: {path} is not a regular file; expected a video file")
     if status.st_size == 0:
         raise VideoError("empty_file", f"video: {path} has 0 bytes; fetch it again")
     if not os.access(path, os.R_OK):

@@ -255,14 +255,14 @@ def _await_answer(
                 alive(None)
             if not ready:
                 read = _bytes_read(pid)
-                # reading the file twice without a picture is no progress
+                # reading the file twice without a picture is not progress
                 if read_before < read <= read_at_report + 2 * file_bytes + _READ_SLACK_BYTES:
                     alive(None)
                 read_before = read
 
 
 def _last_report(data: bytes) -> float | None:
-    """The copy may lie: what is no number is none."""
+    """The copy may lie: anything but a number counts as none."""
     if len(data) < _REPORT_BYTES:
         return None
     (seconds,) = struct.unpack(_REPORT, data[-_REPORT_BYTES:])

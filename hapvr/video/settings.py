@@ -79,8 +79,8 @@ class SamplingConfig(Settings):
     short_side_px: int = Field(default=256, ge=32, le=2160)
     max_frames: int = Field(default=3600, ge=1)
     timeout_s: float = Field(default=120.0, gt=0)
-    """a file of which nothing new was read or decoded for so long is given up; one that goes on may
-    take any time"""
+    """a file is given up after so long without progress in reading or decoding; one that goes on
+    may take any time"""
     workers: int = Field(default=2, ge=1, description="files decoded at once")
     max_memory_bytes: int = Field(default=6 * 2**30, ge=2**30)
     """address space of a decoding process; one that wants more is killed"""

@@ -67,7 +67,7 @@ def scan_folder(
     if not videos:
         others = f"only {len(files)} other files" if files else "it is empty"
         raise DataError(
-            f"source {source}: no videos in {root}, {others}; wanted files such as .mp4, "
+            f"source {source}: no videos in {root}, {others}; expected files such as .mp4, "
             ".mkv or .webm"
         )
     if notices:
@@ -174,7 +174,7 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
         ) from error
     if {"url", "video_id"}.isdisjoint(table.columns):
         raise DataError(
-            f"source {source}: {path}: wanted columns `url`, `video_id` or both, got "
+            f"source {source}: {path}: expected columns `url`, `video_id` or both, got "
             f"{', '.join(table.columns)!r:.120}; name them in the first line"
         )
     entries: dict[str, ManifestEntry] = {}
@@ -247,7 +247,7 @@ def validate_video_id(video_id: str) -> str:
         or len(video_id) > MAX_ID_LENGTH
     ):
         raise DataError(
-            f"video id {video_id!r}: wanted <source>/<name> of at most {MAX_ID_LENGTH} "
+            f"video id {video_id!r}: expected <source>/<name> of at most {MAX_ID_LENGTH} "
             "characters, in Unicode normal form C, "
             "without control characters, and with no part between slashes that is empty, '.' "
             "or '..'; rename the video"
@@ -269,7 +269,7 @@ def list_entry(video_id: str | None, url: str | None, *, source: str) -> Manifes
     shown = without_logins(link) or name
     if not (_URL.fullmatch(link) if link else _YOUTUBE_ID.fullmatch(name)):
         raise DataError(
-            f"wanted columns `url`, `video_id` or both, with an http(s) URL or an "
+            f"expected columns `url`, `video_id` or both, with an http(s) URL or an "
             f"11-character YouTube id, got {shown!r}"
         )
     full_id = f"{source}/{name or quote(shown, safe=':?=&+')}"

@@ -140,7 +140,7 @@ class NearestSample(EverySample):
             self._first_s = picture.time_s
         else:
             middle_s = (before.time_s + picture.time_s) / 2
-            # a picture that stays is no more than half of a period early
+            # a picture that stays is at most half of a period early
             self._show(before, until_s=max(middle_s, picture.time_s - self._period_s / 2))
         self._waiting = picture
 

@@ -65,7 +65,10 @@ def test_parts_and_whole_copies_do_not_count_against_each_other(tmp_path):
     [
         ({"labels": [("a b.mp4", "z.mp4", "ND")]}, "labels.reference_id are not in its database"),
         ({"labels": [("a b.mp4", "sub/c.mp4", "ND")] * 2}, "labels are given twice"),
-        ({"segments": [("a b.mp4", "sub/c.mp4", 1, 1, 0, 1)]}, "1 segments are no stretch of time"),
+        (
+            {"segments": [("a b.mp4", "sub/c.mp4", 1, 1, 0, 1)]},
+            "1 segments are not stretches of time",
+        ),
         ({"labels": [("a b.mp4", "sub/c.mp4", "XX")]}, "no label gives any task a positive pair"),
     ],
 )
@@ -97,7 +100,7 @@ def test_a_damaged_table_is_named(tmp_path, table):
         with pytest.raises(DataError, match=rf"benchmark mine|{table}"):
             load_definition(tmp_path)
     path.write_text("no table")
-    with pytest.warns(UserWarning, match=rf"{table}\.parquet.* It is made again"):
+    with pytest.warns(UserWarning, match=rf"{table}\.parquet.* It is rebuilt"):
         assert not is_complete(tmp_path)
 
 
@@ -131,7 +134,7 @@ def test_a_damaged_definition_is_refused(tmp_path):
     write_table(
         videos.with_columns(pl.col("role").replace("database", "distractor")).to_arrow(), path
     )
-    with pytest.raises(DataError, match="role 'distractor'; wanted roles query"):
+    with pytest.raises(DataError, match="role 'distractor'; expected roles query"):
         load_definition(folder)
     (folder / "labels.parquet").write_text("not a table")
     with pytest.raises(DataError, match=r"labels\.parquet"):

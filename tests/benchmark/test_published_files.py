@@ -156,7 +156,7 @@ def fewer_files(folder):
     [
         (cut_annotation, "event_3.txt: line 6"),
         (empty_annotation, "event_3.txt: it is empty"),
-        (wrong_time, "event_3.txt: line 1 has the time '74', wanted H:MM:SS"),
+        (wrong_time, "event_3.txt: line 1 has the time '74', expected H:MM:SS"),
         (no_annotation, "no files *.txt"),
         (fewer_files, "videos of the annotation are not there"),
     ],

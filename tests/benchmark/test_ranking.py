@@ -53,8 +53,8 @@ def test_read_pairs_drops_unknown_ids_and_marks_scores_that_are_not_finite():
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        (table(similarity=("0.1", "0.2")), "'similarity' is .*string.*, wanted floats"),
-        (table(query=(1, 2)), "'query_id' is int64, wanted video ids as strings"),
+        (table(similarity=("0.1", "0.2")), "'similarity' is .*string.*, expected floats"),
+        (table(query=(1, 2)), "'query_id' is int64, expected video ids as strings"),
         (table().drop("similarity"), "no column 'similarity'"),
         (table().clear(), "none of 0 rows"),
         (table(query=("z", "z"), reference=("x", "y")), "none of 2 rows"),

@@ -111,11 +111,11 @@ def test_score_benchmark_equals_one_pair_at_a_time(tmp_path):
         ),
         (
             lambda features: features | {"r3": features["r3"] * float("nan")},
-            "features of r3, .*wanted finite",
+            "features of r3, .*expected finite",
         ),
         (
             lambda features: features | {"q1": 3 * features["q1"]},
-            "features of q1 are no unit vectors",
+            "features of q1 are not unit vectors",
         ),
         (lambda features: {"r0": features["r0"]}, "0 of 3 queries and 1 of 11 references"),
     ],

@@ -106,7 +106,7 @@ def test_a_fetched_video_that_is_lost_is_damage(site: Site, tmp_path: Path) -> N
     site.failures = 10**9
     (left,) = repair(project, [damage])
     assert left.state == "damaged"
-    assert "cannot be had again" in left.message
+    assert "cannot be fetched or generated again" in left.message
     site.failures = 0
     assert [check.state for check in repair(project, [damage])] == ["repaired"]
     assert file.read_bytes() == whole

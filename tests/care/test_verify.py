@@ -63,7 +63,7 @@ def names(checks: list[FileCheck], path: Path) -> bool:
     return any(path.name in check.message for check in checks)
 
 
-@pytest.mark.filterwarnings("ignore:.*It is made again")
+@pytest.mark.filterwarnings("ignore:.*It is rebuilt")
 def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> None:
     """Each kind of file is named when it is damaged, and the repair gives the bytes of before; the
     user's are left alone."""
@@ -288,8 +288,8 @@ def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path, plac
 
 
 def test_a_damaged_download_is_fetched_again_or_kept(tmp_path: Path) -> None:
-    """One flipped bit: the repair fetches the file; without a server it says that it cannot be had
-    again, and leaves it."""
+    """One flipped bit: the repair fetches the file; without a server it says that it cannot be
+    fetched or generated again, and leaves it."""
     with serve(write_clip(tmp_path / "0.mp4", seed=0, seconds=2).read_bytes()) as site:
         project = web_project(tmp_path, site, ["0.mp4"])
         make_videos(project, KEY)
@@ -305,7 +305,7 @@ def test_a_damaged_download_is_fetched_again_or_kept(tmp_path: Path) -> None:
     assert fetched.name in found.message
     (after,) = repair(project, [found])
     assert after.state == "damaged"
-    assert "cannot be had again" in after.message
+    assert "cannot be fetched or generated again" in after.message
     assert fetched.read_bytes() == before
 
 

@@ -63,7 +63,7 @@ def test_tables_of_labelling_tools_are_read(call: Call, tmp_path: Path) -> None:
 
 HEAD = "first,second,verdict,since"
 BAD = {
-    f"{HEAD}\n{A},{B},perhaps,": "line 2: the verdict is 'perhaps'; wanted match or not a match",
+    f"{HEAD}\n{A},{B},perhaps,": "line 2: the verdict is 'perhaps'; expected match or not a match",
     f"{HEAD}\n{A},{B},match,\n{A},absent.mp4,match,": "line 3: pairs: 'absent.mp4' is "
     "neither a video",
     f"{HEAD}\n{A},{A},match,": "line 2: pairs: a.* have the same content",
@@ -72,7 +72,7 @@ BAD = {
     f"{HEAD}\n{A}": "line 2: the verdict is ''",
     HEAD + f"\n{A},{A},match," * 7: "7 lines cannot be used.*line 6: ",
     f"{HEAD},verdict\n{A},{B},match,match": "has no column verdict, or has it twice",
-    "first,second\n": "has no column verdict, or has it twice; wanted a CSV file with the "
+    "first,second\n": "has no column verdict, or has it twice; expected a CSV file with the "
     "columns first, second, verdict",
     "": "has no column first, second, verdict, or",
     f"{HEAD}\n\xff": "can't decode byte",

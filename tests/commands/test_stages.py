@@ -23,7 +23,7 @@ from tests.steps.search_projects import copied
         (
             {},
             ("--set", "train.steps"),
-            "--set 'train.steps': wanted KEY=VALUE, e.g. train.steps=50",
+            "--set 'train.steps': expected KEY=VALUE, e.g. train.steps=50",
         ),
         ({}, ("--set", "views.frames=2"), "views: unknown key 'frames'; allowed here: "),
     ],

@@ -113,5 +113,5 @@ def test_a_secret_is_never_written_down(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, tmp_path) | {
         "watch": {"webhook": {"url": "http://a/b", "secret": SECRET}}
     }
-    with pytest.raises(ConfigError, match=r"watch\.webhook\.secret: wanted \$\{NAME\}"):
+    with pytest.raises(ConfigError, match=r"watch\.webhook\.secret: expected \$\{NAME\}"):
         Project.open(write_settings(tmp_path / "config.yaml", settings))

@@ -44,7 +44,7 @@ def test_feature_store_refuses_shards_of_different_settings(tmp_path: Path) -> N
     root = DataRoot(tmp_path)
     write_shard(root, "s-00000", settings={"backbone": {"sha256": "aa"}})
     write_shard(root, "s-00001", settings={"backbone": {"sha256": "bb"}})
-    with pytest.raises(DataError, match=r"s-00001 .* backbone\.sha256: wanted aa, found bb"):
+    with pytest.raises(DataError, match=r"s-00001 .* backbone\.sha256: expected aa, found bb"):
         FeatureStore(root, ["s-00000", "s-00001"])
 
 

@@ -42,7 +42,7 @@ def clips(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def awkward_clips(clips: Path) -> Path:
-    """The same with files that are no videos, names that need care, and a repeated file."""
+    """The same with files that are not videoss, names that need care, and a repeated file."""
     (clips / "text.mp4").write_text("not a video at all")
     (clips / "empty.mp4").touch()
     (clips / "README.md").write_text("about these clips")

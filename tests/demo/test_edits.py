@@ -41,7 +41,7 @@ def test_edit_video_gives_frames_and_leaves_its_argument(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "wanted"),
+    ("rows", "expected"),
     [
         (range(20), [(0, 2, 0, 2)]),
         (range(0, 20, 2), [(0, 1.9, 0, 1)]),

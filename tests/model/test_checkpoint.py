@@ -52,7 +52,7 @@ def test_a_network_comes_back_equal(settings: dict[str, Any], tmp_path: Path) ->
         ({"settings": {"family": "other"}}, "other"),
         ({"settings": {"colour": "red"}}, "colour"),
         ({"settings": {"spatial_rate": 3}}, r"spatial_rate: .*\(got 3\)"),
-        ({"dims": 8}, r"attention.transform.weight has shape \(16, 16\), wanted \(8, 8\)"),
+        ({"dims": 8}, r"attention.transform.weight has shape \(16, 16\), expected \(8, 8\)"),
         ({"settings": {"comparator": False}}, "comparator.conv1.weight is unknown"),
         ({"settings": None}, r"network\.json is damaged"),
     ],

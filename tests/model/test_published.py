@@ -225,7 +225,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     file = tmp_path / "model.pth"
     good, fours = released(HAP_VR), torch.zeros(1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     damaged = {
-        r"has shape \(8, 1, 3, 3\), wanted \(32, ": {
+        r"has shape \(8, 1, 3, 3\), expected \(32, ": {
             **good,
             "comparator_module.conv1.weight": torch.zeros(8, 1, 3, 3),
         },
@@ -257,7 +257,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         "holds no state dict": {"epoch": 3},
         "no tensor tells the dimensions": {"attention.context_vector.weight": torch.ones(1, 0)},
         # of the 4 TB that it tells of, nothing is taken
-        r"has shape \(0, 1000000\), wanted \(1, 1000000\)": {
+        r"has shape \(0, 1000000\), expected \(1, 1000000\)": {
             **{
                 f"visil_head.attention.{name}.weight": torch.ones(0, 10**6)
                 for name in ("context_vector", "transform")
@@ -307,7 +307,7 @@ def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
     assert found.eigenvalues.tolist() == [6.0, 5.0]
     assert_close(found.eigenvectors, arrays["V"][:, [3, 4]].numpy())
     assert_close(found.mean, arrays["mean"][0].numpy())
-    with pytest.raises(ArgumentError, match="dims: got 7, wanted 1 to 6"):
+    with pytest.raises(ArgumentError, match="dims: got 7, expected 1 to 6"):
         read_pca(file, dims=7)
     np.savez(
         tmp_path / "rank.npz",
@@ -315,7 +315,7 @@ def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
         V=arrays["V"],
         d=[1.0, -1e-5, 2.0, 0.0, 5.0, -4.0],
     )
-    with pytest.raises(ArgumentError, match=r"dims: got 5, wanted 1 to 4, .* not negative"):
+    with pytest.raises(ArgumentError, match=r"dims: got 5, expected 1 to 4, .* not negative"):
         read_pca(tmp_path / "rank.npz", dims=5)
     huge = torch.full((6,), 1e300, dtype=torch.float64)
     for wrong in ({"V": torch.zeros(6, 6)}, {"V": 1j * torch.eye(6)}, {"mean": huge}):
@@ -323,7 +323,7 @@ def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
             tmp_path / "wrong.npz",
             **{name: tensor.numpy() for name, tensor in (arrays | wrong).items()},
         )
-        with pytest.raises(DataError, match="wanted finite mean"):
+        with pytest.raises(DataError, match="expected finite mean"):
             read_pca(tmp_path / "wrong.npz", dims=2)
     np.savez_compressed(tmp_path / "bomb.npz", mean=np.zeros(MAX_UNPACKED_BYTES // 4, np.float32))
     with pytest.raises(DataError, match=r"bomb\.npz cannot be read: it unpacks to"):

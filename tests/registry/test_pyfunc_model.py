@@ -50,7 +50,7 @@ def test_pairs_give_similarity_probability_and_threshold(
 
 
 def test_one_query_against_a_list_with_segments(model: PyFuncModel, registered: Registered) -> None:
-    """`references` gives a row for each; segments have their times; a wanted precision gives its
+    """`references` gives a row for each; segments have their times; a target precision gives its
     threshold."""
     clips = [str(registered.clips / name) for name in ("a.mp4", "copy.mp4", "b.mp4")]
     asked = pd.DataFrame(

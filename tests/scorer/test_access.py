@@ -28,7 +28,7 @@ def test_environment_replaces_stored_limits() -> None:
 
 def test_access_by_variables(tmp_path: Path) -> None:
     """As a library: any path, no URL. Two roots, two hosts in any case; an empty list of roots
-    allows nothing; a root that is no folder is an error."""
+    allows nothing; a root that is not a folder is an error."""
     access = access_from_environment({})
     assert access.local_path(str(tmp_path / "x.mp4")) == tmp_path / "x.mp4"
     with pytest.raises(VideoError, match="HAPVR_ALLOWED_HOSTS"):
@@ -48,7 +48,7 @@ def test_access_by_variables(tmp_path: Path) -> None:
         access.check_url("https://example.org.evil/x.mp4")
     with pytest.raises(VideoError, match="outside"):
         access_from_environment({"HAPVR_ALLOWED_ROOTS": ""}).local_path(str(tmp_path / "x.mp4"))
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         access_from_environment({"HAPVR_ALLOWED_ROOTS": str(tmp_path / "three")})
 
 

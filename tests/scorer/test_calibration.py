@@ -69,7 +69,7 @@ def test_prior_shifts_the_odds_by_bayes() -> None:
     fitted = fit_calibration(np.linspace(0, 1, 20), np.linspace(-0.5, 0.5, 60), source={})
     before, after = fitted.probability(0.3), fitted.probability(0.3, prior=0.5)
     assert after / (1 - after) == pytest.approx(before / (1 - before) * 3)
-    with pytest.raises(ArgumentError, match="wanted the share of matches"):
+    with pytest.raises(ArgumentError, match="expected the share of matches"):
         fitted.probability(0.3, prior=1.0)
 
 

@@ -174,7 +174,7 @@ def test_nine_copies_do_not_hide_each_other(model: EvidenceModel) -> None:
 def test_too_little_to_fit_on_is_said() -> None:
     nothing = [(features, np.zeros(len(features), bool)) for features, _ in drawn()]
     for searches, names in ((drawn(), groups(4)), (nothing, groups()), ([], [])):
-        with pytest.raises(ArgumentError, match="wanted 5 videos and 10 of each"):
+        with pytest.raises(ArgumentError, match="expected 5 videos and 10 of each"):
             fitted(searches, names)
 
 

@@ -266,8 +266,8 @@ def test_files_that_are_cut_are_named(copy: tuple[Path, ExactIndex], kind: str) 
 def test_a_manifest_with_wrong_lengths_never_reaches_the_engine(
     copy: tuple[Path, ExactIndex],
 ) -> None:
-    """The engine panics at some of them, which is no Exception of Python's. Manifests of versions
-    before the current one are not read."""
+    """The engine panics at some of them, which is not an Exception of Python's. Manifests of
+    versions before the current one are not read."""
     folder, _ = copy
     said = set()
     for path in (folder / "frames.lance" / "_versions").glob("*.manifest"):

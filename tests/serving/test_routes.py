@@ -204,13 +204,13 @@ def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("asked", "status", "said"),
     [
-        ({}, 400, "wanted one of path, url and id"),
+        ({}, 400, "expected one of path, url and id"),
         ({"id": SHORT, "top": 0}, 400, "top"),
-        ({"id": SHORT, "from": 5, "to": 3}, 400, "wanted 0 <= from < to"),
+        ({"id": SHORT, "from": 5, "to": 3}, 400, "expected 0 <= from < to"),
         ({"id": SHORT, "from": 500}, 422, "has no frame from 500 s on"),
         ({"id": "in/absent.mp4"}, 404, "the collection has no video 'in/absent.mp4'"),
         ({"path": "/absent/folder/x.mp4"}, 404, "x.mp4 cannot be read: No such file"),
-        ({"url": "file:///etc/passwd"}, 403, "wanted a path or an http(s) URL"),
+        ({"url": "file:///etc/passwd"}, 403, "expected a path or an http(s) URL"),
         ({"url": "http://127.0.0.1:9/x.mp4"}, 403, "HAPVR_ALLOWED_HOSTS"),
     ],
     ids=str,

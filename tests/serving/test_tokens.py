@@ -27,9 +27,9 @@ def written(folder: Path, *lines: str, mode: int = 0o600) -> Path:
     [
         ([READ], 0o644, "run `chmod 600 "),
         ([READ], 0o620, "run `chmod 600 "),
-        ([READ, "my secret token"], 0o600, "line 2: wanted a name, `read` or `mark`"),
-        ([READ.replace("read", "admin")], 0o600, "line 1: wanted"),
-        ([READ.upper()], 0o600, "line 1: wanted"),
+        ([READ, "my secret token"], 0o600, "line 2: expected a name, `read` or `mark`"),
+        ([READ.replace("read", "admin")], 0o600, "line 1: expected"),
+        ([READ.upper()], 0o600, "line 1: expected"),
         ([READ, MARK.split()[0] + " mark " + READ.split()[2]], 0o600, "of each token once"),
     ],
     ids=str,

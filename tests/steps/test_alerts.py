@@ -129,7 +129,7 @@ def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Pr
     outbox.put({"three": "[1]", "four": "{"})
     outbox.forget(["x"])
     assert [name for name, _ in outbox.due()] == ["one"]
-    with pytest.raises(DamagedError, match=r"2 messages are no JSON objects"):
+    with pytest.raises(DamagedError, match=r"2 messages are not JSON objects"):
         outbox.check()
     path.write_bytes(b"SQLite format 3\0" + bytes(range(256)) * 8)
     with pytest.raises(DamagedError, match=r"restore or remove it, and remove watch_matches/"):

@@ -54,7 +54,7 @@ def test_import_features_keeps_every_value_and_counts_every_loss(
     assert store.settings["imported"] == {"format": "hdf5", "sha256": file_sha256(hdf5_file)}
     index = pl.concat([shard.index() for shard in shards])
     said = index.filter(pl.col("video_id") == "other dims")["message"].item()
-    assert said == "float32 [2, 9, 8], wanted floats [frames, 9, 16]"
+    assert said == "float32 [2, 9, 8], expected floats [frames, 9, 16]"
     times = pl.from_arrow(shards[0].open_data().read(columns=["video_id", "timestamp_s"]))
     assert isinstance(times, pl.DataFrame)
     assert times.filter(pl.col("video_id") == "a")["timestamp_s"].to_list() == [0.0, 0.5]

@@ -23,7 +23,7 @@ def by_name(findings: list[Finding]) -> dict[str, Finding]:
 
 @pytest.fixture(scope="module")
 def inbox(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A folder source of four clips, a copy of one of them, and two files that are no videos;
+    """A folder source of four clips, a copy of one of them, and two files that are not videoss;
     ingested up to frames."""
     folder = tmp_path_factory.mktemp("inbox")
     videos = folder / "videos"

@@ -167,7 +167,8 @@ def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Proj
     for made in compare(project):
         assert sorted(name.partition(":")[0] for name in made.failed) == ["gone", "leaked", "none"]
         assert all(
-            "cannot be read" in said and "wanted a folder" in said for said in made.failed.values()
+            "cannot be read" in said and "expected a folder" in said
+            for said in made.failed.values()
         )
     assert pairs(project) == before | {
         ("again.mp4", video) for name, video in before if name == "leak.mp4"

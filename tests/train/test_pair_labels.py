@@ -74,7 +74,7 @@ BAD_ROWS: dict[str, tuple[str, str]] = {
     "no row": ("", r"pairs\.csv has no pair; add a row"),
     "unknown video": (
         PAIR + "core/a.flv,d.mp4,0,5,0,5\n",
-        r"pairs\.csv, line 3: 'd\.mp4' is no training video with features; add it to a source",
+        r"pairs\.csv, line 3: 'd\.mp4' is not a training video with features; add it to a source",
     ),
     "a file name of two videos": (
         "a.flv,c.mp4,0,5,0,5\n",
@@ -82,14 +82,15 @@ BAD_ROWS: dict[str, tuple[str, str]] = {
     ),
     "time after the end": (
         "a.flv,b.mp4,0,5,8,11.5\n",
-        r"line 2: reference goes from 8 s to 11\.5 s; wanted a part of core/b\.mp4, which has 10 s",
+        r"line 2: reference goes from 8 s to 11\.5 s; "
+        r"expected a part of core/b\.mp4, which has 10 s",
     ),
     "time before the beginning": (
         "a.flv,b.mp4,-1,5,0,5\n",
         r"line 2: query goes from -1 s to 5 s",
     ),
     "end before the beginning": ("a.flv,b.mp4,5,5,0,5\n", r"line 2: query goes from 5 s to 5 s"),
-    "no number": ("a.flv,b.mp4,0,nan,0,5\n", r"line 2: query_end_s is 'nan'; wanted seconds"),
+    "no number": ("a.flv,b.mp4,0,nan,0,5\n", r"line 2: query_end_s is 'nan'; expected seconds"),
     "row cut": (
         PAIR + "a.flv,b.mp4,0,5\n",
         r"line 3 has no reference_start_s; complete the row, or fetch the file again",
@@ -107,7 +108,7 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "no column": (
         {"pairs.csv": "query,reference\na.flv,b.mp4\n"},
         {},
-        r"pairs\.csv has no column query_start_s; wanted a \.csv or \.parquet file",
+        r"pairs\.csv has no column query_start_s; expected a \.csv or \.parquet file",
     ),
     "distractor in a pair": (
         {"pairs.csv": HEAD + PAIR, "far.txt": "far/x.mp4\nb.mp4\n"},
@@ -117,7 +118,7 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "unknown distractor": (
         {"pairs.csv": HEAD + PAIR, "far.txt": "far/z.mp4\n"},
         {"distractors": "far.txt"},
-        r"far\.txt, line 1: 'far/z\.mp4' is no training video",
+        r"far\.txt, line 1: 'far/z\.mp4' is not a training video",
     ),
     "no list of distractors": (
         {"pairs.csv": HEAD + PAIR},
@@ -133,7 +134,7 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "annotation cut within a line": (
         {"annotation/a.txt": VCDB_PAIR + "a.flv,b.mp4,00:00:00,00:0"},
         VCDB,
-        r"a\.txt, line 2 is 'a\.flv,b\.mp4,00:00:00,00:0'; wanted two file names and four times",
+        r"a\.txt, line 2 is 'a\.flv,b\.mp4,00:00:00,00:0'; expected two file names and four times",
     ),
     "annotation cut within the last time": (
         {"annotation/a.txt": VCDB_PAIR[:-2]},

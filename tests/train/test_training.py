@@ -84,10 +84,10 @@ def test_only_damaged_checkpoints_are_refused(small_project: Project, cut: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": 9}, r"step-00000008\.pt belongs to .*train\.steps: wanted 9, found 8"),
+        ({"steps": 9}, r"step-00000008\.pt belongs to .*train\.steps: expected 9, found 8"),
         (
             {"network": NetworkSettings(comparator=False)},
-            r"train\.network\.comparator: wanted False, found True",
+            r"train\.network\.comparator: expected False, found True",
         ),
     ],
 )

@@ -68,6 +68,6 @@ def test_a_file_without_a_hash_or_too_large_is_refused(tmp_path: Path) -> None:
         file.truncate(MAX_USER_BYTES + 1)
     for name in ("words.txt", "other.txt", "long.txt", "large.txt"):
         with pytest.raises(
-            DataError, match="wanted a text or CSV file as `hapvr pdq export` writes it"
+            DataError, match="expected a text or CSV file as `hapvr pdq export` writes it"
         ):
             read_hashes(tmp_path / name)

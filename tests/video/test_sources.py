@@ -260,13 +260,13 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name\nx\n", "wanted columns `url`, `video_id`"),
+        ("name\nx\n", "expected columns `url`, `video_id`"),
         (
             "http://host/a.mp4\n",
-            "wanted columns `url`, `video_id` or both, got 'http://host/a.mp4'",
+            "expected columns `url`, `video_id` or both, got 'http://host/a.mp4'",
         ),
         ("", "list.csv is not a readable CSV"),
-        ("url\nfile:///etc/passwd\n", "row 1: wanted columns `url`, `video_id` or both"),
+        ("url\nfile:///etc/passwd\n", "row 1: expected columns `url`, `video_id` or both"),
         ("url\nftp://host/a\n", "got 'ftp://host/a'"),
         ("video_id\nshort\n", "or an 11-character YouTube id, got 'short'"),
         ("video_id,url\n../up,http://host/a\n", "row 1: video id 's/../up'"),

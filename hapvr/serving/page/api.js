@@ -56,7 +56,7 @@ async function value(answer) {
   return found;
 }
 
-// What people are told instead of a sentence for those who run the service.
+// What people read instead of a sentence for those who run the service.
 const SENTENCES = {
   no_video_stream: "This file has sound but no pictures, so there is nothing to compare. Choose a video or a photo.",
   not_video: "This file is neither a video nor a photo that can be read. Choose another file.",

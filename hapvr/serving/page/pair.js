@@ -30,7 +30,7 @@ export async function showPair(place, values) {
     element("div", { class: "title" }, heading, verdictLine),
     state);
 
-  // What is said of the pair now, and the way to the next one that a person has to decide.
+  // What the pair is called now, and the way to the next one that a person has to decide.
   function showVerdict() {
     verdictLine.className = `headline ${verdictClass(match?.verdict)}`;
     verdictLine.textContent = match ? judged(match) + (isUnsure(match) ? `. ${TO_DO}` : "") : "";

@@ -20,7 +20,7 @@ export async function showReport(place, values) {
     ["Report made", `${minute(new Date().toISOString())} UTC`],
     ["Author", author],
     ["Note", note],
-    ["Model", `${answer.model}${answer.untrained ? ", untrained" : ""}${answer.precision === null ? "" : `; a match is said at precision ${percent(answer.precision)}`}`],
+    ["Model", `${answer.model}${answer.untrained ? ", untrained" : ""}${answer.precision === null ? "" : `; a match is reported at precision ${percent(answer.precision)}`}`],
   ];
   place.append(element("article", { class: "report" },
     element("p", { class: "row noprint" },

@@ -1,4 +1,4 @@
-// What is said of videos and pairs, in words that need no explanation. Numbers for experts stand behind "How sure is this?".
+// What the page says of videos and pairs, in plain words. Numbers for experts are behind "How sure is this?".
 
 import { clock, number, probability } from "./dom.js";
 
