@@ -27,8 +27,11 @@ from hapvr.steps.whitening import read_pca
 from tests.model.definition import published_score
 
 DIMS = 16
-HAP_VR, S2VS, VISIL = "comparator_module.", "visil_head.", "video_comperator."
-WHOLE_VISIL, OF_VISIL = S2VS + VISIL, {"comparator": VISIL, "padding": "replicate"}
+HAP_VR = "comparator_module."
+S2VS = "visil_head."
+VISIL = "video_comperator."
+WHOLE_VISIL = S2VS + VISIL
+OF_VISIL = {"comparator": VISIL, "padding": "replicate"}
 
 
 def released(
@@ -75,7 +78,8 @@ def test_hap_vr_scores_as_published(golden: dict[str, Tensor], tmp_path: Path) -
         {"model": state, "args": arguments, "optimizer": {"step": 3}}, tmp_path / "model.pth"
     )
     network, report = import_released(tmp_path / "model.pth")
-    query, target = network.embed(golden["query"][None]), network.embed(golden["target"][None])
+    query = network.embed(golden["query"][None])
+    target = network.embed(golden["target"][None])
     assert_close(
         network.compare(query, target).video[0, 0],
         golden["wide/video_similarity"],
@@ -201,7 +205,8 @@ def test_recorded_rates_and_symmetry_are_taken(tmp_path: Path) -> None:
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     """A call hidden in the file is left out, and the tensors beside it are read; modules such as os
     are refused."""
-    trace, file = tmp_path / "ran", tmp_path / "model.pth"
+    trace = tmp_path / "ran"
+    file = tmp_path / "model.pth"
 
     class Harmful:
         def __init__(self, *call: object) -> None:
@@ -224,7 +229,8 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     """Each tensor that is missing, of another shape, unknown or not finite, under the release's
     name."""
     file = tmp_path / "model.pth"
-    good, fours = released(HAP_VR), torch.zeros(1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    good = released(HAP_VR)
+    fours = torch.zeros(1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     damaged = {
         r"has shape \(8, 1, 3, 3\), wanted \(32, ": {
             **good,
