@@ -81,7 +81,9 @@ def write_clip(
             rate=fps,
             options={"crf": "28", "preset": "veryfast", "x264-params": "cpu-independent=1"},
         )
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.width = width
+        stream.height = height
+        stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
         for number in range(max(1, round(seconds * fps))):
             frame = background.copy()
@@ -157,7 +159,8 @@ def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeO
     )
 
     def made(name: str, fill: Callable[[Path], object]) -> Path:
-        folder, end = shared / name, shared / f"{name}.made"
+        folder = shared / name
+        end = shared / f"{name}.made"
         with FileLock(shared / f"{name}.lock"):
             if not end.exists():
                 folder.mkdir()
