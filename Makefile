@@ -13,8 +13,10 @@ VIDEOS ?=
 # Ctrl-C is no error.
 INTERRUPTED := || [ $$? = 130 ]
 # Two workers with a thread each: on two cores that is faster than one worker with two. A worker that dies ends the run,
-# since xdist would wait for ever for what it left.
-PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0
+# since xdist would wait for ever for what it left. xdist would begin with the files of most tests; tests/conftest.py
+# puts first those that take longest.
+PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
+	--no-loadscope-reorder --max-worker-restart 0
 
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
@@ -59,8 +61,8 @@ test: $(STAMP) ## the fast tests
 	$(PYTEST)
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
-	@# These often wait for other processes, and the longest are alone in their files: last, they would run alone.
-	$(PYTEST) --numprocesses 3 --no-loadscope-reorder --durations 25 -m "(slow or browser) and not gpu"
+	@# These often wait for other processes.
+	$(PYTEST) --numprocesses 3 --durations 25 -m "(slow or browser) and not gpu"
 
 test-slow: $(STAMP) ## only the slow tests
 	$(PYTEST) -m "slow and not gpu and not browser"

@@ -99,11 +99,11 @@ def halves(clips: Sequence[UserClip], labels: FootageLabels) -> NDArray[np.bool_
     """[V], which clips are for the fit; clips that show one scene are in one half."""
     group = {clip.path.name: clip.path.name for clip in clips}
     for name in sorted(group):
-        for other in sorted(labels.sharing([name]) | labels.retaking([name])):
-            if other in group:
-                joined = {group[name], group[other]}
+        for linked in sorted(labels.sharing([name]) | labels.retaking([name])):
+            if linked in group:
+                joined = {group[name], group[linked]}
                 group = {
-                    one: min(joined) if first in joined else first for one, first in group.items()
+                    clip: min(joined) if first in joined else first for clip, first in group.items()
                 }
     digest = {clip.path.name: clip.sha256 for clip in clips}
     return np.array(
@@ -133,10 +133,10 @@ def edit_clip(clip: UserClip, donor: UserClip, kind: str, out: Path) -> Path:
     path = out / "edits" / kind / f"{clip.sha256[:16]}.mp4"
     if not path.is_file():
         frames, fps = load_frames(clip.path)
-        other, _ = load_frames(donor.path)
+        donor_frames, _ = load_frames(donor.path)
         edit = ALL_EDITS[kind]
         rng = numpy_rng("calibration", clip.sha256, kind)
-        write_mp4(path, edit.apply(frames, other, fps, rng), fps=fps, crf=edit.crf)
+        write_mp4(path, edit.apply(frames, donor_frames, fps, rng), fps=fps, crf=edit.crf)
     return path
 
 
@@ -169,15 +169,16 @@ def searches(
 ) -> list[Search]:
     """Each query in a collection of `size` clips of the pool, its original among them or not."""
     rng = numpy_rng("calibration collections", size or 0)
-    found = []
+    answers = []
+    others_wanted = None if size is None else size - 1
     for query in queries:
         others = pool & ~query.unjudged
         others[query.clip] = False
         collection = rng.permutation(np.flatnonzero(others))[:size]
         if present:
-            collection = np.append(collection[: None if size is None else size - 1], query.clip)
-        found.append(Search(copy_scores(query.runs[:, collection]), collection == query.clip))
-    return found
+            collection = np.append(collection[:others_wanted], query.clip)
+        answers.append(Search(copy_scores(query.runs[:, collection]), collection == query.clip))
+    return answers
 
 
 def fit(found: Sequence[Search]) -> tuple[float, float]:
@@ -236,11 +237,11 @@ def main() -> None:
     queries = list(make_queries(clips, fitted, labels, network, options.out))
 
     for_fit = [query for query in queries if fitted[query.clip]]
-    found = []
+    fitted_searches = []
     for size in FITTED_SIZES:
         for present in (True, False):
-            found += searches(for_fit, fitted, size, present=present)
-    slope, intercept = fit(found)
+            fitted_searches += searches(for_fit, fitted, size, present=present)
+    slope, intercept = fit(fitted_searches)
     curve = {
         "slope": slope,
         "intercept": intercept,

@@ -27,11 +27,16 @@ class FootageLabels:
 
     def sharing(self, clips: Collection[str]) -> frozenset[str]:
         """These clips, and all that share footage with one of them."""
-        return frozenset(clips).union(*(self.shared.get(clip, ()) for clip in clips))
+        return frozenset(clips) | _linked(self.shared, clips)
 
     def retaking(self, clips: Collection[str]) -> frozenset[str]:
         """All clips that show the scene of one of these at another time."""
-        return frozenset().union(*(self.other_takes.get(clip, ()) for clip in clips))
+        return _linked(self.other_takes, clips)
+
+
+def _linked(links: Mapping[str, frozenset[str]], clips: Collection[str]) -> frozenset[str]:
+    """All that a link of one of the clips leads to."""
+    return frozenset(linked for clip in clips for linked in links.get(clip, ()))
 
 
 def read_labels(path: Path = SHARED_FOOTAGE) -> FootageLabels:
@@ -51,16 +56,16 @@ def read_labels(path: Path = SHARED_FOOTAGE) -> FootageLabels:
     other_takes: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         clip = row["clip"]
-        other = row["other"]
+        second = row["other"]
         kind = row["kind"]
-        if kind not in (*SHARED, OTHER_TAKE) or clip == other:
+        if kind not in (*SHARED, OTHER_TAKE) or clip == second:
             raise DataError(
-                f"labels: {path.name} has the pair {clip}, {other} of the kind {kind!r}; expected "
+                f"labels: {path.name} has the pair {clip}, {second} of the kind {kind!r}; expected "
                 f"two clips and one of {', '.join((*SHARED, OTHER_TAKE))}"
             )
         pairs = other_takes if kind == OTHER_TAKE else shared
-        pairs[clip].add(other)
-        pairs[other].add(clip)
+        pairs[clip].add(second)
+        pairs[second].add(clip)
     return FootageLabels(_frozen(shared), _frozen(other_takes))
 
 

@@ -80,8 +80,8 @@ def pinned(config: Path) -> dict[str, Any]:
         .column("video_id")
         .to_pylist()
     )
-    found = answers(config, ids[:NUM_SEARCHES])
-    return {"shards": shards, "whitening": whitening, "metrics": metrics, **found}
+    searches = answers(config, ids[:NUM_SEARCHES])
+    return {"shards": shards, "whitening": whitening, "metrics": metrics, **searches}
 
 
 def differences(before: Any, after: Any, place: str = "") -> list[str]:
@@ -118,11 +118,11 @@ def main() -> int:
     parser.add_argument("config", type=Path)
     parser.add_argument("--compare", type=Path, help="a document of before; prints what differs")
     arguments = parser.parse_args()
-    found = json.loads(json.dumps(pinned(arguments.config)))
+    document = json.loads(json.dumps(pinned(arguments.config)))
     if arguments.compare is None:
-        print(json.dumps(found, indent=1))  # noqa: T201
+        print(json.dumps(document, indent=1))  # noqa: T201
         return 0
-    lines = differences(json.loads(arguments.compare.read_text()), found)
+    lines = differences(json.loads(arguments.compare.read_text()), document)
     print("\n".join(lines) or "equal")  # noqa: T201
     return 1 if lines else 0
 

@@ -9,8 +9,14 @@ from torch.nn import functional as F
 
 from hapvr.train.similarity import TrainingModule
 
-FRAME_WEIGHT, VIDEO_WEIGHT, INFONCE_WEIGHT, SSHN_WEIGHT = 6.0, 4.0, 1.0, 3.0
-DELTA, VIDEO_RHO, FRAME_RHO, TEMPERATURE = 0.05, 0.10, 5.0, 0.03
+FRAME_WEIGHT = 6.0
+VIDEO_WEIGHT = 4.0
+INFONCE_WEIGHT = 1.0
+SSHN_WEIGHT = 3.0
+DELTA = 0.05
+VIDEO_RHO = 0.10
+FRAME_RHO = 5.0
+TEMPERATURE = 0.03
 
 
 def plain_step(
@@ -19,7 +25,9 @@ def plain_step(
     """The total loss [] of a batch, with the weights of `step`; arguments as for it."""
     weights = dict(step.network.named_parameters())
     clips = [attend(clip, weights) for clip in regions]
-    frames, rows, overshoot = {}, [], regions.new_zeros(())
+    frames = {}
+    rows = []
+    overshoot = regions.new_zeros(())
     for i, query in enumerate(clips):
         row = []
         for j, reference in enumerate(clips):
@@ -77,7 +85,8 @@ def _objective(
     pair_index: Tensor,
 ) -> Tensor:
     own = torch.eye(len(video), dtype=torch.bool, device=video.device)
-    positive, negative = (labels > 0) & ~own, labels < 0
+    positive = (labels > 0) & ~own
+    negative = labels < 0
     video_ap = torch.stack(
         [_row_loss(row, positive[i], negative[i], VIDEO_RHO) for i, row in enumerate(video)]
     ).mean()
@@ -85,8 +94,8 @@ def _objective(
     for i, row in enumerate(video):
         negatives = (row[negative[i]] / TEMPERATURE).exp().sum()
         for j in positive[i].nonzero().flatten().tolist():
-            found = (row[j] / TEMPERATURE).exp()
-            infonce.append(-(found / (found + negatives)).log())
+            match = (row[j] / TEMPERATURE).exp()
+            infonce.append(-(match / (match + negatives)).log())
     hardest = torch.stack([row[negative[i]].max() for i, row in enumerate(video)])
     sshn = (
         -(1 - hardest).clamp(min=1e-3).log().mean() - video.diagonal().clamp(min=1e-3).log().mean()

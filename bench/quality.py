@@ -104,10 +104,10 @@ def make_pile(folders: Sequence[Path], out: Path, *, part: str) -> Pile:
         contents |= task.contents()
 
     uploads: list[Upload] = []
-    for _, made in in_workers(make, tasks, config=WORKERS):
-        if isinstance(made, VideoError):
-            raise made
-        uploads += made
+    for _, result in in_workers(make, tasks, config=WORKERS):
+        if isinstance(result, VideoError):
+            raise result
+        uploads += result
     for number, frames in enumerate(plain_pictures(PLAIN, 50, numpy_rng("plain"))):
         write_mp4(out / "clips" / f"plain-{number}.mp4", frames, fps=10)
     return Pile(uploads, contents)
@@ -233,13 +233,14 @@ def table(
         if not rows:
             continue
         originals = [uploads[row].original for row in rows]
+        dropped = [left_out[row].sharing for row in rows]
+        if name != LOOK_ALIKES:
+            dropped = [left_out[row].sharing | left_out[row].look_alikes for row in rows]
         for system in SYSTEMS:
-            judged = []
-            for row in rows:
-                dropped = left_out[row].sharing
-                if name != LOOK_ALIKES:
-                    dropped = dropped | left_out[row].look_alikes
-                judged.append(without(found[row][system], dropped))
+            judged = [
+                without(found[row][system], videos)
+                for row, videos in zip(rows, dropped, strict=True)
+            ]
             with_intervals = name in ("all", "easy", "hard", LOOK_ALIKES)
             yield {
                 "edits": name,
@@ -300,15 +301,15 @@ def main() -> None:
     part = "test" if options.test else "validation"
 
     pile = make_pile(options.videos, options.out, part=part)
-    found = list(ask(open_searcher(options.out), pile.uploads))
-    (options.out / f"found-{part}.json").write_text(json.dumps(found), encoding="utf-8")
+    scores_of = list(ask(open_searcher(options.out), pile.uploads))
+    (options.out / f"found-{part}.json").write_text(json.dumps(scores_of), encoding="utf-8")
 
     labels = read_labels()
     left_out = [unjudged(upload, pile, labels) for upload in pile.uploads]
-    show(list(table(pile.uploads, found, left_out)))
+    show(list(table(pile.uploads, scores_of, left_out)))
 
     answers = []
-    for scores, dropped in zip(found, left_out, strict=True):
+    for scores, dropped in zip(scores_of, left_out, strict=True):
         answers.append(without(scores["answer"], dropped.sharing | dropped.look_alikes))
     show([trust(pile.uploads, answers)])
 

@@ -23,7 +23,8 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
-REGIONS, DIMS = 9, 512
+REGIONS = 9
+DIMS = 512
 
 
 def plain_similarity(query: Tensor, reference: Tensor, weights: dict[str, Tensor]) -> Tensor:
@@ -61,12 +62,14 @@ def measure(
     videos = F.normalize(
         torch.randn(2 * num_videos, num_frames, REGIONS, DIMS, generator=rng), dim=-1
     )
-    queries, references = videos[:num_videos], videos[num_videos:]
+    queries = videos[:num_videos]
+    references = videos[num_videos:]
     # related pairs score otherwise than unrelated ones: every third reference is a noisy copy of a
     # query
     noise = torch.randn(queries[::3].shape, generator=rng) * DIMS**-0.5
     references[::3] = F.normalize(queries[::3] + noise, dim=-1)
-    queries, references = queries.to(device), references.to(device)
+    queries = queries.to(device)
+    references = references.to(device)
 
     def plain() -> Tensor:
         rows = [
@@ -82,7 +85,8 @@ def measure(
         embedded = [[network.embed(video) for video in part] for part in (queries, references)]
         return network.score_videos(*embedded)
 
-    left, right = queries[0].flatten(0, 1), references[0].flatten(0, 1).T.contiguous()
+    left = queries[0].flatten(0, 1)
+    right = references[0].flatten(0, 1).T.contiguous()
     works: dict[str, Callable[[], object]] = {
         "plain": plain,
         "ours": engine,

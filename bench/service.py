@@ -53,10 +53,10 @@ def ask(address: str, video_id: str, client: int = 0) -> float:
             HTTPConnection(address.removeprefix("http://"), timeout=300, source_address=source)
         ) as connection:
             connection.request(method, path, body, {"content-type": "application/json"})
-            found: dict[str, Any] = json.loads(connection.getresponse().read())
-        if found.get("error"):
-            raise RuntimeError(f"{video_id}: {found}")
-        return found
+            values: dict[str, Any] = json.loads(connection.getresponse().read())
+        if values.get("error"):
+            raise RuntimeError(f"{video_id}: {values}")
+        return values
 
     start = time.perf_counter()
     answer = fetch(
@@ -91,7 +91,8 @@ def main() -> None:
     searcher = Searcher.open(project)
     ids = sorted(searcher.collection.video_ids())
     queries = [ids[number % len(ids)] for number in range(options.requests)]
-    wanted, times = SearchOptions(top=TOP, segments=False), []
+    wanted = SearchOptions(top=TOP, segments=False)
+    times = []
     searcher.search_id(queries[0], wanted)  # opens what is opened once
     for query in queries:
         start = time.perf_counter()
@@ -104,10 +105,10 @@ def main() -> None:
             with ThreadPoolExecutor(clients) as pool:
                 start = time.perf_counter()
                 numbers = (number % clients for number in range(len(queries)))
-                found = list(pool.map(partial(ask, address), queries, numbers))
-                rows.append(row("service", clients, found, time.perf_counter() - start))
-    for one in rows:
-        one["p99 over one client"] = one["p99 ms"] / rows[1]["p99 ms"]
+                times = list(pool.map(partial(ask, address), queries, numbers))
+                rows.append(row("service", clients, times, time.perf_counter() - start))
+    for measured in rows:
+        measured["p99 over one client"] = measured["p99 ms"] / rows[1]["p99 ms"]
     show(rows)
 
 

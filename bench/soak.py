@@ -31,7 +31,8 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 
-REGIONS, DIMS = 9, 32
+REGIONS = 9
+DIMS = 32
 
 
 def soak(
@@ -43,12 +44,14 @@ def soak(
     config |= {"sources": [{"kind": "folder", "name": "none", "path": str(folder)}]}
     config |= {"search": {"index": {"min_indexed_rows": 2000, "refine_factor": 4}}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    project, process = Project.open(folder / "config.yaml", folder=folder), psutil.Process()
+    project = Project.open(folder / "config.yaml", folder=folder)
+    process = psutil.Process()
     settings = NetworkSettings(attention=False, comparator=False)
     network = save_network(SimilarityNetwork(settings, dims=DIMS), folder / "network", metadata={})
     model = search_model(project, str(network))
     for number in range(shards):
-        rng, file = numpy_rng(number, "soak"), folder / "features.h5"
+        rng = numpy_rng(number, "soak")
+        file = folder / "features.h5"
         with h5py.File(file, "w") as stored:
             for video in range(videos):
                 centre = rng.standard_normal((1, REGIONS, DIMS))
@@ -59,14 +62,11 @@ def soak(
             query = values.mean(axis=1)
         import_features(project.root, file, name=f"s{number:04d}")
         began = time.perf_counter()
-        made = update_index(project, model)
+        update = update_index(project, model)
         updated = time.perf_counter()
         place = current_index(project.root).place
-        found = (
-            current_index(project.root)
-            .open(project.root, project.config.search)
-            .search_frames(query, 10)
-        )
+        index = current_index(project.root).open(project.root, project.config.search)
+        nearest = index.search_frames(query, 10)
         searched = time.perf_counter()
         files = [
             path.stat().st_size
@@ -75,15 +75,15 @@ def soak(
         ]
         yield {
             "shards": number + 1,
-            "frames": made.status.frames,
-            "fragments": made.status.fragments,
-            "parts": made.status.parts,
+            "frames": update.status.frames,
+            "fragments": update.status.fragments,
+            "parts": update.status.parts,
             "files": len(files),
             "MB": sum(files) / 1e6,
             "RSS MB": process.memory_info().rss / 1e6,
             "update s": updated - began,
             "search ms": 1e3 * (searched - updated),
-            "itself first": found["video_id"][0].as_py() == f"{number:04d}-{videos - 1:03d}",
+            "itself first": nearest["video_id"][0].as_py() == f"{number:04d}-{videos - 1:03d}",
         }
 
 

@@ -34,7 +34,8 @@ from hapvr.seeding import torch_rng
 from hapvr.train.batch import Batch
 from hapvr.train.similarity import TrainingModule
 
-REGIONS, DIMS = 9, 512
+REGIONS = 9
+DIMS = 512
 MIB = 2**20
 PAPER = (128, 28)
 """Clips and frames."""
@@ -86,7 +87,8 @@ def run_step(
 ) -> Callable[[], tuple[float, Tensor]]:
     """One step, forward and backward, of the implementation `ours` or `plain`; returns loss and all
     gradients."""
-    batch, step = make_batch(num_clips, num_frames, device), make_step(device)
+    batch = make_batch(num_clips, num_frames, device)
+    step = make_step(device)
 
     def work() -> tuple[float, Tensor]:
         step.zero_grad()

@@ -22,7 +22,8 @@ from hapvr.seeding import numpy_rng
 LONG_S = 12.0
 SPEEDS = (0.6, 0.8, 1.3, 1.7)
 LINES = ("when the demo works", "nobody:\nabsolutely nobody:", "me at 3 am", "wait for it")
-WHITE, DARK = (245, 245, 245), (24, 22, 28)
+WHITE = (245, 245, 245)
+DARK = (24, 22, 28)
 
 
 def stacked(frames: Pixels, rng: Rng, *, kinds: tuple[str, ...]) -> Pixels:
@@ -38,7 +39,10 @@ def _put(
     canvas: Pixels, frames: Pixels, top: float, left: float, height: float, width: float
 ) -> None:
     """Place frames, as often as the canvas lasts, into a box."""
-    y, x, high, wide = int(top), int(left), int(height), int(width)
+    y = int(top)
+    x = int(left)
+    high = int(height)
+    wide = int(width)
     shown = resized(frames[: len(canvas)], width_px=wide, height_px=high)
     canvas[:, y : y + high, x : x + wide] = shown[np.arange(len(canvas)) % len(shown)]
 
@@ -46,11 +50,9 @@ def _put(
 def _small_picture(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
     """Over other footage, on 15 to 25 % of its area, with other colours."""
     height, width = frames.shape[1:3]
-    side, across, down = (
-        rng.uniform(0.15, 0.25) ** 0.5,
-        rng.uniform(0.02, 0.98),
-        rng.uniform(0.02, 0.98),
-    )
+    side = rng.uniform(0.15, 0.25) ** 0.5
+    across = rng.uniform(0.02, 0.98)
+    down = rng.uniform(0.02, 0.98)
     result = _canvas(frames, height, width)
     _put(result, donor, 0, 0, height, width)
     shown = stacked(frames, rng, kinds=("color",))
@@ -81,7 +83,8 @@ def _split_screen(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels
     other."""
     height, width = frames.shape[1:3]
     result = _canvas(frames, height, width)
-    above, first = bool(rng.integers(2)), bool(rng.integers(2))
+    above = bool(rng.integers(2))
+    first = bool(rng.integers(2))
     for place, video in ((0, frames if first else donor), (1, donor if first else frames)):
         high, wide = video.shape[1:3]
         if above:
@@ -114,7 +117,8 @@ def _meme(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels:
         (0.05 * width, 0.04 * height), str(rng.choice(LINES)), fill=DARK, font=font
     )
     result = np.repeat(np.asarray(picture)[None], len(frames), axis=0)
-    shown, margin = stacked(frames, rng, kinds=("crop",)), rng.uniform(0, 0.06)
+    shown = stacked(frames, rng, kinds=("crop",))
+    margin = rng.uniform(0, 0.06)
     _put(
         result,
         shown,
@@ -170,7 +174,9 @@ def _speed_rows(count: int, num_donor: int, fps: float, rng: Rng) -> Rows:
 
 EASY = ("text", "crop", "low_bitrate")
 UPLOADS: dict[str, Edit] = {
-    **{kind: ALL_EDITS[kind] for kind in EASY},
+    "text": ALL_EDITS["text"],
+    "crop": ALL_EDITS["crop"],
+    "low_bitrate": ALL_EDITS["low_bitrate"],
     "small picture": Edit("DS", combines=True, whole=_small_picture),
     "reaction layout": Edit("DS", combines=True, whole=_reaction),
     "split screen": Edit("DS", combines=True, whole=_split_screen),
@@ -204,9 +210,10 @@ EXCERPTS: dict[str, Edit] = {
 def plain_pictures(count: int, num_frames: int, rng: Rng) -> list[Pixels]:
     """Skies and title cards, of which many videos have some: look-alikes of each other and of
     nothing else."""
-    found = []
+    pictures = []
     for number in range(count):
-        top, low = rng.integers(90, 256, 3), rng.integers(60, 256, 3)
+        top = rng.integers(90, 256, 3)
+        low = rng.integers(60, 256, 3)
         slope = np.linspace(0, 1, 240)[:, None, None]
         picture = Image.fromarray(
             np.repeat(top * (1 - slope) + low * slope, 320, axis=1).astype(np.uint8)
@@ -217,8 +224,8 @@ def plain_pictures(count: int, num_frames: int, rng: Rng) -> list[Pixels]:
                 (40, 60 + 8 * number), str(rng.choice(LINES)), fill=DARK, font=font
             )
         frames = np.repeat(np.asarray(picture)[None], num_frames, axis=0)
-        found.append(_noisy(frames, rng, level=3))
-    return found
+        pictures.append(_noisy(frames, rng, level=3))
+    return pictures
 
 
 @dataclass(frozen=True)
@@ -249,7 +256,7 @@ class Task:
         if self.role == "distractor":
             return {video_id: frozenset([clip])}
         if self.role == "film":
-            return {video_id: frozenset([clip, *(path.name for path in self.others)])}
+            return {video_id: frozenset([clip]) | {path.name for path in self.others}}
         return {video_id: frozenset([clip]), later_half(video_id): frozenset([clip])}
 
 
@@ -308,5 +315,5 @@ def make(task: Task) -> list[Upload]:
 def _film(frames: Pixels, donors: Sequence[Pixels]) -> Pixels:
     """The frames after some of the other footage and before the rest of it."""
     height, width = frames.shape[1:3]
-    first, *others = [resized(donor, width_px=width, height_px=height) for donor in donors]
-    return np.concatenate([*others, frames, first])
+    footage = [resized(donor, width_px=width, height_px=height) for donor in donors]
+    return np.concatenate([*footage[1:], frames, footage[0]])

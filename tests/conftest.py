@@ -38,6 +38,26 @@ GOLDEN = CHECKOUT / "tests" / "golden"
 MakeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
+LONGEST_FIRST = (
+    "steps/test_data_stages.py",
+    "steps/test_searcher.py",
+    "steps/test_duplicates.py",
+    "care/test_verify.py",
+    "registry/test_versions.py",
+    "steps/test_gate.py",
+    "serving/test_routes.py",
+    "train/test_batches.py",
+)
+"""The files of the fast tests that take longest, by processor seconds. A file is run by one of the
+test processes, so a long one that began last would run alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files of `LONGEST_FIRST` before all others, which keep their order."""
+    places = {CHECKOUT / "tests" / name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 def run_python(*words: object, **options: Any) -> str:
     """What Python prints that is called with these words, and finds the checkout. It must end
     well."""
@@ -81,7 +101,9 @@ def write_clip(
             rate=fps,
             options={"crf": "28", "preset": "veryfast", "x264-params": "cpu-independent=1"},
         )
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.width = width
+        stream.height = height
+        stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
         for number in range(max(1, round(seconds * fps))):
             frame = background.copy()
@@ -157,7 +179,8 @@ def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeO
     )
 
     def made(name: str, fill: Callable[[Path], object]) -> Path:
-        folder, end = shared / name, shared / f"{name}.made"
+        folder = shared / name
+        end = shared / f"{name}.made"
         with FileLock(shared / f"{name}.lock"):
             if not end.exists():
                 folder.mkdir()

@@ -34,7 +34,9 @@ def no_bar(_: str):
 def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     """One clip is found, and so are others that come later; bad files are rows, and nothing is
     decoded twice."""
-    root, one, more = tmp_path / "root", tmp_path / "one", tmp_path / "more"
+    root = tmp_path / "root"
+    one = tmp_path / "one"
+    more = tmp_path / "more"
     clip = write_clip(one / "a.mp4", seed=0)
     project = add_folders(root, [one])
     new_store(root / "mlflow")
@@ -59,7 +61,8 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     assert best.reference == "more/3.mp4"
     assert (best.verdict, best.probability > 0.9) == ("match", True)
     assert other.verdict != "match"
-    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    tracker = tracker_of(project)
+    name = project.config.tracking.registered_model
     champion = champion_of(tracker.client, name)
     assert WHITENING_TAG in version_tags(tracker.client, name, champion.version)
 
@@ -82,7 +85,8 @@ def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
     ):
         update_collection(add_folders(root, []), no_bar)
 
-    away, drive = (tmp_path / "renamed").rename(tmp_path / "away"), tmp_path / "another drive"
+    away = (tmp_path / "renamed").rename(tmp_path / "away")
+    drive = tmp_path / "another drive"
     drive.mkdir()
     shutil.copy(away / "3.mp4", drive)  # one file of the same name does not make it the same drive
     assert len(add_folders(root, [drive]).config.sources) == 3

@@ -122,7 +122,8 @@ def test_dagster_takes_every_time_that_passes(cron: str) -> None:
     config = parse_config(
         MINIMAL | {"automation": {"retrain_cron": cron, "timezone": "Europe/Berlin"}}, origin=""
     )
-    at, zone = config.automation.retrain_cron, config.automation.timezone
+    at = config.automation.retrain_cron
+    zone = config.automation.timezone
     assert (
         dg.ScheduleDefinition(
             name="x", target="*", cron_schedule=at, execution_timezone=zone

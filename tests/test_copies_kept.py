@@ -23,7 +23,9 @@ __all__ = ["call"]
 NUM_SCENES = 6
 SECONDS = 5.0
 FPS = 12
-GOOD, USUAL, POOR = 10, 18, 36
+GOOD = 10
+USUAL = 18
+POOR = 36
 """Constant rate factors of x264."""
 
 
@@ -45,7 +47,8 @@ def write(path: Path, frames: NDArray[np.uint8], *, crf: int) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
         stream = container.add_stream("libx264", rate=Fraction(FPS), options={"crf": str(crf)})
-        stream.height, stream.width = frames.shape[1] // 2 * 2, frames.shape[2] // 2 * 2
+        stream.height = frames.shape[1] // 2 * 2
+        stream.width = frames.shape[2] // 2 * 2
         stream.pix_fmt = "yuv420p"
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
@@ -90,7 +93,9 @@ def places(folder: Path) -> dict[str, str]:
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_lost_and_no_better_copy_is_moved(call: Call, tmp_path: Path) -> None:
-    library, data, plan = tmp_path / "library", tmp_path / "data", tmp_path / "plan.sh"
+    library = tmp_path / "library"
+    data = tmp_path / "data"
+    plan = tmp_path / "plan.sh"
     write_library(library)
     before = places(library)
     num_videos = len(before) - 1

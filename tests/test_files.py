@@ -88,7 +88,8 @@ def test_content_is_on_the_disk_before_it_gets_its_name(
 
 def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     """Neither the old content nor the file that describes it is touched, and no part stays."""
-    target, index = tmp_path / "data", tmp_path / "index"
+    target = tmp_path / "data"
+    index = tmp_path / "index"
     target.write_text("old")
     index.write_text("of the old")
     with pytest.raises(RuntimeError, match="pulled"):

@@ -29,7 +29,8 @@ STEPS = 8
 @pytest.fixture(autouse=True)
 def _full_precision() -> Iterator[None]:
     """Convolutions without TF32, whose rounding would hide errors."""
-    before, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
     yield
     torch.backends.cudnn.allow_tf32 = before
 
@@ -37,9 +38,8 @@ def _full_precision() -> Iterator[None]:
 @pytest.mark.parametrize(("num_clips", "num_frames"), [(8, 12), (32, 28)])
 def test_loss_and_gradients(num_clips: int, num_frames: int) -> None:
     """Of a step with all terms of the objective."""
-    (loss, gradients), (expected, reference) = (
-        run_step("ours", num_clips, num_frames, torch.device(name))() for name in (DEVICE, "cpu")
-    )
+    loss, gradients = run_step("ours", num_clips, num_frames, torch.device(DEVICE))()
+    expected, reference = run_step("ours", num_clips, num_frames, torch.device("cpu"))()
     assert loss == pytest.approx(expected, rel=1e-4)
     torch.testing.assert_close(
         gradients.cpu(), reference, rtol=1e-2, atol=1e-4 * float(reference.abs().max())
@@ -57,9 +57,8 @@ def test_regions_of_frames(architecture: str) -> None:
     frames = np.kron(noise, np.ones((1, 1, 16, 16), np.uint8))
     regions = load_backbone(config).embedder(None, "cpu")(frames)
     whitening = fit_whitening(regions.reshape(-1, regions.shape[-1]), dims=16)
-    found, expected = (
-        load_backbone(config).embedder(whitening, device)(frames) for device in (DEVICE, "cpu")
-    )
+    found = load_backbone(config).embedder(whitening, DEVICE)(frames)
+    expected = load_backbone(config).embedder(whitening, "cpu")(frames)
     assert float((found * expected).sum(-1).min()) > 0.9995
 
 
@@ -67,10 +66,10 @@ def test_scores_of_a_bundle(scenes: Path, tmp_path: Path) -> None:
     """Of two videos that share footage, and of two that do not."""
     bundle = make_bundle(tmp_path)
     pairs = [(str(scenes / "a.mp4"), str(scenes / other)) for other in ("copy.mp4", "b.mp4")]
-    found, expected = (
-        [result.similarity for result in load_bundle(bundle, device=device).score_pairs(pairs)]
-        for device in (DEVICE, "cpu")
-    )
+    found = [result.similarity for result in load_bundle(bundle, device=DEVICE).score_pairs(pairs)]
+    expected = [
+        result.similarity for result in load_bundle(bundle, device="cpu").score_pairs(pairs)
+    ]
     assert found == pytest.approx(expected, abs=1e-3)
 
 
@@ -89,9 +88,10 @@ def test_training(small_project: Project, tmp_path: Path) -> None:
         run_training(small_project, training)
         assert load_network(training.folder / "network")
         losses[precision] = training.folder
-    cpu, full, mixed = (
+    histories = [
         [line["loss/total"] for line in read_history(folder) if "loss/total" in line]
         for folder in losses.values()
-    )
+    ]
+    cpu, full, mixed = histories
     assert full == pytest.approx(cpu, rel=2e-2)
     assert mixed == pytest.approx(cpu, rel=0.2)

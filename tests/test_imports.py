@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,26 @@ from hapvr.steps.project import Project
 from tests.conftest import CHECKOUT, run_python
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file, which is parsed once for all tests."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imported_modules(path: Path) -> set[str]:
     """Dotted names of all modules that a file imports, wherever in it."""
     return {name for name, _ in imports(path)}
 
 
-def imports(path: Path) -> Iterator[tuple[str, str]]:
+@cache
+def imports(path: Path) -> tuple[tuple[str, str], ...]:
     """Each module that a file imports, and the dotted name of what it takes of it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    return tuple(walked_imports(parsed(path)))
+
+
+def walked_imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """As `imports`, of a syntax tree."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -135,10 +148,7 @@ EXPECTED_CIRCLE = {"hapvr.steps.baseline", "hapvr.steps.registration"}
 def test_no_modules_import_each_other() -> None:
     """Nor do they in a longer circle, imports for types and inside functions included."""
     modules = library_modules()
-    imported = {
-        name: own_imports(ast.parse(path.read_text(encoding="utf-8")), modules) - {name}
-        for name, path in modules.items()
-    }
+    imported = {name: own_imports(parsed(path), modules) - {name} for name, path in modules.items()}
     # What nobody in the rest imports, or what imports nobody in it, is in no circle.
     while True:
         users = set().union(*imported.values())
@@ -191,7 +201,7 @@ def test_imports_inside_functions_have_a_reason() -> None:
     modules = library_modules()
     late = set()
     for name, path in modules.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             if is_function and own_imports(node, modules):
                 late.add(name)

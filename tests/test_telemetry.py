@@ -75,7 +75,8 @@ def main(folder: Path) -> int:
     for address in ALL_ADDRESSES:
         subprocess.run(["ip", *address.split()], check=True)
     watch(seen)
-    clips, collection = folder / "clips", ["--data", str(folder / "collection")]
+    clips = folder / "clips"
+    collection = ["--data", str(folder / "collection")]
     verbs = [
         ["index", "add", str(clips)],
         ["search", str(clips / "0.mp4")],

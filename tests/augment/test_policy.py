@@ -72,7 +72,8 @@ def test_weak_view_is_a_crop_of_successive_frames():
         across, down, numbers = draw("weak", frames, view_index=view_index).float().unbind(1)
         assert numbers.flatten(1).diff(dim=1).eq(0).all()
         assert numbers[:, 0, 0].diff().eq(1).all()
-        width, height = abs(across[0, 0, -1] - across[0, 0, 0]), down[0, -1, 0] - down[0, 0, 0]
+        width = abs(across[0, 0, -1] - across[0, 0, 0])
+        height = down[0, -1, 0] - down[0, 0, 0]
         assert 0.7 * 64 * 96 < width * height * (32 / 31) ** 2 <= 1.05 * 64 * 96
         flips.append(bool(across[0, 0, -1] < across[0, 0, 0]))
     assert 0.25 < np.mean(flips) < 0.75
@@ -104,13 +105,15 @@ def test_rand_augment_changes_all_frames_alike():
 
 def test_video_in_video_pastes_the_donor_in_one_place():
     """A square shows the donor in all frames, the rest the host."""
-    host, donor = (torch.full((3, 3, 40, 40), level, dtype=torch.uint8) for level in (10, 200))
+    host = torch.full((3, 3, 40, 40), 10, dtype=torch.uint8)
+    donor = torch.full((3, 3, 40, 40), 200, dtype=torch.uint8)
     sides = set()
     for view_index in range(20):
         rng = numpy_rng(0, "video_in_video", view_index)
         pasted = video_in_video(host, donor=donor, rng=rng) == 200
         assert (pasted == pasted[:1, :1]).all()
-        rows, columns = (pasted[0, 0].any(dim).nonzero().flatten() for dim in (1, 0))
+        rows = pasted[0, 0].any(1).nonzero().flatten()
+        columns = pasted[0, 0].any(0).nonzero().flatten()
         assert len(rows) == len(columns) == rows[-1] - rows[0] + 1 == columns[-1] - columns[0] + 1
         assert pasted[0, 0].sum() == len(rows) ** 2
         sides.add(len(rows))
@@ -148,7 +151,8 @@ def test_a_view_with_a_host_is_the_donor(plain, monkeypatch):
 )
 def test_hosts_are_chosen_by_their_probability(settings, rate):
     """As many views get a host as the settings say, always the same ones."""
-    config, others = ViewsConfig(**settings), ["s/b", "s/c"]
+    config = ViewsConfig(**settings)
+    others = ["s/b", "s/c"]
     drawn = [choose_host("s/a", index, others, config) for index in range(2000)]
     assert sum(map(bool, drawn)) / 2000 == pytest.approx(rate, abs=0.04)
     assert {*drawn} <= {"", *others}

@@ -11,7 +11,9 @@ from hapvr.errors import DataError
 def test_what_is_not_in_the_file_is_not_read(tmp_path):
     """External raw storage and virtual datasets may name any file of this machine, and none is
     opened; fill values and compressed zeros claim gigabytes and store nothing."""
-    path, secret, shape = tmp_path / "features.hdf5", tmp_path / "secret.bin", (2, 9, 16)
+    path = tmp_path / "features.hdf5"
+    secret = tmp_path / "secret.bin"
+    shape = (2, 9, 16)
     secret.write_bytes(np.full(shape, 7, dtype=np.float32).tobytes())
     with h5py.File(tmp_path / "source.hdf5", "w") as content:
         content["x"] = np.full(shape, 7, dtype=np.float32)

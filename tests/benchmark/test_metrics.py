@@ -40,7 +40,8 @@ def score(similarity, relevant, *, kind="step", ties="worst", num_relevant=None)
 def slow_step(similarity, relevant):
     """(1/P) sum_i i / r_i, item by item, tied items in the order of their rows."""
     order = sorted(range(len(similarity)), key=lambda i: -similarity[i])
-    hits, total = 0, 0.0
+    hits = 0
+    total = 0.0
     for rank, item in enumerate(order, start=1):
         if relevant[item]:
             hits += 1
@@ -51,7 +52,8 @@ def slow_step(similarity, relevant):
 def slow_trapezoid(similarity, relevant):
     """EVVE's sum of (p0 + p1) / 2, item by item."""
     order = sorted(range(len(similarity)), key=lambda i: -similarity[i])
-    found, total = 0, 0.0
+    found = 0
+    total = 0.0
     for rank, item in enumerate(order):
         if relevant[item]:
             before = 1.0 if rank == 0 else found / rank
@@ -62,14 +64,16 @@ def slow_trapezoid(similarity, relevant):
 
 def test_average_precision_of_the_example():
     """The protocol's example [0, 1, 0, 0, 1] gives 0.45 by steps and 0.2875 by trapezoids."""
-    similarity, relevant = np.array([5.0, 4, 3, 2, 1]), np.array([0, 1, 0, 0, 1], dtype=bool)
+    similarity = np.array([5.0, 4, 3, 2, 1])
+    relevant = np.array([0, 1, 0, 0, 1], dtype=bool)
     assert score(similarity, relevant) == pytest.approx(0.45)
     assert score(similarity, relevant, kind="trapezoid") == pytest.approx(0.2875)
 
 
 def test_relevant_ranks_of_ties():
     """Two relevant of four tied items: rows decide the legacy ranks, the last rank is the worst."""
-    similarity, relevant = np.zeros(4), np.array([True, False, True, False])
+    similarity = np.zeros(4)
+    relevant = np.array([True, False, True, False])
     assert relevant_ranks(similarity, relevant, ties="row_order").tolist() == [1, 3]
     assert relevant_ranks(similarity, relevant).tolist() == [4, 4]
 
@@ -114,7 +118,8 @@ def test_bootstrap_micro_ap_equals_repeated_queries():
         ranked, num_relevant=num_relevant, weights=np.array([[2.0, 0, 1]]), block=3
     )
     chosen = [ranked[0], ranked[0], ranked[2]]
-    similarity, relevant = (np.concatenate([pair[part] for pair in chosen]) for part in (0, 1))
+    similarity = np.concatenate([pair[0] for pair in chosen])
+    relevant = np.concatenate([pair[1] for pair in chosen])
     total = int(2 * num_relevant[0] + num_relevant[2])
     assert value[0] == pytest.approx(
         score(similarity, relevant, kind="tie_grouped", num_relevant=total)

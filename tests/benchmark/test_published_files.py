@@ -68,7 +68,9 @@ def test_vcdb_equals_the_loop_over_queries(tmp_path, with_distractors):
     assert set(definition.queries) == core
     assert len(definition.database) == 56 + 40 * with_distractors
     table, score = scores_of(definition.queries, definition.database)
-    per_query, all_hits, all_scores = [], [], []
+    per_query = []
+    all_hits = []
+    all_scores = []
     for query in definition.queries:
         others = [video for video in definition.database if video != query]
         hits = [(query, video) in pairs for video in others]
@@ -108,7 +110,9 @@ def test_svd_ranks_the_unlabelled_videos_for_every_query(tmp_path):
     assert len(definition.queries) == 206
     assert len(definition.labels) == 6355
     table, score = scores_of(definition.queries, definition.database)
-    per_query, all_hits, all_scores = [], [], []
+    per_query = []
+    all_hits = []
+    all_scores = []
     labels = definition.labels.rows()
     for query in definition.queries:
         own = {candidate: label for name, candidate, label in labels if name == query}

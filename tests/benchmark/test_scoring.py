@@ -13,7 +13,8 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
-DIMS, REGIONS = 16, 9
+DIMS = 16
+REGIONS = 9
 
 
 class Features:
@@ -68,10 +69,8 @@ def pairwise_scores(network, definition, features):
     with torch.inference_mode():
         for query in definition.queries:
             for reference in definition.database:
-                q, r = (
-                    network.embed(features[query])[None],
-                    network.embed(features[reference])[None],
-                )
+                q = network.embed(features[query])[None]
+                r = network.embed(features[reference])[None]
                 rows.append(float(network.compare(q, r).video))
     return np.array(rows).reshape(len(definition.queries), -1)
 
@@ -94,7 +93,8 @@ def as_matrix(path, definition):
 def test_score_benchmark_equals_one_pair_at_a_time(tmp_path):
     """Every score is what the network says of that pair alone; the caller's network is not
     changed."""
-    definition, network = make_definition(), make_network().train()
+    definition = make_definition()
+    network = make_network().train()
     features = random_features(definition.video_ids)
     path = score_benchmark(network, definition, Features(features), tmp_path / "s.parquet")
     assert network.training
@@ -131,7 +131,8 @@ def test_score_benchmark_refuses_features_that_cannot_be_scored(tmp_path, change
 
 def test_score_benchmark_leaves_out_videos_without_features(tmp_path):
     """Videos without features have no rows; the evaluation counts them."""
-    definition, network = make_definition(), make_network()
+    definition = make_definition()
+    network = make_network()
     features = random_features(
         [video for video in definition.video_ids if video not in ("q1", "r4")]
     )

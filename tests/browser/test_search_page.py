@@ -31,10 +31,8 @@ TIMES = "() => [...document.querySelectorAll('video')].map((video) => video.curr
 
 @pytest.fixture(scope="session")
 def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    collection, folder = (
-        make_once("served collection", fill_collection),
-        tmp_path_factory.mktemp("page"),
-    )
+    collection = make_once("served collection", fill_collection)
+    folder = tmp_path_factory.mktemp("page")
     write_scenes(folder / "watched" / "leak.mp4", [500, *LONG[22:30], 501])
     lists = [{"name": "leaked", "path": str(folder / "watched")}]
     project = copied(collection, folder, **{"watch.lists": lists})

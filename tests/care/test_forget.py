@@ -247,11 +247,9 @@ forget(project, planned)
 def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project: Project) -> None:
     """Names, digests, pictures and vectors are in no file; other videos have their answers, and
     every step is done as before. The user's file stays, and is not listed again."""
-    data, wanted, before = (
-        project.root.local_path("frames").parent,
-        traits(project),
-        answers(project),
-    )
+    data = project.root.local_path("frames").parent
+    wanted = traits(project)
+    before = answers(project)
     (shard,) = {
         row["shard"]
         for row in manifest.manifest_table(project.root).to_pylist()
@@ -272,7 +270,8 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     assert digests(data) == files
     table = project.root.local_path(rows_place("duplicate_pairs", shard))
     with ThreadPoolExecutor(1) as pool, project.root.lock(f"duplicate_pairs/{shard}"):
-        found, done = table.read_bytes(), pool.submit(call, project, VIDEO, "--yes")
+        found = table.read_bytes()
+        done = pool.submit(call, project, VIDEO, "--yes")
         while len(read_marks(project.root).rows()) > 1 and not done.done():
             time.sleep(0.1)
         time.sleep(1)
@@ -304,11 +303,9 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
 
 def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
     """Wherever it is killed; nothing is made again, and searches have the same answers."""
-    data, wanted, before = (
-        project.root.local_path("frames").parent,
-        traits(project),
-        answers(project),
-    )
+    data = project.root.local_path("frames").parent
+    wanted = traits(project)
+    before = answers(project)
     for kill_at in (8, 11):  # between the data and the index of frames and of features
         call(project, VIDEO, "--yes", kill_at=kill_at)
     call(project, "--yes")
@@ -325,7 +322,8 @@ def test_a_call_that_was_planned_before_another_was_killed_finishes_both(
     project: Project, kill_at: int
 ) -> None:
     """What was made of a shard that was already written still counts as made of it."""
-    data, wanted = project.root.local_path("frames").parent, traits(project)
+    data = project.root.local_path("frames").parent
+    wanted = traits(project)
     call(project, VIDEO, "--yes", kill_at=kill_at)
     assert "forget_unfinished" in {one.event for one in health(project).concerns}
     command = [
@@ -345,7 +343,8 @@ def test_a_call_that_was_planned_before_another_was_killed_finishes_both(
 def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_come_back(
     project: Project,
 ) -> None:
-    root, gone = project.root, "in/other 2.mp4"
+    root = project.root
+    gone = "in/other 2.mp4"
     with pytest.raises(ArgumentError, match="nothing to forget"):
         plan_forgetting(project, [], offline="in")
     with pytest.raises(ArgumentError, match="nothing to forget"):
@@ -358,7 +357,8 @@ def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_co
             replace(row, uri="/nowhere/x.mp4") if row.video_id == gone else row for row in rows
         ]
         manifest.write_manifest_shard(root, key, moved)
-    copy, other = "in/other 3.mp4", "in/other 4.mp4"
+    copy = "in/other 3.mp4"
+    other = "in/other 4.mp4"
     mark(root, gone, other, "match")
     has_content_of(project, copy, gone)
     mark(
@@ -396,7 +396,8 @@ def has_content_of(project: Project, video_id: str, other: str) -> None:
 def test_a_whitening_stays_whatever_leaves(project: Project) -> None:
     """A video that is deleted changes what it was fitted on, and a source that is forgotten takes
     it away."""
-    root, (key, *_) = project.root, manifest.training_shard_keys(project.root)
+    root = project.root
+    key, *_ = manifest.training_shard_keys(project.root)
     for kept in (1, 0):
         manifest.write_manifest_shard(root, key, manifest.read_manifest_shard(root, key)[:kept])
         run(project, "frames")

@@ -109,7 +109,8 @@ def test_generated_videos_and_benchmarks(clips_folder: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
     """Each kind of file is named when it is damaged; scores are made again."""
-    project, root = copied(small_project.folder, tmp_path), tmp_path / "data"
+    project = copied(small_project.folder, tmp_path)
+    root = tmp_path / "data"
     shutil.rmtree(root / "models", ignore_errors=True)  # those of other tests
     prepare_training(project, "begun", tags={})
     run = prepare_training(project, "ended", tags={})
@@ -227,7 +228,8 @@ def test_the_whitening_of_an_older_copy_is_named(small_project: Project, tmp_pat
     """By the features, which were made with another."""
     project = copied(small_project.folder, tmp_path)
     assert damaged(project) == []
-    provenance, own = whitening_provenance(project.root), load_whitening(project.root)
+    provenance = whitening_provenance(project.root)
+    own = load_whitening(project.root)
     assert provenance is not None
     save_whitening(project.root, replace(own, mean=own.mean + 1), provenance)
     found = damaged(project)
@@ -239,10 +241,8 @@ def test_the_whitening_of_an_older_copy_is_named(small_project: Project, tmp_pat
     damage(project.root.local_path("whitening/whitening.safetensors"))
     assert {check.state for check in repair(project, damaged(project))} == {"repaired"}
     assert project.root.modified_ns(*features) == before
-    weights, record = (
-        project.root.local_path(f"whitening/whitening.{suffix}")
-        for suffix in ("safetensors", "json")
-    )
+    weights = project.root.local_path("whitening/whitening.safetensors")
+    record = project.root.local_path("whitening/whitening.json")
     damage(weights)
     record.write_text(
         record.read_text().replace(own.sha256, "0" * 64)

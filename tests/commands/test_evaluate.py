@@ -62,10 +62,8 @@ def test_evaluate_normalizes_against_a_source(
 ) -> None:
     """Normalised metrics stand beside the raw ones: each query's scores less the mean similarity
     of its two nearest other videos."""
-    own_test, out = (
-        small_project.root.local_path("corpus/own-test"),
-        tmp_path / "similarities.parquet",
-    )
+    own_test = small_project.root.local_path("corpus/own-test")
+    out = tmp_path / "similarities.parquet"
     network = SimilarityNetwork(NetworkSettings(), dims=32, generator=torch_rng("evaluate"))
     model = save_network(network, tmp_path / "network", metadata={})
     benchmark = ("evaluate", "--benchmark", own_test)

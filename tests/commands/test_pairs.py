@@ -12,7 +12,9 @@ from hapvr.search.marks import mark, read_marks
 from tests.commands.conftest import Call
 from tests.conftest import small_settings, write_settings
 
-A, B, C = ("a" * 64, "b" * 64, "c" * 64)
+A = "a" * 64
+B = "b" * 64
+C = "c" * 64
 
 
 def collection(folder: Path) -> tuple[Path, DataRoot]:
@@ -26,7 +28,8 @@ def collection(folder: Path) -> tuple[Path, DataRoot]:
 def test_marks_come_back_from_csv_as_they_were(call: Call, tmp_path: Path) -> None:
     """Into another collection: verdicts, names, times and people; what was said there before is
     replaced, the rest stays."""
-    (one, here), (other, there) = collection(tmp_path / "one"), collection(tmp_path / "other")
+    one, here = collection(tmp_path / "one")
+    other, there = collection(tmp_path / "other")
     mark(here, A, B, "match", names=("first, of Ö.mp4", '"second".mp4'), by="anna")
     mark(here, C, A, "not_a_match", names=("c.mp4", "a.mp4"))
     mark(there, A, B, "not_a_match")

@@ -21,7 +21,9 @@ def fill(folder: Path) -> None:
     write_scenes(folder / "in" / "other.mp4", [4, 5, BLACK])
     with av.open(str(source)) as read, av.open(str(folder / "in" / "edited.mp4"), "w") as write:
         stream = write.add_stream("libx264", rate=8, options={"crf": "38"})
-        stream.width, stream.height, stream.pix_fmt = 144, 96, "yuv420p"
+        stream.width = 144
+        stream.height = 96
+        stream.pix_fmt = "yuv420p"
         for frame in read.decode(video=0):
             write.mux(stream.encode(frame.reformat(width=144, height=96)))
         write.mux(stream.encode())
@@ -34,7 +36,8 @@ def fill(folder: Path) -> None:
 def test_exported_hashes_find_their_video_and_its_edited_copy(
     call: Call, make_once: MakeOnce, tmp_path: Path
 ) -> None:
-    config, out = make_once("hashed collection", fill) / "config.yaml", tmp_path / "hashes.csv"
+    config = make_once("hashed collection", fill) / "config.yaml"
+    out = tmp_path / "hashes.csv"
     done = call("pdq", "export", "in/a.mp4", "--out", out, "--config", config, "--json")
     assert done.json == {"out": str(out), "videos": 1, "frames": 4, "failed": []}
     assert re.match(

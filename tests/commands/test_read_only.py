@@ -36,7 +36,8 @@ os.execv(sys.executable, [sys.executable, "-m", "tests.commands.calls"])
 """
 """Permissions hold for a superuser's program as they do for everybody's."""
 
-SHORT, COPY = "in/short.mp4", "in/trips/copy of short.mp4"
+SHORT = "in/short.mp4"
+COPY = "in/trips/copy of short.mp4"
 CONFIG = ("--config", "config.yaml")
 REGISTRY = ("--tracking-uri", "sqlite:///data/mlflow/mlflow.db")
 
@@ -108,10 +109,8 @@ class ReadOnly:
 @pytest.fixture(scope="module")
 def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReadOnly]:
     """A copy of the served collection with a registry, marks and groups."""
-    made, folder = (
-        make_once("served collection", fill_collection),
-        tmp_path_factory.mktemp("read-only"),
-    )
+    made = make_once("served collection", fill_collection)
+    folder = tmp_path_factory.mktemp("read-only")
     shutil.copytree(made, folder, dirs_exist_ok=True)
     config = folder / "config.yaml"
     config.write_text(
@@ -122,9 +121,9 @@ def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> 
         register_bundle(project, folder / "bundle-0")
     promote(tracker_of(project).client, "hapvr", 2, reason="as before")
     searcher = Searcher.open(project)
-    long, short, copy = (
-        searcher.collection.metadata.of(name).sha256 for name in ("in/long.mp4", SHORT, COPY)
-    )
+    long = searcher.collection.metadata.of("in/long.mp4").sha256
+    short = searcher.collection.metadata.of(SHORT).sha256
+    copy = searcher.collection.metadata.of(COPY).sha256
     mark(project.root, long, short, "not_a_match", names=("in/long.mp4", SHORT))
     mark(project.root, copy, short, "match", names=(COPY, SHORT))
     for key in searcher.collection.shards():

@@ -38,7 +38,8 @@ def call(project: Project, *arguments: object, exit_code: int = 0) -> str:
 
 
 def test_a_person_reads_where_it_was_found(project: Project, clip: Path) -> None:
-    short, text = call(project, "search", clip), call(project, "search", clip, "--all")
+    short = call(project, "search", clip)
+    text = call(project, "search", clip, "--all")
     assert "answer   1 video matches" in text
     folded = text.count("  no match  ")
     assert folded

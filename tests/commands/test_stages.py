@@ -94,7 +94,8 @@ def test_from_clips_to_metrics_without_dagster(
     project = copied(small_project.folder, tmp_path)
     shutil.rmtree(tmp_path / "data" / "models", ignore_errors=True)  # those of other tests
     new_store(tmp_path / "data" / "mlflow")
-    config, key = tmp_path / "config.yaml", shard_keys(project.root)[0]
+    config = tmp_path / "config.yaml"
+    key = shard_keys(project.root)[0]
     for verb, stage in (("sample", "frames"), ("extract", "features")):
         digest = project.shard(stage, key).digest()
         project.root.delete(project.shard(stage, key).index_name)

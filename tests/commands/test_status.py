@@ -55,7 +55,8 @@ def test_what_needs_a_person_is_found_and_told_once(
     project = copied(searchable, tmp_path, videos=True)
     for key in shard_keys(project.root):
         make_videos(project, key)
-    config, root = tmp_path / "config.yaml", project.root
+    config = tmp_path / "config.yaml"
+    root = project.root
     webhook = {"url": f"http://127.0.0.1:{receiver.port}/hook", "secret": "${WEBHOOK_KEY}"}
     settings = project.config.stored() | {"watch": {"webhook": webhook}}
     settings["automation"]["enabled"] = True

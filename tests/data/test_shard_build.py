@@ -122,7 +122,8 @@ def test_a_run_that_dies_changes_nothing(tmp_path: Path) -> None:
 def test_two_shards_are_made_in_one_pass(tmp_path: Path) -> None:
     """Each unfinished shard gets its entries; a finished one is left alone and not asked for."""
     root = DataRoot(tmp_path)
-    first, second = recipe(root, stage="first"), recipe(root, stage="second")
+    first = recipe(root, stage="first")
+    second = recipe(root, stage="second")
     asked: list[list[str]] = []
 
     def make(recipes: Sequence[ShardRecipe]) -> Generator[Sequence[VideoEntry], None, None]:

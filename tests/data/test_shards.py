@@ -53,7 +53,8 @@ def test_reading_notices_data_that_is_not_its_index(tmp_path: Path) -> None:
     root = DataRoot(tmp_path)
     shard = write_shard(root, "s-00000", settings={})
     other = write_shard(root, "s-00001", settings={}, lengths={"x": 3, "b": 300, "c": 1, "d": 40})
-    rows, provenance = shard.index().to_dicts(), shard.require({})
+    rows = shard.index().to_dicts()
+    provenance = shard.require({})
     Path(root.path(shard.data_name)).write_bytes(Path(root.path(other.data_name)).read_bytes())
     shard.write_index(rows, provenance=provenance)
     with pytest.raises(DataError, match="does not hold a where its index says"):
@@ -77,14 +78,16 @@ def test_any_row_groups_read_as_the_whole_file(
         shard = write_shard(root, "s-00000", settings={}, lengths=named)
     data = shard.open_data()
     values = decode_tensors(data.read().column("regions"), data.schema_arrow.field("regions"))
-    stored, ends = FeatureFile(shard), np.cumsum(lengths)
+    stored = FeatureFile(shard)
+    ends = np.cumsum(lengths)
     numbers = list(range(len(lengths)))
     order.shuffle(numbers)
     for number in [*numbers, *range(len(lengths))]:
         wanted = values[ends[number] - lengths[number] : ends[number]]
         first, last = sorted(order.choices(range(lengths[number] + 1), k=2))
         assert np.array_equal(stored.regions(f"v{number}", first, last), wanted[first:last])
-        found, times = stored.regions(f"v{number}"), stored.times(f"v{number}")
+        found = stored.regions(f"v{number}")
+        times = stored.times(f"v{number}")
         assert np.array_equal(found, wanted)
         assert found.flags.owndata
         assert found.flags.writeable

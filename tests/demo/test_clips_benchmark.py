@@ -74,8 +74,9 @@ def test_copies_have_their_true_times(
             "reverse",
         ):
             continue
-        (original, fps), (edited, _) = decoded[files[query]], decoded[files[copy]]
-        first, end, shown, shown_end = (round(time * fps) for time in times)
+        original, fps = decoded[files[query]]
+        edited, _ = decoded[files[copy]]
+        first, end, shown, shown_end = np.round(np.array(times) * fps).astype(int)
         backwards = kind == "reverse"
         assert (
             np.abs(edited[shown].astype(int) - original[end - 1 if backwards else first]).mean()
@@ -105,10 +106,10 @@ def test_split_user_videos_accounts_for_every_file(awkward_clips: Path, tmp_path
     with a reason."""
     source = own(awkward_clips, validation_rate=0.3, test_rate=0.3)
     found = split_user_videos(awkward_clips, tmp_path, source)
-    train, held_out = (
-        {path.relative_to(awkward_clips).as_posix() for path in one} for one in found
-    )
-    test, validation = originals(tmp_path / "own-test"), originals(tmp_path / "own-validation")
+    train = {path.relative_to(awkward_clips).as_posix() for path in found[0]}
+    held_out = {path.relative_to(awkward_clips).as_posix() for path in found[1]}
+    test = originals(tmp_path / "own-test")
+    validation = originals(tmp_path / "own-validation")
     everything = {
         path.relative_to(awkward_clips).as_posix()
         for path in awkward_clips.rglob("*.mp4")

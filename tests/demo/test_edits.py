@@ -31,7 +31,8 @@ def test_edit_video_gives_frames_and_leaves_its_argument(kind: str) -> None:
     for count in (1, 2, 24):
         frames = numbered(count)
         before = frames.copy()
-        first, second = apply(kind, frames), apply(kind, frames)
+        first = apply(kind, frames)
+        second = apply(kind, frames)
         assert (first.dtype, first.ndim) == (np.uint8, 4)
         assert len(first) >= 1
         np.testing.assert_array_equal(first, second)

@@ -73,7 +73,8 @@ watch: {lists: [{name: a, path: b}]}
 
 def write_hdf5(path: Path) -> None:
     with h5py.File(path, "w") as file:
-        file["a"], file["b/c"] = np.ones((4, 9, 8), np.float16), np.ones((2, 8), np.float32)
+        file["a"] = np.ones((4, 9, 8), np.float16)
+        file["b/c"] = np.ones((2, 8), np.float32)
 
 
 def read_hdf5(path: Path) -> list[object]:

@@ -40,7 +40,8 @@ def batch(*parts: int | str, size: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch_rng("formulas", *parts)
     similarity = torch.rand(size, size, generator=generator, dtype=torch.float64)
     labels = torch.randint(-1, 2, (size, size), generator=generator, dtype=torch.int8)
-    labels[:, 0], labels[:, 1] = 1, -1
+    labels[:, 0] = 1
+    labels[:, 1] = -1
     labels[-1].clamp_(max=0)
     labels[-2].clamp_(min=0)
     return similarity, labels
@@ -74,7 +75,10 @@ def of_smooth_ap(row: Row, temperature: float) -> float:
 
 def of_quantized_ap(row: Row, num_bins: int) -> float:
     """1 - sum over bins of precision times gain in recall, with triangular bins on [0, 1]."""
-    width, hits, seen, average_precision = 1 / (num_bins - 1), 0.0, 0.0, 0.0
+    width = 1 / (num_bins - 1)
+    hits = 0.0
+    seen = 0.0
+    average_precision = 0.0
     for number in range(num_bins):
         edge = 1 - number * width
         shares = {
@@ -92,7 +96,8 @@ def of_fast_ap(row: Row, num_bins: int) -> float:
     (FastAP, section 3). An entry counts linearly for the two of the L + 1 ends of L intervals that
     it lies between."""
     width = 4 / num_bins
-    positives, every = [0.0] * (num_bins + 1), [0.0] * (num_bins + 1)
+    positives = [0.0] * (num_bins + 1)
+    every = [0.0] * (num_bins + 1)
     for score, kind in zip(*row, strict=True):
         place = 4 * (1 - score) / width
         lower = min(int(place), num_bins - 1)
@@ -118,7 +123,9 @@ def of_blackbox_ap(row: Row, margin: float) -> float:
 
 def surrogate(x: float, delta: float) -> float:
     """R- of HAP-VR Eq. 10."""
-    return 2 * x / delta + 1 if x >= 0 else (x / delta + 1) ** 2 if x >= -delta else 0.0
+    if x >= 0:
+        return 2 * x / delta + 1
+    return (x / delta + 1) ** 2 if x >= -delta else 0.0
 
 
 def of_quadlinear_ap(row: Row, delta: float, rho: float) -> float:
@@ -206,7 +213,8 @@ def test_losses_of_pairs_equal_the_loop() -> None:
     """MAE, MSE, and the contrastive loss, whose positives and negatives weigh the same however many
     there are."""
     similarity, labels = batch("pairs")
-    positives, negatives = similarity[labels > 0].tolist(), similarity[labels < 0].tolist()
+    positives = similarity[labels > 0].tolist()
+    negatives = similarity[labels < 0].tolist()
     for loss, power in ((mean_absolute_error, 1), (mean_squared_error, 2)):
         expected = mean([(1 - s) ** power for s in positives] + [s**power for s in negatives])
         assert loss(similarity, labels).item() == pytest.approx(expected)
@@ -293,7 +301,8 @@ def test_circle_gradient_takes_the_weights_as_constants() -> None:
     """For one positive p and one negative n: sigmoid(z) * scale * (weight of n, -weight of p)."""
     similarity = torch.tensor([[0.6, 0.5]], dtype=torch.float64, requires_grad=True)
     circle(similarity, torch.tensor([[1, -1]], dtype=torch.int8), margin=0.25, scale=4.0).backward()
-    pull, push = 1.25 - 0.6, 0.5 + 0.25
+    pull = 1.25 - 0.6
+    push = 0.5 + 0.25
     slope = 4 / (1 + math.exp(4 * pull * (0.6 - 0.75) - 4 * push * (0.5 - 0.25)))
     assert similarity.grad[0].tolist() == pytest.approx([-slope * pull, slope * push])
 
@@ -304,7 +313,8 @@ def test_quadlinear_is_a_convex_bound_of_the_step(
 ) -> None:
     """R- equals its formula, is at least the Heaviside function, never falls, and no chord passes
     below the curve."""
-    low, high = min(x, y), max(x, y)
+    low = min(x, y)
+    high = max(x, y)
     points = torch.tensor([low, high, part * low + (1 - part) * high], dtype=torch.float64)
     at_low, at_high, between = quadlinear(points, delta=delta).tolist()
     assert at_low == pytest.approx(surrogate(low, delta), abs=1e-9)

@@ -21,7 +21,8 @@ def batch(seed: int, *, num_rows: int = 4, size: int = 7) -> tuple[Tensor, Tenso
     generator = torch_rng("laws", seed)
     similarity = torch.rand(num_rows, size, generator=generator, dtype=torch.float64)
     labels = torch.randint(-1, 2, (num_rows, size), generator=generator, dtype=torch.int8)
-    labels[:, 0], labels[:, 1] = 1, -1
+    labels[:, 0] = 1
+    labels[:, 1] = -1
     return similarity, labels
 
 
@@ -30,10 +31,8 @@ def batch(seed: int, *, num_rows: int = 4, size: int = 7) -> tuple[Tensor, Tenso
 def test_order_within_and_between_rows_is_irrelevant(name: str, seed: int) -> None:
     """Shuffling queries, or what they are compared with, changes nothing."""
     similarity, labels = batch(seed)
-    rows, columns = (
-        torch.randperm(4, generator=torch_rng(seed)),
-        torch.randperm(7, generator=torch_rng(seed, 2)),
-    )
+    rows = torch.randperm(4, generator=torch_rng(seed))
+    columns = torch.randperm(7, generator=torch_rng(seed, 2))
     loss = RANKING_LOSSES[name]
     assert_close(
         loss(similarity[rows][:, columns], labels[rows][:, columns]), loss(similarity, labels)
@@ -95,7 +94,8 @@ def test_a_reversed_ranking_costs_more_than_a_random_one(name: str) -> None:
     """Which costs more than a perfect one."""
     similarity, labels = batch(1)
     loss = RANKING_LOSSES[name]
-    perfect, reversed_ = loss((labels > 0).double(), labels), loss((labels < 0).double(), labels)
+    perfect = loss((labels > 0).double(), labels)
+    reversed_ = loss((labels < 0).double(), labels)
     assert perfect < loss(similarity, labels) < reversed_
 
 

@@ -93,7 +93,8 @@ def convolve(maps: Array, weight: Array, bias: Array, padding: str) -> Array:
 def pool(maps: Array) -> Array:
     """The largest of every 2 x 2 entries; an odd last row or column is dropped. [C, t, t'] -> [C, t
     // 2, t' // 2]."""
-    rows, columns = maps.shape[1] // 2, maps.shape[2] // 2
+    rows = maps.shape[1] // 2
+    columns = maps.shape[2] // 2
     return (
         maps[:, : 2 * rows, : 2 * columns].reshape(len(maps), rows, 2, columns, 2).max(axis=(2, 4))
     )

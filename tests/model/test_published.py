@@ -4,6 +4,7 @@ import argparse
 import os
 import pickle
 import shutil
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,11 @@ from hapvr.steps.whitening import read_pca
 from tests.model.definition import published_score
 
 DIMS = 16
-HAP_VR, S2VS, VISIL = "comparator_module.", "visil_head.", "video_comperator."
-WHOLE_VISIL, OF_VISIL = S2VS + VISIL, {"comparator": VISIL, "padding": "replicate"}
+HAP_VR = "comparator_module."
+S2VS = "visil_head."
+VISIL = "video_comperator."
+WHOLE_VISIL = S2VS + VISIL
+OF_VISIL = {"comparator": VISIL, "padding": "replicate"}
 
 
 def released(
@@ -74,7 +78,8 @@ def test_hap_vr_scores_as_published(golden: dict[str, Tensor], tmp_path: Path) -
         {"model": state, "args": arguments, "optimizer": {"step": 3}}, tmp_path / "model.pth"
     )
     network, report = import_released(tmp_path / "model.pth")
-    query, target = network.embed(golden["query"][None]), network.embed(golden["target"][None])
+    query = network.embed(golden["query"][None])
+    target = network.embed(golden["target"][None])
     assert_close(
         network.compare(query, target).video[0, 0],
         golden["wide/video_similarity"],
@@ -200,7 +205,8 @@ def test_recorded_rates_and_symmetry_are_taken(tmp_path: Path) -> None:
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     """A call hidden in the file is left out, and the tensors beside it are read; modules such as os
     are refused."""
-    trace, file = tmp_path / "ran", tmp_path / "model.pth"
+    trace = tmp_path / "ran"
+    file = tmp_path / "model.pth"
 
     class Harmful:
         def __init__(self, *call: object) -> None:
@@ -223,7 +229,8 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     """Each tensor that is missing, of another shape, unknown or not finite, under the release's
     name."""
     file = tmp_path / "model.pth"
-    good, fours = released(HAP_VR), torch.zeros(1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    good = released(HAP_VR)
+    fours = torch.zeros(1, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     damaged = {
         r"has shape \(8, 1, 3, 3\), expected \(32, ": {
             **good,
@@ -289,42 +296,68 @@ def test_files_that_are_no_checkpoint_are_refused(
         import_released(file)
 
 
-@pytest.mark.parametrize("suffix", [".pth", ".npz"])
-def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
-    """Both formats, eigenvalues in any order: the largest come first."""
+def pca_arrays() -> dict[str, Tensor]:
+    """A PCA of 6 dimensions, its eigenvalues in no order."""
     generator = torch_rng("pca")
-    arrays = {
+    return {
         "mean": torch.randn(1, 6, generator=generator),
         "d": torch.tensor([1.0, 3.0, 2.0, 6.0, 5.0, 4.0]),
         "V": torch.randn(6, 6, generator=generator),
     }
-    file = tmp_path / f"pca{suffix}"
-    if suffix == ".pth":
+
+
+def write_pca(file: Path, arrays: dict[str, Tensor]) -> Path:
+    """A file of the format that its suffix names."""
+    if file.suffix == ".pth":
         torch.save(arrays, file)
     else:
         np.savez(file, **{name: tensor.numpy() for name, tensor in arrays.items()})
-    found = read_pca(file, dims=2)
-    assert found.eigenvalues.tolist() == [6.0, 5.0]
-    assert_close(found.eigenvectors, arrays["V"][:, [3, 4]].numpy())
-    assert_close(found.mean, arrays["mean"][0].numpy())
+    return file
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".npz"])
+def test_pca_files_are_read(suffix: str, tmp_path: Path) -> None:
+    """Both formats, eigenvalues in any order: the largest come first."""
+    arrays = pca_arrays()
+    pca = read_pca(write_pca(tmp_path / f"pca{suffix}", arrays), dims=2)
+    assert pca.eigenvalues.tolist() == [6.0, 5.0]
+    assert_close(pca.eigenvectors, arrays["V"][:, [3, 4]].numpy())
+    assert_close(pca.mean, arrays["mean"][0].numpy())
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".npz"])
+def test_more_dimensions_than_a_pca_has_are_refused(suffix: str, tmp_path: Path) -> None:
+    file = write_pca(tmp_path / f"pca{suffix}", pca_arrays())
     with pytest.raises(ArgumentError, match="dims: got 7, expected 1 to 6"):
         read_pca(file, dims=7)
-    np.savez(
-        tmp_path / "rank.npz",
-        mean=arrays["mean"],
-        V=arrays["V"],
-        d=[1.0, -1e-5, 2.0, 0.0, 5.0, -4.0],
-    )
+
+
+def test_negative_eigenvalues_count_as_no_dimensions(tmp_path: Path) -> None:
+    arrays = pca_arrays() | {"d": torch.tensor([1.0, -1e-5, 2.0, 0.0, 5.0, -4.0])}
+    file = write_pca(tmp_path / "rank.npz", arrays)
     with pytest.raises(ArgumentError, match=r"dims: got 5, expected 1 to 4, .* not negative"):
-        read_pca(tmp_path / "rank.npz", dims=5)
-    huge = torch.full((6,), 1e300, dtype=torch.float64)
-    for wrong in ({"V": torch.zeros(6, 6)}, {"V": 1j * torch.eye(6)}, {"mean": huge}):
-        np.savez(
-            tmp_path / "wrong.npz",
-            **{name: tensor.numpy() for name, tensor in (arrays | wrong).items()},
-        )
-        with pytest.raises(DataError, match="expected finite mean"):
-            read_pca(tmp_path / "wrong.npz", dims=2)
-    np.savez_compressed(tmp_path / "bomb.npz", mean=np.zeros(MAX_UNPACKED_BYTES // 4, np.float32))
+        read_pca(file, dims=5)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"V": torch.zeros(6, 6)}, id="zeros"),
+        pytest.param({"V": 1j * torch.eye(6)}, id="complex"),
+        pytest.param({"mean": torch.full((6,), 1e300, dtype=torch.float64)}, id="beyond float32"),
+    ],
+)
+def test_a_pca_of_other_values_is_refused(wrong: dict[str, Tensor], tmp_path: Path) -> None:
+    file = write_pca(tmp_path / "wrong.npz", pca_arrays() | wrong)
+    with pytest.raises(DataError, match="expected finite mean"):
+        read_pca(file, dims=2)
+
+
+def test_a_pca_that_unpacks_to_very_much_is_refused(tmp_path: Path) -> None:
+    """A small file whose directory names the same megabytes again and again."""
+    megabytes = 4
+    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mean.npy", bytes(megabytes << 20))
+        archive.filelist *= MAX_UNPACKED_BYTES // (megabytes << 20) + 1
     with pytest.raises(DataError, match=r"bomb\.npz cannot be read: it unpacks to"):
         read_pca(tmp_path / "bomb.npz", dims=1)

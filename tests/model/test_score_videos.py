@@ -9,7 +9,8 @@ from hapvr.model.network import SimilarityNetwork, refine_in_strips
 from hapvr.model.settings import NetworkSettings
 from hapvr.seeding import torch_rng
 
-DIMS, REGIONS = 16, 9
+DIMS = 16
+REGIONS = 9
 VARIANTS = {
     "hapvr": {},
     "wide": {"spatial_rate": 0.34, "temporal_rate": 0.25},
@@ -67,8 +68,8 @@ def test_how_much_is_computed_at_once_changes_no_score(
 ):
     """However many videos are compared together, and in strips or not, the scores are the same."""
     scorer = make_network(temporal_rate=0.2, padding_mode=padding_mode)
-    lengths = (query_lengths, reference_lengths)
-    queries, references = ([scorer.embed(video) for video in make_videos(one)] for one in lengths)
+    queries = [scorer.embed(video) for video in make_videos(query_lengths)]
+    references = [scorer.embed(video) for video in make_videos(reference_lengths)]
     wanted = one_by_one(scorer, queries, references)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(family.GROUP_FRAMES, "cpu", frames)

@@ -53,7 +53,8 @@ def test_chamfer_equals_the_loop(
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_frame_similarity_equals_the_loop(rate: float, symmetric: bool) -> None:
     """Each pair of frames by itself: the products of their regions, then Chamfer."""
-    query, reference = draw("query", shape=(2, 3, 9, 5)), draw("reference", shape=(3, 4, 7, 5))
+    query = draw("query", shape=(2, 3, 9, 5))
+    reference = draw("reference", shape=(3, 4, 7, 5))
     found = frame_similarity(query, reference, rate=rate, symmetric=symmetric)
     assert found.shape == (2, 3, 3, 4)
     for q, n, i, j in torch.cartesian_prod(*map(torch.arange, found.shape)).tolist():

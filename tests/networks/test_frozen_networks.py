@@ -68,7 +68,9 @@ def without(state: dict[str, Tensor], *parts: str) -> dict[str, Tensor]:
     return {name: values for name, values in state.items() if not name.startswith(parts)}
 
 
-SMALL, LARGE, TRANSFORMER = "resnet18.tv_in1k", "resnet34.tv_in1k", "vit_tiny_patch16_224"
+SMALL = "resnet18.tv_in1k"
+LARGE = "resnet34.tv_in1k"
+TRANSFORMER = "vit_tiny_patch16_224"
 WRONG_STATES: dict[str, tuple[str, Callable[[], dict[str, Tensor]], str]] = {
     "another network, smaller": (LARGE, lambda: state_of(SMALL), r"layer1\.2\S* is missing"),
     "another shape": (
@@ -183,7 +185,8 @@ def test_packaged_weights_are_those_of_the_package(crop_px: int) -> None:
     frames = torch.from_numpy(center_crop(ball.numpy(), crop_px))
     with torch.inference_mode():
         pixels = normalize_pixels(frames, backbone.mean, backbone.std)
-        found, flipped = (classifier(picture).softmax(-1) for picture in (pixels, pixels.flip(-1)))
+        found = classifier(pixels).softmax(-1)
+        flipped = classifier(pixels.flip(-1)).softmax(-1)
         regions = backbone.regions(torch.cat([frames, frames.flip(-1)]))
     assert found.max() > 0.2
     assert found.argmax() == flipped.argmax()
@@ -202,14 +205,13 @@ def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, cro
     config = BackboneConfig(
         architecture=architecture, weights=Weights(source="packaged"), crop_px=crop_px
     )
-    wanted, found = load_backbone(config), packaged_backbone(config)
+    wanted = load_backbone(config)
+    found = packaged_backbone(config)
     assert found.settings == wanted.settings
     rng = numpy_rng("packaged")
     noise = rng.integers(0, 256, (2, 3, crop_px, crop_px), dtype=np.uint8)
-    squares, one = (
-        rng.integers(0, 256, (1, 3, 8, 8), dtype=np.uint8),
-        np.ones((crop_px // 8,) * 2, np.uint8),
-    )
+    squares = rng.integers(0, 256, (1, 3, 8, 8), dtype=np.uint8)
+    one = np.ones((crop_px // 8,) * 2, np.uint8)
     picture = np.kron(squares, one)
     frames = np.concatenate([noise, picture, np.zeros_like(picture)])
     with torch.inference_mode():

@@ -96,7 +96,8 @@ def test_only_the_network_runs_in_bfloat16() -> None:
     half = load_backbone(SMALL.model_copy(update={"precision": "bfloat16"}))
     assert half.settings == exact.settings | {"precision": "bfloat16"}
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
-        wanted, in_torch = exact.regions(frames(8)), half.regions(frames(8))
+        wanted = exact.regions(frames(8))
+        in_torch = half.regions(frames(8))
         found = torch.from_numpy(half.embedder(None, "cpu")(frames(8).numpy()))
     for regions in (in_torch, found):
         assert regions.dtype == torch.float32

@@ -139,7 +139,9 @@ def program(name: str) -> str:
 @pytest.fixture(scope="session")
 def new_database() -> Iterator[NewDatabase]:
     """Makes a database of that name on a server on 127.0.0.1 and returns its URL."""
-    initdb, pg_ctl, createdb = program("initdb"), program("pg_ctl"), program("createdb")
+    initdb = program("initdb")
+    pg_ctl = program("pg_ctl")
+    createdb = program("createdb")
     user = "postgres" if os.geteuid() == 0 else None  # the server refuses to be root
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="postgresql-") as folder:

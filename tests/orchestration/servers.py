@@ -83,7 +83,9 @@ def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
     they answer. Ctrl-C ends them all."""
     environment = environment_in(folder, settings)
     config = Path(environment["HAPVR_CONFIG"])
-    dagster_port, mlflow_port, search_port = free_port(), free_port(), free_port()
+    dagster_port = free_port()
+    mlflow_port = free_port()
+    search_port = free_port()
     arguments = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
     arguments += ["--search-port", str(search_port)]
     with (folder / "ui.log").open("wb") as log:

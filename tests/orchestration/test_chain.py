@@ -60,7 +60,8 @@ def interrupted(
     processes that are left."""
     folder = tmp_path_factory.mktemp("chain")
     settings = small_settings(clips_folder, folder / "data") | {"shard_videos": 50}
-    environment, venv = environment_in(folder, settings), Path(sys.executable).parent.parent
+    environment = environment_in(folder, settings)
+    venv = Path(sys.executable).parent.parent
     command = ["make", "--assume-old", f"{venv}/.installed", f"VENV={venv}"]
     command += [f"DAGSTER_HOME={environment['DAGSTER_HOME']}", "demo"]
     says = folder / "says.txt"
@@ -103,11 +104,8 @@ def test_the_demo_says_what_it_made(chain: Chain) -> None:
     """A line for each job in order, lines of the training between them, the table of scores, failed
     videos, the champion, and the answer of a search at the end."""
     lines = chain.said.splitlines()
-    counted = [
-        found
-        for line in lines
-        if (found := re.match(r"\[(\d)/7\] \w+ +(.*?)(?:, (\d) shards)?: ", line))
-    ]
+    progress = re.compile(r"\[(\d)/7\] \w+ +(.*?)(?:, (\d) shards)?: ")
+    counted = [found for found in map(progress.match, lines) if found]
     assert [int(found[1]) for found in counted] == list(range(1, 8))
     assert [asset for found in counted for asset in found[2].split(", ")] == list(ASSETS)
     assert {asset for found in counted if found[3] for asset in found[2].split(", ")} == set(

@@ -19,7 +19,9 @@ def instance_file(folder: str) -> dict[str, Any]:
 def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
     """A team's instance is the default one but for its storage; a cluster's also launches elsewhere
     and has other limits."""
-    default, team, cluster = instance_file("."), instance_file("team"), instance_file("cluster")
+    default = instance_file(".")
+    team = instance_file("team")
+    cluster = instance_file("cluster")
     for storage in ("run_storage", "schedule_storage", "event_log_storage"):
         assert cluster.pop(storage) == team.pop(storage)
     assert team == default

@@ -34,13 +34,15 @@ def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(
     """This process lives; an ended one is lost; so is one with our number but another start; other
     hosts are not judged. When the clock is set, back or on, Linux gives another time for the start
     of the machine and of every process."""
-    mine, process = process_tag(psutil.Process()), psutil.Process
+    mine = process_tag(psutil.Process())
+    process = psutil.Process
     assert not is_lost(mine)
     assert is_lost(ended)
     assert is_lost(mine.rpartition(":")[0] + ":1000.00")
     assert not is_lost("another-host@1:1000.00")
     assert not is_lost("")
-    booted, created = psutil.boot_time(), process().create_time()
+    booted = psutil.boot_time()
+    created = process().create_time()
     for seconds in (-3600, 86_400):
         monkeypatch.setattr(psutil, "boot_time", lambda seconds=seconds: booted + seconds)
         monkeypatch.setattr(process, "create_time", lambda _, seconds=seconds: created + seconds)
@@ -91,7 +93,8 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     new_store(tmp_path / "data" / "mlflow")
     tracker = tracker_of(Project.open(config))
     names = ("killed", "finished", "retried")
-    killed, finished, retried = (tracker.start(key, name=key, params={}, tags={}) for key in names)
+    runs = [tracker.start(key, name=key, params={}, tags={}) for key in names]
+    killed, finished, retried = runs
     tracker.client.set_terminated(finished)
     sensor = next(one for one in sensors if one.name == "close_failed_training")
     found = []

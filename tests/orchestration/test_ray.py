@@ -82,7 +82,8 @@ def data(small_project: Project) -> Iterator[str]:
 def cluster(data: str, new_database: NewDatabase) -> Iterator[Cluster]:
     """Two nodes, each of two CPUs and a GPU that is not there, that reach the data; only who knows
     the token may use them."""
-    port, dashboard_port = free_port(), free_port()
+    port = free_port()
+    dashboard_port = free_port()
     environment = {
         "HAPVR_DAGSTER_DATABASE": new_database("ray"),
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -246,7 +247,8 @@ def test_shards_survive_a_node_and_equal_local_ones(
         wait_for_all("ingest")
         launch_backfill("extract")
         wait_for_all("extract")
-        failed, finished = runs(dg.DagsterRunStatus.FAILURE), runs(dg.DagsterRunStatus.SUCCESS)
+        failed = runs(dg.DagsterRunStatus.FAILURE)
+        finished = runs(dg.DagsterRunStatus.SUCCESS)
     assert {run.run_id for run in failed} == {run.run_id for run in killed}
     for run in failed:
         (retry,) = [other for other in (*failed, *finished) if other.parent_run_id == run.run_id]
@@ -258,7 +260,8 @@ def test_shards_survive_a_node_and_equal_local_ones(
     assert len({job.driver_node_id for job in jobs.values()}) == 2
     for key in KEYS:
         for stage in MADE if key.startswith("own-train") else MADE[:3]:
-            made, local = project.shard(stage, key), small_project.shard(stage, key)
+            made = project.shard(stage, key)
+            local = small_project.shard(stage, key)
             assert made.index().equals(local.index()), f"{stage} of {key}"
             if stage != "videos":  # an index alone
                 assert made.root.sha256(made.data_name) == local.read().data_sha256, (

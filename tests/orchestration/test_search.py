@@ -31,10 +31,8 @@ from tests.steps.search_projects import (
 pytestmark = pytest.mark.slow
 
 
-ZEROS, TENS = (
-    dict.fromkeys(FEATURES, 0.0),
-    dict.fromkeys(("num_matches", "num_others", "num_groups"), 10),
-)
+ZEROS = dict.fromkeys(FEATURES, 0.0)
+TENS = dict.fromkeys(("num_matches", "num_others", "num_groups"), 10)
 SURE = EvidenceModel(weights=ZEROS, intercept=9.0, prior=0.5, brier=0.0, **TENS)
 
 
@@ -229,5 +227,6 @@ def sure_of_all() -> Calibration:
     """As if all other pairs had similarities about -0.9, so that a network of random weights finds
     pairs and copies."""
     steps = [step / 100 for step in range(20)]
-    matches, others = [-0.7 + step for step in steps], [-0.99 + step for step in steps]
+    matches = [-0.7 + step for step in steps]
+    others = [-0.99 + step for step in steps]
     return fit_calibration(matches, others, source={}, frame_threshold=-0.9)

@@ -162,7 +162,8 @@ def test_a_week(week: Week) -> None:
     assert {asset: asked[asset] for asset in FLOWING} == dict.fromkeys(FLOWING, len(first))
     assert not week.flow()
     week.follow("new_videos", "retrain")
-    client, name = tracker_of(week.project).client, "hapvr"
+    client = tracker_of(week.project).client
+    name = "hapvr"
     assert champion_of(client, name).version == 1
     assert version_tags(client, name, 2)["hapvr.gate.champion"] == "1"
     promote(client, name, 2, reason="a mistake")
@@ -177,7 +178,8 @@ def test_a_week(week: Week) -> None:
     assert not week.flow()
 
     # A drive that goes and comes back is seen each time: Dagster takes a run key once.
-    keys, inbox = set(), Path(week.settings["sources"][-1]["path"])
+    keys = set()
+    inbox = Path(week.settings["sources"][-1]["path"])
     for place in (inbox.with_name("away"), inbox) * 2:
         inbox = inbox.rename(place)
         keys.add(week.follow("new_videos", "find_videos").run_key)

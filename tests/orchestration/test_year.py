@@ -98,7 +98,9 @@ class Year:
     def __init__(
         self, folder: Path, clips: Path, webhook: str, instance: dg.DagsterInstance
     ) -> None:
-        self.folder, self.instance, self.home = folder, instance, Path(instance.root_directory)
+        self.folder = folder
+        self.instance = instance
+        self.home = Path(instance.root_directory)
         self.settings = small_settings(clips, folder / "data") | {
             "automation": {"enabled": True},
             "watch": {"webhook": {"url": webhook}},
@@ -185,7 +187,9 @@ def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch)
     worse; of what failed, and of runs of Dagster that nothing needs any more, nothing is left."""
     monkeypatch.setattr(hapvr.care.health, "MIN_FREE_BYTES", 0)
     told: list[list[str]] = []
-    targets, sizes, number = [], [], 0
+    targets = []
+    sizes = []
+    number = 0
     for week in range(WEEKS):
         kind = STORES[week % len(STORES)]
         year.configure(
@@ -200,7 +204,8 @@ def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch)
         told.append([json.loads(body)["event"] for _, body in receiver.got[number:]])
         number = len(receiver.got)
         year.configure(week)
-        client, name = tracker_of(year.project).client, "hapvr"
+        client = tracker_of(year.project).client
+        name = "hapvr"
         if week == 0:
             promote(client, name, 2, reason="a mistake, which the gate would not have made")
         champion = champion_of(client, name)

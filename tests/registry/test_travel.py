@@ -99,7 +99,8 @@ def test_another_digest_is_refused_before_anything_is_registered(
 def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
     """Bundle and digests agree, and the weights in torch are others than those that a processor
     would run."""
-    one, other = (make_bundle(tmp_path / form, onnx=True, settings=FORMS[form]) for form in FORMS)
+    bundles = [make_bundle(tmp_path / form, onnx=True, settings=FORMS[form]) for form in FORMS]
+    one, other = bundles
     tracker = Tracker(new_store(tmp_path / "store"), "hapvr")
     export_model(other, tmp_path / "good")
     assert pull_model(str(tmp_path / "good"), tracker, "hapvr")[0] == 1
@@ -135,7 +136,8 @@ FORMS = {
 def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_path: Path) -> None:
     """It has the same files, is not the champion, and keeps its version; a hub that lies or is away
     is one sentence; pushing another model leaves none of its files, and those of people."""
-    uri, second = new_store(tmp_path / "store"), make_bundle(tmp_path / "second")
+    uri = new_store(tmp_path / "store")
+    second = make_bundle(tmp_path / "second")
     tracking = ("--tracking-uri", uri)
 
     def models(address: str, *calls: tuple[object, ...]) -> list[tuple[int, str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -33,8 +34,7 @@ from tests.scorer.bundles import make_bundle
 
 def add_version(tracker: Tracker, name: str, *, source: str = "") -> int:
     """A version of a run of its own."""
-    number = len(tracker.client.search_runs([tracker.experiment_id]))
-    run = tracker.start(f"run-{number}", name=f"run {number}", params={}, tags={})
+    run = tracker.start(token_hex(8), name="run", params={}, tags={})
     return register(
         tracker, name, run_id=run, model_uri=source or f"runs:/{run}/model", target=0.5, tags={}
     )

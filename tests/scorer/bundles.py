@@ -49,7 +49,9 @@ def write_scenes(path: Path, scenes: Sequence[int], *, fps: int = 8) -> Path:
         stream = container.add_stream(
             "libx264", rate=fps, options={"crf": "20", "preset": "veryfast"}
         )
-        stream.width, stream.height, stream.pix_fmt = 192, 160, "yuv420p"
+        stream.width = 192
+        stream.height = 160
+        stream.pix_fmt = "yuv420p"
         stream.codec_context.thread_count = 1
         for seed in scenes:
             frame = av.VideoFrame.from_ndarray(scene(seed), format="rgb24")

@@ -69,7 +69,8 @@ def test_every_file_is_the_recorded_one(bundle: Path, tmp_path: Path) -> None:
         names
     )
     for name in names:
-        path, whole = folder / name, (folder / name).read_bytes()
+        path = folder / name
+        whole = (folder / name).read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         for load in (load_bundle, load_similarity_model):
             with pytest.raises(

@@ -67,7 +67,8 @@ def test_fit_recovers_a_known_curve() -> None:
 def test_prior_shifts_the_odds_by_bayes() -> None:
     """At another share of matches the odds change by the ratio of the two shares' odds."""
     fitted = fit_calibration(np.linspace(0, 1, 20), np.linspace(-0.5, 0.5, 60), source={})
-    before, after = fitted.probability(0.3), fitted.probability(0.3, prior=0.5)
+    before = fitted.probability(0.3)
+    after = fitted.probability(0.3, prior=0.5)
     assert after / (1 - after) == pytest.approx(before / (1 - before) * 3)
     with pytest.raises(ArgumentError, match="expected the share of matches"):
         fitted.probability(0.3, prior=1.0)

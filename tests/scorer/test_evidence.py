@@ -109,7 +109,9 @@ def test_one_match_alone_is_a_match_still(model: EvidenceModel) -> None:
 def test_a_crop_that_shows_as_much_as_the_whole_picture_is_trusted_less() -> None:
     """Each of 100 queries has a crop that finds, of no match, something by chance; a
     video counts by what says most."""
-    rng, whole, searches = numpy_rng(0, "views"), FEATURES.index("whole_picture"), []
+    rng = numpy_rng(0, "views")
+    whole = FEATURES.index("whole_picture")
+    searches = []
     for _ in range(100):
         is_match = np.arange(50) < 2
         views = rng.normal(size=(2, 50, len(FEATURES))) * 0.03 + 0.1
@@ -129,8 +131,11 @@ def test_a_crop_that_shows_as_much_as_the_whole_picture_is_trusted_less() -> Non
 def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
     """The optimum against small steps in every direction that is allowed, on standardised
     inputs."""
-    features, is_match = (np.concatenate(part) for part in zip(*drawn(), strict=True))
-    inputs, target = (features - features.mean(0)) / features.std(0), is_match.astype(float)
+    searches = list(drawn())
+    features = np.concatenate([of_search for of_search, _ in searches])
+    is_match = np.concatenate([of_search for _, of_search in searches])
+    inputs = (features - features.mean(0)) / features.std(0)
+    target = is_match.astype(float)
     for home in (np.zeros(len(FEATURES)), np.arange(len(FEATURES)) * 1.0):
         weights, intercept = fit_logistic(inputs, target, penalty=10.0, towards=home)
 

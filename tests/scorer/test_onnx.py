@@ -55,8 +55,14 @@ def parts(**settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"symmetric_chamfer": True, "padding_mode": "replicate", "attention_form": "cosine"}
-        | {"temporal_rate": 0.3, "spatial_rate": 0.5, "min_frames": 8},
+        {
+            "symmetric_chamfer": True,
+            "padding_mode": "replicate",
+            "attention_form": "cosine",
+            "temporal_rate": 0.3,
+            "spatial_rate": 0.5,
+            "min_frames": 8,
+        },
         {"comparator": False, "attention": False, "binary_bits": 16},
     ],
 )
@@ -71,10 +77,12 @@ def test_results_are_those_of_torch(
     record = write_onnx(tmp_path, **given)
     assert record["check"]["pairs"] == 9 + 16
     assert record["check"]["largest_difference"] < 1e-5
-    made, network = ONNXNetworks(tmp_path, ONNXRecord.model_validate(record)), given["network"]
+    made = ONNXNetworks(tmp_path, ONNXRecord.model_validate(record))
+    network = given["network"]
     rng = torch_rng("long")
     long = [F.normalize(torch.randn(n, 9, 32, generator=rng), dim=-1) for n in (320, 240)]
-    first, second = (network.embed(video).detach() for video in long)
+    first = network.embed(long[0]).detach()
+    second = network.embed(long[1]).detach()
     wanted = float(network.score_videos([first], [second])[0, 0])
     assert made.similarities([first.numpy()], [second.numpy()])[0, 0] == pytest.approx(
         wanted, abs=1e-5
@@ -119,7 +127,8 @@ def test_crops_are_those_of_torch() -> None:
         resized = F.interpolate(
             torch.from_numpy(frames).float(), size=size, mode="bilinear", antialias=True
         )
-        top, left = ((side - 128) // 2 for side in size)
+        top = (size[0] - 128) // 2
+        left = (size[1] - 128) // 2
         wanted = resized.round()[..., top : top + 128, left : left + 128].numpy().astype(int)
         found = center_crop(frames, 128).astype(int)
         assert found.shape == wanted.shape == (2, 3, 128, 128)

@@ -90,7 +90,8 @@ def test_unusable_videos_cost_their_rows_only(
 def test_limits_give_rows_with_errors(scorer: VideoScorer, scenes: Path) -> None:
     """Too many pairs, bytes, frames and pairs of frames, too little time: the other rows are
     scored."""
-    a, b = scenes / "a.mp4", scenes / "b.mp4"
+    a = scenes / "a.mp4"
+    b = scenes / "b.mp4"
     alone = scorer.score(b, b)
 
     def errors(**limits: float) -> list[str]:

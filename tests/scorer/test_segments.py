@@ -87,7 +87,8 @@ def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
     matrix = numpy_rng(seed, "matrix").uniform(-1, 1, (rows, columns))
     found = align(matrix, threshold=0.2)
     for part in found:
-        (first, last), (start, end) = part.query, part.reference
+        first, last = part.query
+        start, end = part.reference
         assert 0 <= first <= last < rows
         assert 0 <= start <= end < columns
         assert min(last - first, end - start) + 1 >= min(2, rows, columns)
@@ -108,7 +109,8 @@ def test_best_run_by_hand() -> None:
     """One high pair counts for nothing beside a lower run; a video of one frame has runs of one."""
     matrix = np.zeros((3, 4))
     matrix[0, 3] = 0.9
-    matrix[1, 1], matrix[2, 2] = 0.6, 0.5
+    matrix[1, 1] = 0.6
+    matrix[2, 2] = 0.5
     assert best_run(matrix) == 0.5
     assert best_run(matrix[:1]) == 0.9
 
@@ -125,7 +127,8 @@ def test_times_run_to_the_end_of_the_last_frame() -> None:
     """Frames 2..4 and 0..2 at 2 fps are 1.0 to 2.5 s and 0 to 1.5 s."""
     clock = FrameTimes((0.0, 0.5, 1.0, 1.5, 2.0))
     assert (clock.span_s(2, 4, 2.0), clock.span_s(0, 2, 2.0)) == ((1.0, 2.5), (0.0, 1.5))
-    cut, wrong = (FrameTimes(clock.times_s, duration_s) for duration_s in (2.25, 1.0))
+    cut = FrameTimes(clock.times_s, 2.25)
+    wrong = FrameTimes(clock.times_s, 1.0)
     assert (cut.length_s(2.0, 6), FrameTimes(clock.times_s, 9.0).length_s(2.0, 5)) == (2.25, 9.0)
     assert (cut.span_s(2, 4, 2.0), wrong.span_s(2, 4, 2.0)) == ((1.0, 2.25), (1.0, 2.5))
 

@@ -206,7 +206,8 @@ def test_the_slim_installation_searches_as_the_full_one(
     full = Searcher.open(project)
     wanted = answer_values([full.search(clip), full.search_id("in/short.mp4")])
     options = ["--config", project.folder / "config.yaml"]
-    hapvr, here = searching / "hapvr", [*options, "--model", onnx]
+    hapvr = searching / "hapvr"
+    here = [*options, "--model", onnx]
     found = answered(hapvr, "search", clip, "--id", "in/short.mp4", *here)["queries"]
     for one, other in zip(wanted, found, strict=True):
         assert_same(one, other)

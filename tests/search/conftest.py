@@ -12,7 +12,8 @@ from tests.search.exact import DIMS, SMALL, ExactIndex, descriptors
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExactIndex]:
     """An index of 1,200 frames in three shards, two thirds of them indexed, and the exact one."""
-    folder, exact = tmp_path_factory.mktemp("index"), ExactIndex()
+    folder = tmp_path_factory.mktemp("index")
+    exact = ExactIndex()
     index = LanceIndex.create(folder, DIMS, {"model": "a"}, SMALL)
     for number, shard in enumerate(("a", "b", "c")):
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)

@@ -110,7 +110,8 @@ def agree(found: pa.Table, exact: pa.Table) -> None:
     np.testing.assert_allclose(
         found["similarity"].to_numpy(), exact["similarity"].to_numpy(), atol=2e-3
     )
-    rows, wanted = found.to_pylist(), exact.to_pylist()
+    rows = found.to_pylist()
+    wanted = exact.to_pylist()
     least: dict[int, float] = {}
     for row in wanted:
         query = row.get("query_frame", 0)

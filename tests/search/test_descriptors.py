@@ -81,14 +81,14 @@ def test_blank_and_frozen_frames_are_marked(
 def test_descriptors_are_the_network_with_averages_over_regions() -> None:
     """The principle: the dot product of two means is TopK-Chamfer at spatial_rate 1, up to the
     lengths."""
-    first, second = (
-        torch.randn(5, 9, DIMS, generator=torch_rng(name)) for name in ("first", "second")
-    )
+    first = torch.randn(5, 9, DIMS, generator=torch_rng("first"))
+    second = torch.randn(5, 9, DIMS, generator=torch_rng("second"))
     network = SimilarityNetwork(
         NetworkSettings(spatial_rate=1), dims=DIMS, generator=torch_rng("descriptors")
     ).eval()
     with torch.inference_mode():
-        one, other = network.embed(first), network.embed(second)
+        one = network.embed(first)
+        other = network.embed(second)
         exact = network.compare(one[None], other[None]).frame[0, 0].numpy()
         lengths = [embedded.mean(dim=1).norm(dim=1).numpy() for embedded in (one, other)]
     found = frame_descriptors(one.numpy()).vectors @ frame_descriptors(other.numpy()).vectors.T

@@ -169,10 +169,8 @@ def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: obje
         assert sum(member.medoid for member in inside) == 1
         assert sum(member.keep for member in inside) == 0  # nothing was measured
         assert group == min(member.metadata.sha256 for member in inside)[:12]
-    of, free = (
-        {one.video_id: one for one in members},
-        {name for one in pairs for name in (one.first, one.second)},
-    )
+    of = {one.video_id: one for one in members}
+    free = {name for one in pairs for name in (one.first, one.second)}
     while free:  # what the choice of the next medoid is by definition
         inner = [one for one in pairs if {one.first, one.second} <= free]
         like = {

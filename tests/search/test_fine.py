@@ -118,7 +118,8 @@ def test_segments_are_looked_for_around_the_compared_parts() -> None:
         "num_frames": 200,
         "seconds": 200,
     }
-    found, compared = Candidate(video_id="a", votes=1.0, windows=()), (Pair((0, 10), (2, 12)),)
+    found = Candidate(video_id="a", votes=1.0, windows=())
+    compared = (Pair((0, 10), (2, 12)),)
     score = ScoredCandidate(video_id="a", pairs=compared, candidate=found, **numbers)
     assert stretches_of(score) == [(0, 17)]
     two = (Pair((20, 32), (100, 112)), Pair((0, 12), (70, 82)))

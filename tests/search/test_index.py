@@ -120,7 +120,8 @@ class ShardsComeAndGo(RuleBasedStateMachine):
             return
         queries = unit(numpy_rng(7, "queries").standard_normal((3, DIMS)))
         agree(self.index.search_frames(queries, 5), self.exact.search_frames(queries, 5))
-        held, status = self.exact.shards, self.index.status()
+        held = self.exact.shards
+        status = self.index.status()
         assert status.shards.keys() == held.keys()
         assert status.videos == sum(len(ids_of(frames)) for frames in held.values())
         assert status.frames == sum(len(frames) for frames in held.values())
@@ -174,7 +175,8 @@ def test_an_open_index_stays_at_its_version_while_that_is_young(
 ) -> None:
     """However often it is replaced. Later its files go."""
     folder, exact = copy
-    reader, writer = (LanceIndex(folder, SMALL) for _ in range(2))
+    reader = LanceIndex(folder, SMALL)
+    writer = LanceIndex(folder, SMALL)
     writer.optimise()
     query = vectors_of(exact.shards["b"])[:1]
     before = reader.search_frames(query, 5)

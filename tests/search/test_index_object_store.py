@@ -26,7 +26,8 @@ def bucket() -> Iterator[str]:
 
 def filled(url: str, settings: IndexSettings) -> tuple[LanceIndex, ExactIndex]:
     """An index of 800 frames in two shards, and the exact one."""
-    index, exact = LanceIndex.create(url, DIMS, {"model": "a"}, settings), ExactIndex()
+    index = LanceIndex.create(url, DIMS, {"model": "a"}, settings)
+    exact = ExactIndex()
     for number, shard in enumerate(("a", "b")):
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
         index.replace_shard(shard, rows, digest=shard)

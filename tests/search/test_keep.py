@@ -187,7 +187,8 @@ def test_what_is_behind_the_limit_of_frames_is_not_damaged() -> None:
 
 
 def test_the_mirrored_one_of_three_is_not_kept() -> None:
-    plain, turned = MIRROR.tobytes(), MIRROR[:, ::-1].tobytes()
+    plain = MIRROR.tobytes()
+    turned = MIRROR[:, ::-1].tobytes()
     copies = [
         copy("a", mean_picture=turned, video_bytes=9 * 10**6),
         copy("b", mean_picture=plain),

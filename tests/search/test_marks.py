@@ -12,7 +12,9 @@ from hapvr.errors import DamagedError
 from hapvr.files import digest_of
 from hapvr.search.marks import PLACE, mark, read_marks, unmark
 
-A, B, C = ("a" * 64, "b" * 64, "c" * 64)
+A = "a" * 64
+B = "b" * 64
+C = "c" * 64
 
 
 def test_a_mark_holds_in_both_orders_until_it_is_taken_back(tmp_path: Path) -> None:

@@ -46,12 +46,9 @@ def members(tmp_path: Path) -> list[GroupMember]:
     folder.mkdir()
     for name, text in zip(NAMES, ["kept", "kept", "other", "more", "unsure"], strict=True):
         (folder / name).write_text(text)
-    first, *others = (folder / name for name in NAMES)
-    return [
-        member("g", first, keep=True),
-        *(member("g", one) for one in others[:3]),
-        member("h", others[3]),
-    ]
+    files = [folder / name for name in NAMES]
+    copies = [member("g", file) for file in files[1:4]]
+    return [member("g", files[0], keep=True), *copies, member("h", files[4])]
 
 
 @pytest.fixture
@@ -86,9 +83,8 @@ def state(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
 def test_the_script_acts_only_when_told_and_only_on_what_it_knows(
     members: list[GroupMember], tmp_path: Path, run: Run
 ) -> None:
-    kept, same, other, more, unsure = (
-        file.metadata.path for file in members if file.metadata.path is not None
-    )
+    paths = [file.metadata.path for file in members if file.metadata.path is not None]
+    kept, same, other, more, unsure = paths
     aside = tmp_path / "aside"
     write_plan(tmp_path / "plan.sh", members)
     dry = run(ASIDE=str(aside))
@@ -196,7 +192,8 @@ def test_tables_say_what_could_be_done(members: list[GroupMember], tmp_path: Pat
 
 def test_hard_links_are_not_more_than_needed(members: list[GroupMember], tmp_path: Path) -> None:
     """Neither before nor after a plan; they are left alone."""
-    kept, same = (one.metadata.path for one in members[:2])
+    kept = members[0].metadata.path
+    same = members[1].metadata.path
     assert kept is not None
     assert same is not None
     assert len(needless(members[:4])) == 3

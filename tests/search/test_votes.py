@@ -42,7 +42,8 @@ def exact_hits(query: np.ndarray, videos: dict[str, np.ndarray], k: int = NUM_HI
 
 
 def candidates(query: np.ndarray, videos: dict[str, np.ndarray]) -> list[Candidate]:
-    hits, times = exact_hits(query, videos), np.arange(len(query))
+    hits = exact_hits(query, videos)
+    times = np.arange(len(query))
     return vote(
         hits, times, num_videos=len(videos), num_hits=NUM_HITS, tolerance_s=1.0, max_candidates=20
     )
@@ -85,7 +86,8 @@ def test_two_places_of_one_video_are_two_windows(collection: dict[str, np.ndarra
 def test_what_all_videos_share_does_not_decide(collection: dict[str, np.ndarray]) -> None:
     """Eight seconds of an intro that 25 videos begin with weigh less than three seconds that one
     video has."""
-    intro, scene = random_video(700, 8), random_video(701, 3)
+    intro = random_video(700, 8)
+    scene = random_video(701, 3)
     videos = {
         name: np.concatenate([intro, frames]) if number < 25 else np.concatenate([frames, scene])
         for number, (name, frames) in enumerate(collection.items())
@@ -112,16 +114,21 @@ def test_votes_do_not_depend_on_the_order_of_hits(seed: int, num_frames: int) ->
     videos = {f"in/{number}.mp4": random_video(seed + number, 12) for number in range(6)}
     hits = exact_hits(random_video(seed + 99, num_frames), videos)
     shuffled = hits.take(numpy_rng(seed, "shuffle").permutation(len(hits)))
-    first, second = (
-        vote(
-            rows,
-            np.arange(num_frames),
-            num_videos=6,
-            tolerance_s=1.0,
-            num_hits=NUM_HITS,
-            max_candidates=5,
-        )
-        for rows in (hits, shuffled)
+    first = vote(
+        hits,
+        np.arange(num_frames),
+        num_videos=6,
+        tolerance_s=1.0,
+        num_hits=NUM_HITS,
+        max_candidates=5,
+    )
+    second = vote(
+        shuffled,
+        np.arange(num_frames),
+        num_videos=6,
+        tolerance_s=1.0,
+        num_hits=NUM_HITS,
+        max_candidates=5,
     )
     assert [one.video_id for one in first] == [one.video_id for one in second]
     assert np.allclose([one.votes for one in first], [one.votes for one in second])

@@ -142,7 +142,8 @@ def test_uploads_of_a_service_that_was_killed_are_removed(
     """At the next start; those of a service that runs stay, and so does what looks alike and is not
     ours."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    killed, foreign = tmp_path / f"{PREFIX}killed", tmp_path / f"{PREFIX}foreign"
+    killed = tmp_path / f"{PREFIX}killed"
+    foreign = tmp_path / f"{PREFIX}foreign"
     for folder in (killed, foreign):
         folder.mkdir()
         (folder / "film.mp4").touch()
@@ -304,7 +305,8 @@ def test_clients_that_wait_lock_nobody_out(client: Client, monkeypatch: pytest.M
 def test_turns_are_shared() -> None:
     """Of four searches of one address only one runs while another's waits; many that fail leave the
     answers of others."""
-    go, order = {name: threading.Event() for name in "abcd"}, list[str]()
+    go = {name: threading.Event() for name in "abcd"}
+    order = list[str]()
 
     def work(job: Job) -> SearchAnswer:
         order.append(job.name)

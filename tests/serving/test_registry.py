@@ -22,7 +22,8 @@ def test_a_deleted_champion_goes_on_answering_and_this_is_said(
     """The champion; another champion; no champion; the version itself gone: answers stay, and each
     state is said."""
     project = copied(collection, tmp_path)
-    first, registry = register_bundle(project, collection / "bundle-0"), tracker_of(project).client
+    first = register_bundle(project, collection / "bundle-0")
+    registry = tracker_of(project).client
     kept = registry.get_model_version("hapvr", str(first))
     write_current(
         project.root, replace(current_index(project.root), model=f"models:/hapvr/{first}")

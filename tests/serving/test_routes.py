@@ -15,7 +15,9 @@ from tests.scorer.bundles import scene, write_scenes
 from tests.serving.served import GONE, REPLACED, Client, serving
 from tests.steps.search_projects import LONG, copied
 
-SHORT, COPY, PART = "in/short.mp4", "in/trips/copy of short.mp4", "in/trips/part.mp4"
+SHORT = "in/short.mp4"
+COPY = "in/trips/copy of short.mp4"
+PART = "in/trips/part.mp4"
 
 
 def names(answer: Any) -> list[str]:

@@ -11,8 +11,10 @@ from hapvr.serving.service import read_tokens
 from tests.serving.served import serving
 from tests.steps.search_projects import copied
 
-SHORT, COPY = "in/short.mp4", "in/trips/copy of short.mp4"
-READ, MARK = f"ben read {sha256(b'r').hexdigest()}", f"anna mark {sha256(b'm').hexdigest()}"
+SHORT = "in/short.mp4"
+COPY = "in/trips/copy of short.mp4"
+READ = f"ben read {sha256(b'r').hexdigest()}"
+MARK = f"anna mark {sha256(b'm').hexdigest()}"
 
 
 def written(folder: Path, *lines: str, mode: int = 0o600) -> Path:
@@ -52,7 +54,8 @@ def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
     with serving(
         copied(collection, tmp_path), token_file=written(tmp_path, READ, "# comment", MARK)
     ) as nobody:
-        ben, anna = replace(nobody, token="r"), replace(nobody, token="m")
+        ben = replace(nobody, token="r")
+        anna = replace(nobody, token="m")
         marked = {"query": SHORT, "reference": COPY, "mark": "match"}
         for client in (
             nobody,

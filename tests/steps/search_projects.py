@@ -65,7 +65,8 @@ def evidence() -> EvidenceModel:
     """As if two frames in a row were alike by about 0.8 for matches and 0.2 for others, and matches
     were found by the whole picture, while votes were those of all."""
     rng = numpy_rng(0, "evidence")
-    is_match, searches = np.arange(20) % 4 == 0, []
+    is_match = np.arange(20) % 4 == 0
+    searches = []
     for _ in range(500):  # typical weights count for little then
         features = np.zeros((20, len(FEATURES)))
         features[:, FEATURES.index("frame_run")] = np.where(is_match, 0.8, 0.2) + rng.uniform(
@@ -102,7 +103,8 @@ def bundle_of(
     needs no training."""
     settings = NetworkSettings(comparator=False, attention=seed > 0)
     place = network_folder(folder, seed=seed, settings=settings)
-    backbone, whitening = load_backbone(project.config.backbone), load_whitening(project.root)
+    backbone = load_backbone(project.config.backbone)
+    whitening = load_whitening(project.root)
     record = None
     if onnx:
         (key, *_) = project.root.list_folders("features")
@@ -187,7 +189,8 @@ def register_bundle(project: Project, bundle: Path) -> int:
         new_store(store)
     tracker = tracker_of(project)
     run = tracker.start(secrets.token_hex(8), name="run", params={}, tags={})
-    name, source = project.config.tracking.registered_model, bundle.as_uri()
+    name = project.config.tracking.registered_model
+    source = bundle.as_uri()
     version = register(tracker, name, run_id=run, model_uri=source, target=0.5, tags={})
     promote(tracker.client, name, version, reason="the newest")
     return version

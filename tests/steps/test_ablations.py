@@ -20,7 +20,12 @@ from hapvr.train.families import build_training
 from tests.conftest import CHECKOUT
 
 TABLES = read_ablations(CHECKOUT / "configs" / "ablations.yaml")
-ROWS = [f"{name}/{row}" for name, table in TABLES.items() for row in table.rows]
+ROWS: dict[str, dict[str, Any]] = {
+    f"{name}/{row}": {**table.common, **settings}
+    for name, table in TABLES.items()
+    for row, settings in table.rows.items()
+}
+"""The settings of each row, as `read_row` gives them of the file, which is read once here."""
 PAPER_TABLES = {
     "S2VS": {3, 4, 5, 6, 7, 8, 9},
     "HAP-VR": {2, 3, 4, 7, 8, 9, 10, 11, 12},
@@ -46,7 +51,7 @@ def test_every_table_of_ablation_is_there() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_is_a_configuration(row: str) -> None:
     """A row is valid on the preset of its table, and each of its settings arrives there."""
-    settings = settings_of(row)
+    settings = ROWS[row]
     preset = CHECKOUT / "configs" / TABLES[row.partition("/")[0]].config
     found = load_config(preset, overrides=settings).model_dump(mode="json")
     for key, value in settings.items():
@@ -99,7 +104,7 @@ def test_settings_follow_the_tables_of_the_papers() -> None:
 def test_each_row_has_a_finite_loss_that_trains_the_network(row: str) -> None:
     """Network and objective of the row's settings give a finite total, and gradients that are
     finite and not all zero."""
-    overrides = {"features.pooled": True, **settings_of(row)}
+    overrides = {"features.pooled": True, **ROWS[row]}
     overrides.pop("backbone.descriptor", None)  # pooled vectors are of regions
     config = load_config(CHECKOUT / "configs" / "paper.yaml", overrides=overrides)
     network = build_network(config.train.network, dims=8, seed=0, extras_dims=12)

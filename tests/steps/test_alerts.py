@@ -118,7 +118,8 @@ def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Pr
     """Only of one that is damaged it is said that it may be removed: without it, everything is
     posted again."""
     root = watching(BUSY_S=0.1).root
-    outbox, path = AlertOutbox(root), root.local_path(alerts.OUTBOX_PLACE)
+    outbox = AlertOutbox(root)
+    path = root.local_path(alerts.OUTBOX_PLACE)
     outbox.put({"one": "{}"})
     with closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -156,7 +157,8 @@ def test_an_answer_that_does_not_end_holds_nothing(
     """Byte by byte: the whole exchange has one deadline, and the message goes out later."""
     project = watching(TIMEOUT_S=0.5)
     AlertOutbox(project.root).put({"one": "{}"})
-    receiver.trickle, began = b"H", time.monotonic()
+    receiver.trickle = b"H"
+    began = time.monotonic()
     assert "no answer within 0.5 s" in deliver_alerts(project).problem
     assert time.monotonic() - began < 5
     receiver.trickle = b""

@@ -37,7 +37,6 @@ def test_copies_that_nobody_marked_do_not_move_the_threshold_of_segments() -> No
     """It is just above what unlike videos reach, also where a fifth of the pairs are copies."""
     unlike = list(numpy_rng(0, "unlike").uniform(0, 0.15, (160, 12, 12)))
     copies = [0.8 * np.eye(12)] * 40
-    alone, among = (
-        frame_threshold(len(pairs), pairs.__getitem__) for pairs in (unlike, unlike + copies)
-    )
+    alone = frame_threshold(len(unlike), unlike.__getitem__)
+    among = frame_threshold(len(unlike + copies), (unlike + copies).__getitem__)
     assert 0.14 < alone < among < alone + 0.02

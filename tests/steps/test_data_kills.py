@@ -116,10 +116,12 @@ def clear(stages: Stages, stage: str) -> None:
 def kill_at_change(stages: Stages, stage: str, process: BaseProcess, wanted: int) -> int:
     """Kill the process when the stage's files have changed `wanted` times, if it has not ended;
     returns the changes seen."""
-    before, seen = stages.listing(stage), 0
+    before = stages.listing(stage)
+    seen = 0
     while seen < wanted and process.is_alive():
         time.sleep(0.002)
         now = stages.listing(stage)
-        seen, before = seen + (now != before), now
+        seen = seen + (now != before)
+        before = now
     process.kill()
     return seen + 1

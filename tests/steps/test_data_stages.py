@@ -47,11 +47,12 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(
     plans = plan_cached_views(file.video_ids, small_project.config.views)[video_id]
     size_px = small_project.config.backbone.crop_px
     config = small_project.config.views
-    drawers = (
+    drawers = [
         ViewDrawer(lambda one: file.read(one).jpegs, config=config, size_px=size_px)
         for _ in range(2)
-    )
-    first, second = ([drawer.draw(plan) for plan in plans] for drawer in drawers)
+    ]
+    first = [drawers[0].draw(plan) for plan in plans]
+    second = [drawers[1].draw(plan) for plan in plans]
     assert [plan.host_id for plan in plans] == views.hosts[video_id]
     assert [plan.strength for plan in plans] == ["weak", "strong", "strong"]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
@@ -59,7 +60,8 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(
 
 
 def test_what_is_lost_or_away_is_neither_written_over_nor_given_up(tmp_path: Path) -> None:
-    folder, data = tmp_path / "in", tmp_path / "data"
+    folder = tmp_path / "in"
+    data = tmp_path / "data"
     for number in range(2):
         write_clip(folder / f"{number}.mp4", seed=number, seconds=1)
     project = open_project(tmp_path, folder_settings(folder, data) | {"shard_videos": 1})
@@ -84,7 +86,8 @@ def test_what_is_lost_or_away_is_neither_written_over_nor_given_up(tmp_path: Pat
 def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> None:
     """A drive is away also where one of its videos was moved to another folder; what is new
     elsewhere is taken."""
-    usb, other = tmp_path / "usb", tmp_path / "other"
+    usb = tmp_path / "usb"
+    other = tmp_path / "other"
     for number, folder in enumerate((usb, usb, other)):
         write_clip(folder / f"{number}.mp4", seed=number, seconds=0.5)
     sources = [{"kind": "folder", "name": one.name, "path": str(one)} for one in (usb, other)]

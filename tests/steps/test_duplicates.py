@@ -61,10 +61,8 @@ def test_pairs_have_their_kind(project: Project) -> None:
     """A re-encoded file is a copy, an excerpt within other footage is an overlap; strangers are no
     pair."""
     found = kinds(project)
-    copy, overlap = (
-        ("in/short.mp4", "in/trips/copy of short.mp4"),
-        ("in/long.mp4", "in/trips/part.mp4"),
-    )
+    copy = ("in/short.mp4", "in/trips/copy of short.mp4")
+    overlap = ("in/long.mp4", "in/trips/part.mp4")
     assert found == {copy: "copy", overlap: "overlap"}
     searcher = Searcher.open(project)
     (part,) = [
@@ -118,7 +116,8 @@ def index(project: Project, bundle: Path) -> None:
 def grown(project: Project, searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A copy that had nothing to do, then got a shard with an excerpt and a file of equal bytes."""
     folder = tmp_path_factory.mktemp("grown")
-    videos, changed = folder / "videos", copied(project.folder, folder, videos=True, **MINIMUM)
+    videos = folder / "videos"
+    changed = copied(project.folder, folder, videos=True, **MINIMUM)
     assert outdated_pairs(changed) == {}
     assert not any(make_all(changed))
     write_scenes(videos / "z new excerpt.mp4", list(range(300, 306)), fps=5)
@@ -138,9 +137,8 @@ def test_only_what_is_new_is_looked_through(grown: Project, tmp_path: Path) -> N
     assert found["in/short.mp4", "in/trips/copy of short.mp4"] == "copy"
     project = copied(grown.folder, tmp_path, **MINIMUM)
     searcher = Searcher.open(project)
-    new, old = (
-        searcher.collection.shard_of[f"in/{name}.mp4"] for name in ("z new excerpt", "short")
-    )
+    new = searcher.collection.shard_of["in/z new excerpt.mp4"]
+    old = searcher.collection.shard_of["in/short.mp4"]
     project.root.delete(rows_place(PAIRS_STAGE, new))
     project.root.local_path(f"features/{old}/data.parquet").write_bytes(b"")
     with pytest.raises(DataError, match="no pairs of the shard"):
@@ -153,7 +151,8 @@ def test_a_file_of_other_bytes_keeps_its_pairs(
 ) -> None:
     """As after an edit of its tags, of which neither features nor index know."""
     project = copied(grown.folder, tmp_path, videos=True, **MINIMUM)
-    before, opened = kinds(project), Searcher.open(project)
+    before = kinds(project)
+    opened = Searcher.open(project)
     key = opened.collection.shard_of["in/short.mp4"]
     metadata = opened.collection.metadata.of("in/short.mp4")
     with (tmp_path / "videos" / "short.mp4").open("ab") as file:
@@ -177,7 +176,8 @@ def test_a_part_of_the_data_that_is_older_than_the_rest_gives_no_wrong_answer(
 ) -> None:
     """As after half a back-up was restored: such a video is not compared, and this is said."""
     project = copied(grown.folder, tmp_path, videos=True, **MINIMUM)
-    video, stored = tmp_path / "videos" / "z new excerpt.mp4", project.root.local_path(stage)
+    video = tmp_path / "videos" / "z new excerpt.mp4"
+    stored = project.root.local_path(stage)
     old = shutil.copytree(stored, tmp_path / "before")
     write_scenes(video, list(range(700, 706)), fps=5)
     index(project, searchable / "bundle-0")
@@ -247,9 +247,8 @@ def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(
     ]
     shutil.rmtree(grown.root.local_path("duplicate_pairs"))
     answer = told("--model", bundle_of(grown, tmp_path, fitted=None))
-    groups, known = (
-        [(row["video_id"], row["keep"]) for row in rows] for rows in (answer["groups"], members)
-    )
+    groups = [(row["video_id"], row["keep"]) for row in answer["groups"]]
+    known = [(row["video_id"], row["keep"]) for row in members]
     assert groups == known
     assert f"only files of the same bytes are listed; {UNSURE}" in answer["warnings"]
     make_all(grown)

@@ -22,7 +22,8 @@ def test_families_go_through_the_chain(pooled_project: Project) -> None:
     finds itself."""
     new_store(pooled_project.folder / "data" / "mlflow")
     clips = pooled_project.path(pooled_project.config.sources[0].path)
-    first, second = clips / "clip 00.mp4", clips / "clip 01.mp4"
+    first = clips / "clip 00.mp4"
+    second = clips / "clip 01.mp4"
     for family in ("tca", "vvs"):
         overrides = {"train.network.family": family}
         project = Project.open(

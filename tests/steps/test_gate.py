@@ -133,7 +133,8 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
     decision = make_decision(project, second, two)
     assert decision.promoted
     assert champion(project) == two
-    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    tracker = tracker_of(project)
+    name = project.config.tracking.registered_model
     tags = version_tags(tracker.client, name, two)
     assert tags["hapvr.gate.decision"] == "promoted"
     assert tags["hapvr.gate.champion"] == str(one)
@@ -167,7 +168,8 @@ def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: P
     for _ in range(2):
         ensure_baseline(project)
         assert champion(project) == 2
-    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    tracker = tracker_of(project)
+    name = project.config.tracking.registered_model
     found = tracker.client.get_model_version(name, "2")
     assert found.tags["hapvr.warning"].startswith("this model is untrained")
     tracked = tracker.client.get_run(found.run_id)
@@ -249,10 +251,10 @@ def test_a_champion_that_somebody_chose_meanwhile_stays(
 ) -> None:
     """Promoted by hand while the gate compares."""
     _, one = champion_with(project, gain=0.5)
-    (run, version), (_, other) = (
-        evaluated(project, f"meanwhile {gain}", gain=gain) for gain in (6.0, 1.0)
-    )
-    client, name = tracker_of(project).client, project.config.tracking.registered_model
+    run, version = evaluated(project, "meanwhile 6.0", gain=6.0)
+    _, other = evaluated(project, "meanwhile 1.0", gain=1.0)
+    client = tracker_of(project).client
+    name = project.config.tracking.registered_model
 
     def decide_slowly(*arguments: Any) -> gate.Decision:
         decision = decide(*arguments)
@@ -275,7 +277,8 @@ def test_a_promotion_that_was_ended_is_finished(
         ended.setattr("hapvr.registry.versions.decide", None)
         with pytest.raises(TypeError):
             make_decision(project, run, version)
-    decision, client = make_decision(project, run, version), tracker_of(project).client
+    decision = make_decision(project, run, version)
+    client = tracker_of(project).client
     tags = version_tags(client, project.config.tracking.registered_model, version)
     assert (decision.promoted, decision.champion, tags[DECISION_TAG]) == (
         True,
@@ -292,7 +295,8 @@ def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Proj
     versions = [evaluated(project, f"rival {number}", gain=6.0, seed=number) for number in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda version: make_decision(project, *version), versions))
-    client, name = tracker_of(project).client, project.config.tracking.registered_model
+    client = tracker_of(project).client
+    name = project.config.tracking.registered_model
     compared = sorted(
         version_tags(client, name, number)["hapvr.gate.champion"] for _, number in versions
     )

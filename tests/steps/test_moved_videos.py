@@ -50,7 +50,8 @@ def test_moved_files_and_drives_that_are_away_decode_nothing(project: Project) -
         "duplicate_pairs",
     )
     run(project, *steps)
-    videos, pairs = project.folder / "videos", found_pairs(project)
+    videos = project.folder / "videos"
+    pairs = found_pairs(project)
     frames = digests(project.root.local_path("frames"))
     (videos / "short.mp4").rename(videos / "trips" / "renamed.mp4")
     run(project, *steps)

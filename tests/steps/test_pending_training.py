@@ -51,7 +51,8 @@ def test_a_model_has_seen_what_its_training_read(
         prepare_training(seeded, run.key, tags={})
     prepare_training(project, run.key, tags={})
     assert read_record(run.folder)["copies"] == {"a": "1"}  # those that it began with
-    provenance, own = whitening_provenance(project.root), load_whitening(project.root)
+    provenance = whitening_provenance(project.root)
+    own = load_whitening(project.root)
     assert provenance is not None
     save_whitening(project.root, replace(own, mean=own.mean + 1), provenance)
     assert not pending_data(project).is_empty

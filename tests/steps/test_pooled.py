@@ -45,7 +45,8 @@ def test_the_backbone_gives_both_at_once() -> None:
     )
     frames[2] = 0
     vectors = backbone.regions_and_means(frames)
-    regions, (pooled, magnitude) = vectors[:, :9], frame_extras(vectors)
+    regions = vectors[:, :9]
+    pooled, magnitude = frame_extras(vectors)
     assert torch.equal(regions, backbone.regions(frames))
     mean = regions.mean(1)
     assert_close(pooled, mean / mean.norm(dim=-1, keepdim=True))
@@ -59,7 +60,8 @@ def test_stored_features_have_frame_extras(pooled_project: Project, small_projec
     """Regions are those of features without; every frame has a pooled vector of unit length and a
     magnitude."""
     keys = shard_keys(pooled_project.root)
-    store, plain = FeatureStore(pooled_project.root, keys), FeatureStore(small_project.root, keys)
+    store = FeatureStore(pooled_project.root, keys)
+    plain = FeatureStore(small_project.root, keys)
     wanted = dict(plain.read(sorted(plain.available())))
     found = dict(store.read(sorted(store.available()), extras=True))
     assert found.keys() == wanted.keys()

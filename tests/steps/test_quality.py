@@ -48,7 +48,8 @@ def test_losses_and_duplicates_of_videos_are_counted_and_named(inbox: Project) -
     same: over 10 %."""
     found = by_name(check_videos(inbox, "inbox-00000"))
     assert found["unavailable_videos"].passed
-    failed, copies = found["failed_videos"], found["duplicate_videos"]
+    failed = found["failed_videos"]
+    copies = found["duplicate_videos"]
     assert (failed.passed, failed.severity, failed.values["videos"]) == (False, "warn", 2)
     assert failed.values["examples"] == ["inbox/more text.mp4", "inbox/text.mp4"]
     assert failed.hint

@@ -72,7 +72,8 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
     card = card_of(small_project, run, scores, calibrated, {"dagster.run_id": "abc"})
     record = json.loads((run.folder / "run.json").read_text())
     result = scores["own-test"]["results"]["trained model"]
-    value, (low, high) = result["metrics"]["DSVR"], result["intervals"]["DSVR"]
+    value = result["metrics"]["DSVR"]
+    low, high = result["intervals"]["DSVR"]
     for text in (
         digest_of(record["data_digests"]),
         "| own-train | train | ",

@@ -33,7 +33,8 @@ def test_old_trainings_without_a_version_are_removed_with_all_their_files(tmp_pa
         "recent": add(project, "recent", days=1),
         "running": add(project, "running", days=None),
     }
-    tracker, name = tracker_of(project), project.config.tracking.registered_model
+    tracker = tracker_of(project)
+    name = project.config.tracking.registered_model
     tracker.client.delete_run(runs["deleted"])
     source = (tmp_path / "data").as_uri()
     versions = {

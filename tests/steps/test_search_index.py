@@ -55,7 +55,8 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
     same times. Others may be as near: a compilation holds frames of the clips that it was made of.
     """
     project, _ = indexed
-    index, current = serving(project), current_index(project.root)
+    index = serving(project)
+    current = current_index(project.root)
     model = search_model(project, current.model)
     store = FeatureStore(project.root, project.root.list_folders("features"))
     assert not known_blank(project.root, current.digest, "of other features").size
@@ -129,7 +130,8 @@ def test_new_and_removed_shards(project: Project) -> None:
     """A shard that comes is taken in, one whose folder is gone is forgotten, one that is unfinished
     stays as it was."""
     keys = collection_shards(project.root)[0]
-    folder, aside = project.root.local_path(f"features/{keys[0]}"), project.folder / "aside"
+    folder = project.root.local_path(f"features/{keys[0]}")
+    aside = project.folder / "aside"
     folder.rename(aside)
     made = update_index(project, model_of(project))
     assert made.shards["removed"] == [keys[0]]
@@ -171,7 +173,9 @@ def test_a_shard_made_again_is_replaced_in_one_version(
 def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_back(
     project: Project,
 ) -> None:
-    first, second, third = (model_of(project, seed=seed) for seed in range(3))
+    first = model_of(project, seed=0)
+    second = model_of(project, seed=1)
+    third = model_of(project, seed=2)
     old = current_index(project.root)
     assert old.digest == first.digest
     key = collection_shards(project.root)[0][0]
@@ -203,7 +207,8 @@ def test_a_record_that_names_something_else_than_an_index(
     tmp_path: Path, name: str, value: object
 ) -> None:
     """What it names may be removed."""
-    root, place = DataRoot(tmp_path), "search/0123456789abcdef/index-0001"
+    root = DataRoot(tmp_path)
+    place = "search/0123456789abcdef/index-0001"
     whole = {
         "place": place,
         "model": "m",
@@ -227,7 +232,8 @@ def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_pa
     """A search that has the replaced index open goes on; a copy of it, and what lies behind a link,
     is somebody else's."""
     old = current_index(project.root)
-    reader, folder = serving(project), project.root.local_path(old.place).parent
+    reader = serving(project)
+    folder = project.root.local_path(old.place).parent
     shutil.copytree(folder / "index-0001", folder / "index-0007")
     (folder / "index-backup").mkdir()
     made = update_index(project, model_of(project), rebuild=True)

@@ -132,10 +132,12 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     (watched.folder / "queries" / "gone.mp4").unlink(missing_ok=True)
     (watched.folder / "queries" / "text.mp4").write_text("no video")
     compare(project)
-    before, counts = pairs(project), AlertOutbox(project.root).counts()
+    before = pairs(project)
+    counts = AlertOutbox(project.root).counts()
     mark(project.root, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4", "not_a_match")
     assert unwatched_shards(project)
-    read, asked = Searcher.read, set()
+    read = Searcher.read
+    asked = set()
     with pytest.MonkeyPatch.context() as seen:
         seen.setattr(
             Searcher,
@@ -154,7 +156,8 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
 def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Project) -> None:
     """One that is not there, or has nothing, as where its drive was: others are compared, and
     nothing that was found is lost."""
-    folder, root = watched.folder / "queries", watched.root
+    folder = watched.folder / "queries"
+    root = watched.root
     compare(leaked(watched))
     before = pairs(watched)
     assert before
@@ -184,7 +187,8 @@ def test_a_shard_that_is_damaged_is_said_and_loses_nothing(watched: Project, sta
     """Answers leave its videos out, queries of lists fail and keep what was found, and no content
     is made up for marks."""
     compare(leaked(watched))
-    before, project = pairs(watched), leaked(watched, at_least=0.51)
+    before = pairs(watched)
+    project = leaked(watched, at_least=0.51)
     file = watched.root.local_path(watched.shard(stage, "in-00001").index_name)
     whole = file.read_bytes()
     file.write_bytes(whole[:99])

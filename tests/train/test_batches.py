@@ -91,7 +91,8 @@ def test_videos_of_a_group_follow_each_other() -> None:
 
 def test_batch_is_a_function_of_seed_and_number(small_project: Project) -> None:
     """The same number gives the same batch from a fresh reader, and another seed another one."""
-    first, second = cached_views(small_project)[5], cached_views(small_project)[5]
+    first = cached_views(small_project)[5]
+    second = cached_views(small_project)[5]
     assert first.video_ids == second.video_ids
     assert torch.equal(first.regions, second.regions)
     other = cached_views(small_project, seed=1)
@@ -158,7 +159,8 @@ def test_a_drawn_clip_is_a_positive_of_its_host(small_project: Project) -> None:
 def test_what_repeats_changes_nothing(small_project: Project) -> None:
     """Masked frames move neither loss nor gradient, and a clip scores as it does when it is cut
     after its last frame."""
-    batch, settings = cached_views(small_project)[0], small_project.config.train
+    batch = cached_views(small_project)[0]
+    settings = small_project.config.train
     counts = torch.tensor([1, 2, 3, 4, 1, 2, 3, 4])
     network = build_network(settings.network, dims=32, seed=0)
     module = TrainingModule(network, Objective(settings.objective))
@@ -223,7 +225,8 @@ def test_online_features_and_labels_equal_the_cached_ones(
 def test_online_views_are_new_in_every_batch(small_project: Project, online: OnlineViews) -> None:
     """Views by (seed, number), new in each batch, made again alike; the views of an item share
     their window."""
-    (frames, _, first), (_, _, second) = online[0], online[1]
+    frames, _, first = online[0]
+    _, _, second = online[1]
     assert frames.shape == (8, 4, 3, 128, 128)
     assert {plan.index for plan in first}.isdisjoint(plan.index for plan in second)
     assert len({plan.window for plan in first}) == 1
@@ -243,7 +246,8 @@ def test_online_batches_label_hosts_and_count_frames(small_project: Project) -> 
     num_hosts = 0
     for number in range(3):
         item = online[number]
-        batch, plans = online.finish(item), item[2]
+        batch = online.finish(item)
+        plans = item[2]
         assert [plan.strength for plan in plans[:2]] == ["weak", "strong"]
         assert batch.num_frames.tolist() == [
             1 if "видео" in video_id else 6 for video_id in batch.video_ids

@@ -195,7 +195,8 @@ def test_resumed_training_ends_as_the_uninterrupted_one(
     list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
     assert run(project, tmp_path / "cut", config).first_step == 4
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
-    whole, cut = (read_history(tmp_path / name) for name in ("whole", "cut"))
+    whole = read_history(tmp_path / "whole")
+    cut = read_history(tmp_path / "cut")
     assert without_times(whole) == without_times(cut)
 
 

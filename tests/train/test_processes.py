@@ -46,10 +46,8 @@ def test_two_processes_equal_one_with_the_same_batch(
     project = project_with(small_project, num_processes=2, **changes)
     training = prepare_training(project, "two-equal-one", tags={})
     run_training(project, training)
-    one, two = (
-        [line["loss/total"] for line in read_history(folder) if "loss/total" in line]
-        for folder in (tmp_path, training.folder)
-    )
+    one = [line["loss/total"] for line in read_history(tmp_path) if "loss/total" in line]
+    two = [line["loss/total"] for line in read_history(training.folder) if "loss/total" in line]
     assert len(one) == steps
     assert two == pytest.approx(one, rel=1e-2)
     differing = [
@@ -58,10 +56,8 @@ def test_two_processes_equal_one_with_the_same_batch(
         if b != pytest.approx(a, rel=1e-4)
     ]
     assert len(differing) <= max(steps // 10, 1), differing
-    alone, together = (
-        read_checkpoint(list_checkpoints(folder / "checkpoints")[-1])["training"]
-        for folder in (tmp_path, training.folder)
-    )
+    alone = read_checkpoint(list_checkpoints(tmp_path / "checkpoints")[-1])["training"]
+    together = read_checkpoint(list_checkpoints(training.folder / "checkpoints")[-1])["training"]
     for name, weights in alone.items():
         torch.testing.assert_close(together[name], weights, rtol=1e-3, atol=2e-5)
 
@@ -111,7 +107,8 @@ def test_killed_at_random_steps_equals_uninterrupted(
     changes = {"steps": steps, "validate_every_steps": 2}
     config = tmp_path / "config.yaml"
     config.write_text(dump_config(with_train(small_project, **changes)), encoding="utf-8")
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole = tmp_path / "whole"
+    cut = tmp_path / "cut"
     uninterrupted = start_training(config, small_project.folder, whole)
     uninterrupted.join()
     assert uninterrupted.exitcode == 0

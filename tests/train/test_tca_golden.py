@@ -39,7 +39,8 @@ def close_gradient(found: Tensor, wanted: Tensor) -> None:
 def vectors_of(network: ContextNetwork, golden: release.Arrays, name: str, step: int) -> Tensor:
     """Video vectors [n, D] of the anchors, positives or negatives of a step."""
     frames, mask = release.frames_of(golden, f"batch/{name}")
-    frames, mask = frames[step].flatten(0, -3), mask[step].flatten(0, -2)
+    frames = frames[step].flatten(0, -3)
+    mask = mask[step].flatten(0, -2)
     return video_vectors(network.encode(frames, mask), mask)
 
 
@@ -56,7 +57,8 @@ def shown(vectors: Tensor) -> Tensor:
 def test_bank_holds_the_last_steps(golden: release.Arrays) -> None:
     """Contents and pointer after each of three steps, the last of which begins anew at the
     front."""
-    network, bank = release.network_of(golden), bank_of(golden)
+    network = release.network_of(golden)
+    bank = bank_of(golden)
     for step in STEPS:
         with torch.no_grad():
             negatives = vectors_of(network, golden, "negative", step)
@@ -82,7 +84,8 @@ def test_losses_of_given_logits(golden: release.Arrays, run: str) -> None:
 def test_steps_with_fixed_weights(golden: release.Arrays, run: str) -> None:
     """Logits against the bank before the step, loss, and gradients by frames, by video vectors and
     by weights."""
-    network, bank = release.network_of(golden).train(), bank_of(golden)
+    network = release.network_of(golden).train()
+    bank = bank_of(golden)
     for step in STEPS:
         frames, mask = release.frames_of(golden, "batch/anchor")
         anchors = frames[step].clone().requires_grad_()
@@ -92,9 +95,8 @@ def test_steps_with_fixed_weights(golden: release.Arrays, run: str) -> None:
         )
         encoded.retain_grad()
         with torch.no_grad():
-            positives, negatives = (
-                vectors_of(network, golden, name, step) for name in ("positive", "negative")
-            )
+            positives = vectors_of(network, golden, "positive", step)
+            negatives = vectors_of(network, golden, "negative", step)
         torch.testing.assert_close(encoded, golden["bank/anchor_video"][step], **CLOSE)
         query = torch.nn.functional.normalize(encoded, dim=-1)
         similarity = torch.cat(
@@ -119,7 +121,8 @@ def test_steps_with_fixed_weights(golden: release.Arrays, run: str) -> None:
 @pytest.mark.parametrize(("run", "momentum"), [("train_m0", 0.0), ("train_m9", 0.9)])
 def test_training_with_a_key_encoder(golden: release.Arrays, run: str, momentum: float) -> None:
     """Three steps of gradient descent: losses, bank, and both encoders at the end."""
-    network, bank = release.network_of(golden).train(), bank_of(golden)
+    network = release.network_of(golden).train()
+    bank = bank_of(golden)
     keys = copy.deepcopy(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     settings = LOSSES["infonce"]
@@ -127,9 +130,8 @@ def test_training_with_a_key_encoder(golden: release.Arrays, run: str, momentum:
         follow(keys, network, momentum=momentum)
         anchors = vectors_of(network, golden, "anchor", step)
         with torch.no_grad():
-            positives, negatives = (
-                vectors_of(keys, golden, name, step) for name in ("positive", "negative")
-            )
+            positives = vectors_of(keys, golden, "positive", step)
+            negatives = vectors_of(keys, golden, "negative", step)
         similarity = torch.cat(
             [(anchors * positives).sum(1, keepdim=True), anchors @ bank.vectors.clone().T], dim=1
         )

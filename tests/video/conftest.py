@@ -53,7 +53,9 @@ def write_video(
     height_px, width_px = frames[0].shape[:2]
     with av.open(str(path), "w", options=container_options or {}) as container:
         stream = container.add_stream(codec, rate=fps, options=codec_options or {})
-        stream.width, stream.height, stream.pix_fmt = width_px, height_px, pixel_format
+        stream.width = width_px
+        stream.height = height_px
+        stream.pix_fmt = pixel_format
         if rotation_deg is not None:
             stream.set_display_rotation(rotation_deg)
         if pixel_aspect is not None:
@@ -63,7 +65,8 @@ def write_video(
         for index, picture in enumerate(frames):
             frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
             if times_s is not None:
-                frame.pts, frame.time_base = round(times_s[index] * 1000), Fraction(1, 1000)
+                frame.pts = round(times_s[index] * 1000)
+                frame.time_base = Fraction(1, 1000)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
@@ -84,7 +87,9 @@ def write_film(
     packets = []
     with av.open(str(path), "w") as container:
         film = container.add_stream(codec, rate=10, options={"bf": "0", "g": str(group)})
-        film.width, film.height, film.pix_fmt = 128, 96, "yuv420p"
+        film.width = 128
+        film.height = 96
+        film.pix_fmt = "yuv420p"
         if codec == "libx264":
             film.codec_context.time_base = film.time_base = Fraction(1, 1000)
         unit = Fraction(1, 1000) if codec == "libx264" else Fraction(1, 10)
@@ -92,7 +97,8 @@ def write_film(
         for number, time_s in enumerate(times_s):
             picture = numbered_frame(number % 256, width_px=128, height_px=96)
             frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-            frame.pts, frame.time_base = round(time_s / unit), unit
+            frame.pts = round(time_s / unit)
+            frame.time_base = unit
             packets += film.encode(frame)
         packets += film.encode()
         for packet, time_s, until_s in zip(
@@ -104,7 +110,8 @@ def write_film(
                 samples = np.zeros((1, 1024), np.float32)
                 quiet = av.AudioFrame.from_ndarray(samples, format="fltp", layout="mono")
                 quiet.sample_rate = 8000
-                quiet.pts, quiet.time_base = start, Fraction(1, 8000)
+                quiet.pts = start
+                quiet.time_base = Fraction(1, 8000)
                 packets += sound.encode(quiet)
         if sound is not None:
             packets += sound.encode()
@@ -154,7 +161,9 @@ class VideoWriter:
         with av.open(str(sound)) as source, av.open(str(path), "w", format="mp4") as container:
             track = container.add_stream_from_template(source.streams.audio[0])
             cover = container.add_stream("mjpeg", rate=1)
-            cover.width, cover.height, cover.pix_fmt = 64, 48, "yuvj420p"
+            cover.width = 64
+            cover.height = 48
+            cover.pix_fmt = "yuvj420p"
             cover.disposition = Disposition.attached_pic
             for packet in source.demux(audio=0):
                 if packet.dts is not None:

@@ -7,7 +7,8 @@ from PIL import Image, ImageFilter
 from hapvr.video.content import WHOLE_PICTURE, Box, cut_to, film_box, seen_box
 from hapvr.video.frames import encode_jpeg
 
-HEIGHT, WIDTH = 180, 320
+HEIGHT = 180
+WIDTH = 320
 FILM_WIDTH = 100
 FILM_HEIGHT = 60
 

@@ -57,7 +57,8 @@ def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg)
     upright = write_video(videos.folder / "upright.mp4", numbers, codec=codec)
     turned = [np.ascontiguousarray(np.rot90(frame, k=-rotation_deg // 90)) for frame in numbers]
     path = write_video(videos.folder / "turned.mp4", turned, rotation_deg=rotation_deg, codec=codec)
-    expected, found = (sampled(one, fps=5, short_side_px=64) for one in (upright, path))
+    expected = sampled(upright, fps=5, short_side_px=64)
+    found = sampled(path, fps=5, short_side_px=64)
     assert found.frames.shape == expected.frames.shape
     assert np.abs(found.frames.astype(int) - expected.frames).mean() < 4
     assert (probe_video(path).width_px, probe_video(path).height_px) == (128, 96)
@@ -78,8 +79,10 @@ def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg)
 def test_frames_are_shown_as_a_matrix_says(videos, matrix, shown):
     """(a, b, c, d): (x, y) is shown at (ax + cy, bx + dy)."""
     path = videos.corner()
-    (before,), data = sampled(path).frames, bytearray(path.read_bytes())
-    place, (a, b, c, d) = data.index(b"tkhd") + 44, (one * 2**16 for one in matrix)
+    (before,) = sampled(path).frames
+    data = bytearray(path.read_bytes())
+    place = data.index(b"tkhd") + 44
+    a, b, c, d = np.array(matrix) * 2**16
     data[place : place + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 2**30 * any(matrix))
     path.write_bytes(data)
     assert np.abs(sampled(path).frames[0].astype(int) - shown(before)).mean() < 1

@@ -117,7 +117,8 @@ def test_download_video_gives_up_at_the_limits(site, tmp_path):
 def test_no_answer_takes_more_than_the_limits(site, tmp_path, path, timeout_s, status, reason):
     """Answers that never end cost bounded time, disk, and memory of a process that is not this
     one."""
-    before, started = psutil.Process().memory_info().rss, time.monotonic()
+    before = psutil.Process().memory_info().rss
+    started = time.monotonic()
     config = DownloadConfig(retries=0, timeout_s=timeout_s, max_bytes=10_000_000, workers=1)
     result = site.get(path, tmp_path, config=config)
     assert (result.status, result.reason, result.path) == (status, reason, None)
@@ -189,7 +190,8 @@ def test_only_what_the_record_describes_is_replaced(site, tmp_path):
 
 def test_only_what_was_fetched_of_a_video_is_removed(site, tmp_path):
     """With record and pieces; the file of another video, and one that was set aside, stay."""
-    other, first = (site.get(path, tmp_path).path for path in ("/without-suffix", "/video.mp4"))
+    other = site.get("/without-suffix", tmp_path).path
+    first = site.get("/video.mp4", tmp_path).path
     first.with_suffix(".new.mp4.part").write_bytes(b"piece")
     aside = first.with_suffix(".mp4.damaged")
     aside.write_bytes(b"somebody's")

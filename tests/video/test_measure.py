@@ -27,7 +27,8 @@ def plain(videos: VideoWriter) -> Path:
 
 def boxes(data: bytes, name: bytes) -> list[int]:
     """Where the boxes of this name begin in an MP4 file."""
-    found, start = [], data.find(name)
+    found = []
+    start = data.find(name)
     while start >= 0:
         found.append(start - 4)
         start = data.find(name, start + 1)
@@ -70,7 +71,8 @@ def remuxed(plain: Path, to: Path, *, live: bool = False, sound: str = "") -> Pa
                 level = 0 if sound == "silence" else 8000
                 samples = (level * rng.normal(size=(1, 1024))).astype(np.int16)
                 frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-                frame.sample_rate, frame.pts = 44100, start
+                frame.sample_rate = 44100
+                frame.pts = start
                 container.mux(heard.encode(frame))
             container.mux(heard.encode())
     return to

@@ -107,9 +107,13 @@ def test_a_large_cover_that_is_not_marked_is_not_the_video(tmp_path, container, 
     path = tmp_path / f"clip.{container}"
     with av.open(str(path), "w") as file:
         film = file.add_stream("libx264", rate=10)
-        film.width, film.height, film.pix_fmt = 128, 96, "yuv420p"
+        film.width = 128
+        film.height = 96
+        film.pix_fmt = "yuv420p"
         cover = file.add_stream("mjpeg", rate=1)
-        cover.width, cover.height, cover.pix_fmt = 640, 480, "yuvj420p"
+        cover.width = 640
+        cover.height = 480
+        cover.pix_fmt = "yuvj420p"
         white = av.VideoFrame.from_ndarray(np.full((480, 640, 3), 255, np.uint8), format="rgb24")
         packets = []
         for number in range(30):

@@ -10,7 +10,8 @@ from hapvr.seeding import numpy_rng
 from hapvr.tables import MAX_USER_BYTES
 from hapvr.video.pdq import distances, pdq, read_hashes
 
-A, B = "a1" * 32, "B2" * 32
+A = "a1" * 32
+B = "B2" * 32
 
 
 def test_hash_and_quality_are_metas() -> None:

@@ -126,7 +126,8 @@ def test_a_confined_process_reads_its_file_alone(
     """No other file, no network, no other process, no program, no password; its own file decodes as
     ever."""
     monkeypatch.setenv("PASSWORD", "secret")
-    path, other = videos.numbered(num_frames=30), videos.numbered("other.mp4", num_frames=3)
+    path = videos.numbered(num_frames=30)
+    other = videos.numbered("other.mp4", num_frames=3)
     listener = socket.create_server(("127.0.0.1", 0))
     sibling = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     before = path.read_bytes()
@@ -134,7 +135,7 @@ def test_a_confined_process_reads_its_file_alone(
         attempt = partial(
             confined_attempts, other=other, port=listener.getsockname()[1], sibling_pid=sibling.pid
         )
-        confined, asking = (json.loads(found) for found in in_worker(attempt, path))
+        confined, asking = map(json.loads, in_worker(attempt, path))
         assert [name for name, refused in confined.items() if not refused] == []
         assert [name for name, refused in asking.items() if refused] == [], (
             "the process that asks has lost it"

@@ -120,7 +120,8 @@ def test_no_two_names_of_any_two_bytes_share_an_id() -> None:
 def test_scan_folder_stays_inside_and_ends(tmp_path):
     """Links to files of the folder are videos; links out of it, to folders, in circles or to
     nothing add no foreign ones."""
-    root, outside = tmp_path / "root", tmp_path / "outside"
+    root = tmp_path / "root"
+    outside = tmp_path / "outside"
     touch(tmp_path, "root/a/one.mp4", "outside/secret.mp4")
     (root / "loop").symlink_to(root)
     (root / "a" / "up").symlink_to(root / "a")

@@ -136,7 +136,8 @@ def test_a_stream_that_is_cut_inside_a_group_keeps_its_times(tmp_path):
     tables = packets[:3]
     middle = len(packets) // 4
     (tmp_path / "cut.ts").write_bytes(b"".join([*tables, *packets[middle:]]))
-    whole, cut = shown(sampled(path)), shown(sampled(tmp_path / "cut.ts"))
+    whole = shown(sampled(path))
+    cut = shown(sampled(tmp_path / "cut.ts"))
     number_of_first = min(cut.values())
     assert number_of_first == 20
     assert len(whole) == 4

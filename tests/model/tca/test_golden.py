@@ -95,7 +95,8 @@ def test_descriptors_of_feature_maps_are_those_of_the_paper() -> None:
 
 def test_whitening(golden: release.Arrays) -> None:
     """PCA with whitening and unit length, up to the signs of its axes."""
-    data, wanted = golden["pca/data"], golden["pca/whitened"]
+    data = golden["pca/data"]
+    wanted = golden["pca/whitened"]
     found = torch.from_numpy(fit_whitening(data, dims=wanted.shape[1]).apply(data))
     signs = torch.sign((found * wanted).sum(0))
     torch.testing.assert_close(found * signs, wanted, rtol=1e-4, atol=1e-4)

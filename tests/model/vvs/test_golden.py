@@ -61,7 +61,8 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
     clips = {name: release.whitened(vvs, values)[None] for name, values in raw.items()}
     pooled = None if label is None else release.pooled(vvs, raw["anchor"])[None]
     regions, anchors, logits, saliency = network.anchors(clips["anchor"], pooled)
-    positive, negative = (network.vectors(clips[name]) for name in ("positive", "negative"))
+    positive = network.vectors(clips["positive"])
+    negative = network.vectors(clips["negative"])
     maps = {name: network.refined_maps(regions, clips[name]) for name in ("positive", "negative")}
     salient = saliency_labels(maps["positive"], num_frames=regions.shape[1])
     similar = [(anchors * other).sum(-1) for other in (positive, negative)]
@@ -129,8 +130,10 @@ def test_gradients(vvs: Golden, loss: str) -> None:
 @pytest.mark.parametrize("clip", CLIPS)
 def test_inference(vvs: Golden, clip: str) -> None:
     """Which frames are kept, their weights, and the vector of the video."""
-    network, raw = release.network_of(vvs), vvs[f"raw/{clip}"]
-    regions, pooled = release.whitened(vvs, raw), release.pooled(vvs, raw)
+    network = release.network_of(vvs)
+    raw = vvs[f"raw/{clip}"]
+    regions = release.whitened(vvs, raw)
+    pooled = release.pooled(vvs, raw)
     with torch.no_grad():
         logits = network.distractor(pooled)
     close(logits, vvs[f"eval/{clip}/ddm_logit"])
@@ -155,8 +158,10 @@ def vector(network: VvsNetwork, regions: Tensor, pooled: Tensor) -> Tensor:
 @pytest.mark.parametrize("case", ["mixed", "above", "below", "inside", "three", "equal"])
 def test_labels(vvs: Golden, case: str) -> None:
     """Saliency labels and the frame loss of given maps."""
-    positive, negative = (vvs[f"label/{case}/tuned_{name}"] for name in ("positive", "negative"))
-    positive, negative = (maps.reshape(1, *maps.shape[-2:]) for maps in (positive, negative))
+    positive = vvs[f"label/{case}/tuned_positive"]
+    negative = vvs[f"label/{case}/tuned_negative"]
+    positive = positive.reshape(1, *positive.shape[-2:])
+    negative = negative.reshape(1, *negative.shape[-2:])
     found = saliency_labels(positive, num_frames=int(vvs[f"label/{case}/frames"]))
     assert torch.equal(found[0], vvs[f"label/{case}/label"].reshape(-1))
     close(frame_loss(positive, negative), vvs[f"label/{case}/L_fr"])
@@ -167,7 +172,8 @@ def test_the_papers_rule_differs(vvs: Golden) -> None:
     file says."""
     differing = 0
     for case in ("mixed", "above", "below", "inside", "three", "equal"):
-        maps, frames = vvs[f"label/{case}/tuned_positive"], int(vvs[f"label/{case}/frames"])
+        maps = vvs[f"label/{case}/tuned_positive"]
+        frames = int(vvs[f"label/{case}/frames"])
         found = saliency_labels(maps.reshape(1, *maps.shape[-2:]), num_frames=frames, rule="plain")
         differing += not torch.equal(found[0], vvs[f"label/{case}/label"].reshape(-1))
     assert differing == 5
@@ -193,7 +199,8 @@ def test_injection(vvs: Golden, count: int, position: int) -> None:
     label is wrong."""
     frames = len(vvs["raw/anchor"])
     source = block_source(frames, count, position)
-    order, label = vvs[f"inject/{count}_{position}/order"], vvs[f"inject/{count}_{position}/label"]
+    order = vvs[f"inject/{count}_{position}/order"]
+    label = vvs[f"inject/{count}_{position}/label"]
     found = inserted(torch.ones(1, frames, dtype=torch.int8), torch.zeros(()), source)[0]
     assert torch.equal(found == 0, source < 0)
     if position < frames - count:

@@ -12,7 +12,8 @@ from hapvr.model.settings import SaliencySettings, VvsSettings
 from hapvr.model.similarity import frame_similarity
 from hapvr.model.vvs import TemporalSaliency, VvsNetwork, diagonal_cells
 
-DIMS, POOLED_DIMS = 7, 11
+DIMS = 7
+POOLED_DIMS = 11
 
 
 def network_of(seed: int, **changes: Any) -> VvsNetwork:
@@ -89,7 +90,8 @@ def test_refused_frames_add_nothing() -> None:
     """Frames below the threshold are 0 and change no other frame; where all are refused, all are
     kept."""
     network = network_of(8, temporal_saliency=False, topic_guidance=False).float()
-    regions, pooled = clips(3, 12, 3, DIMS).float(), clips(4, 12, POOLED_DIMS).float()
+    regions = clips(3, 12, 3, DIMS).float()
+    pooled = clips(4, 12, POOLED_DIMS).float()
     with torch.no_grad():
         logits = network.distractor(pooled)
         network.distractor.layer3.bias -= logits.median()
