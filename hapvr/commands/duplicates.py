@@ -157,9 +157,10 @@ def _group_answer(
     from hapvr.steps.duplicate_groups import make_duplicate_groups
     from hapvr.steps.planned_moves import remember_plan
 
+    with progress_bar("grouping copies") as progress:
+        grouped = make_duplicate_groups(project, searcher, progress=progress)
     members: list[GroupMember] = []
-    groups = groupby(make_duplicate_groups(project, searcher), key=lambda member: member.group)
-    for _, group in groups:
+    for _, group in groupby(grouped, key=lambda member: member.group):
         inside = list(group)
         if _are_between([member.video_id for member in inside], between):
             members += inside

@@ -25,6 +25,7 @@ from pydantic import ConfigDict, TypeAdapter
 from hapvr import __version__
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
+from hapvr.progress import clock_text
 from hapvr.video.decode import probe_video
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.heartbeat import SILENT_EXIT, BeatReader, beat, connect, ended_when_silent
@@ -159,7 +160,7 @@ def _decode(
         beat(f"{path.name}: reading, {num_bytes / before.num_bytes:.0%}")
 
     def decoding(seconds: float | None) -> None:
-        beat("" if seconds is None else f"{path.name}: decoding, at {_clock(seconds)}")
+        beat("" if seconds is None else f"{path.name}: decoding, at {clock_text(seconds)}")
 
     # first: decoders take what cannot be read for the end of the file
     sha256 = file_sha256(path, reading) if digest else ""
@@ -174,13 +175,6 @@ def _decode(
     return replace(
         video, video_id=video_id, path=path, num_bytes=before.num_bytes, file_sha256=sha256
     )
-
-
-def _clock(seconds: float) -> str:
-    """As 1:02:03; a confined process may give any number."""
-    minutes, second = divmod(int(min(max(seconds, 0), 1e9)), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}"
 
 
 def _answer(

@@ -1,5 +1,6 @@
 """What files hold, whatever their headers say: real files, and headers that lie in each way."""
 
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,21 @@ def test_files_are_measured_in_workers(plain: Path, tmp_path: Path) -> None:
     assert isinstance(found, FileFacts)
     assert found == measure_file(plain)
     assert isinstance(failed, VideoError)
+
+
+def test_measuring_a_large_file_is_no_standstill(plain: Path, tmp_path: Path) -> None:
+    """One with a hole that takes longer to read than `timeout_s` is measured."""
+    large = remuxed(plain, tmp_path / "large.ts")
+    os.truncate(large, 600 * 2**20)
+    config = SamplingConfig(workers=1, timeout_s=1)
+    ((_, facts),) = measure_files([large], config=config)
+    assert isinstance(facts, FileFacts)
+
+
+def test_measuring_says_which_file_and_how_far_it_is(plain: Path) -> None:
+    said: list[str] = []
+    list(measure_files([plain], config=SamplingConfig(workers=1), doing=said.append))
+    assert [words.startswith("plain.mp4: measuring, at 0:00:0") for words in said] == [True]
 
 
 @pytest.mark.parametrize("scale", [0.35, 0.5])
