@@ -278,9 +278,9 @@ class _Lines:
         left_s = seconds_left(time.monotonic() - self._begun_s, done, total)
         left = "" if left_s is None else f", {duration_text(left_s)} left"
         amount = f"{done:,} of {total:,}" if total else f"{done:,}"
-        self._amount = f": {amount}{left}"
+        self._amount = f": {amount}"
         if self._is_due():
-            self._speak(f"{self._what}{self._amount}")
+            self._speak(f"{self._what}{self._amount}{left}")
 
     def doing(self, text: str) -> None:
         """E.g. which file is read, and how far it is: of a long one, this is all there is to

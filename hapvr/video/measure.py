@@ -24,10 +24,9 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from hapvr.errors import VideoError
-from hapvr.progress import clock_text
 from hapvr.video.decode import probe_video
 from hapvr.video.facts import DETAIL_SCALES, FileFacts
-from hapvr.video.heartbeat import beat
+from hapvr.video.heartbeat import FileBeats
 from hapvr.video.packets import ARCHIVE_DECODERS, DECODERS, films, open_container
 from hapvr.video.pool import in_workers
 from hapvr.video.probe import check_file, check_size
@@ -70,12 +69,11 @@ def measure_files(
 
 
 def _measure_confined(path: Path, *, archive_codecs: bool) -> FileFacts:
-    def measuring(seconds: float | None) -> None:
-        beat("" if seconds is None else f"{path.name}: measuring, at {clock_text(seconds)}")
-
     check_file(path)
     answer = call_confined(
-        functools.partial(_answer, path, archive_codecs), readable=path, alive=measuring
+        functools.partial(_answer, path, archive_codecs),
+        readable=path,
+        alive=FileBeats(path.name, "measuring"),
     )
     facts = _ANSWER.validate_json(answer)
     if isinstance(facts, str):

@@ -179,6 +179,18 @@ def test_measuring_a_large_file_is_no_standstill(plain: Path, tmp_path: Path) ->
     assert isinstance(facts, FileFacts)
 
 
+def test_a_film_in_an_archive_codec_is_measured_where_it_is_read(videos: VideoWriter) -> None:
+    """With the setting that lets it be decoded; without it, the reason names the setting."""
+    film = videos.noise("film.mkv", codec="ffv1", num_frames=NUM_FRAMES)
+    ((_, refused),) = measure_files([film], config=SamplingConfig(workers=1))
+    assert isinstance(refused, VideoError)
+    assert "sampling.archive_codecs" in str(refused)
+    config = SamplingConfig(workers=1, archive_codecs=True)
+    ((_, facts),) = measure_files([film], config=config)
+    assert isinstance(facts, FileFacts)
+    assert facts.length_s == pytest.approx(NUM_FRAMES / FPS)
+
+
 def test_measuring_says_which_file_and_how_far_it_is(plain: Path) -> None:
     said: list[str] = []
     list(measure_files([plain], config=SamplingConfig(workers=1), doing=said.append))
