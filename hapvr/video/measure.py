@@ -5,7 +5,7 @@ It decides which of several copies is kept, so it is measured for copies alone.
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,10 +24,10 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import probe_video
+from hapvr.video.decode import is_webp_film, open_video, probe_video
 from hapvr.video.facts import DETAIL_SCALES, FileFacts
 from hapvr.video.heartbeat import FileBeats
-from hapvr.video.packets import ARCHIVE_DECODERS, DECODERS, films, open_container
+from hapvr.video.packets import ARCHIVE_DECODERS, DECODERS, films, is_cut, open_container
 from hapvr.video.pool import in_workers
 from hapvr.video.probe import check_file, check_size
 from hapvr.video.sandbox import call_confined, report
@@ -47,6 +47,7 @@ MIN_SOUND_BYTES_S = 600
 HOLE_BYTES = 1024
 """So many zero bytes in a row are a hole, as in an unfinished download: H.264 and HEVC escape
 zeros."""
+CUT = "the file ends at a part of its bytes"
 _ESCAPES_ZEROS = frozenset({"h264", "hevc"})
 
 
@@ -103,12 +104,15 @@ def measure_file(
 
     Raises: VideoError as `open_video` does, and FFmpegError.
     """
+    if is_webp_film(path):
+        return _measure_webp(path, progress)
     decoders = DECODERS | ARCHIVE_DECODERS if archive_codecs else DECODERS
     declared_s = probe_video(path, archive_codecs=archive_codecs).duration_s
     with open_container(path, decoders) as container:
         stream = _stream(path, container)
         count = _count_packets(container, stream, progress)
         expected = stream.frames
+        has_all_bytes = not is_cut(path, format_name=container.format.name)
     length_s = count.length_s()
     return FileFacts(
         video_bytes=count.video_bytes,
@@ -116,8 +120,30 @@ def measure_file(
         declared_s=declared_s,
         fps=count.fps(),
         sound=count.has_sound(length_s),
-        damage=count.damage(expected, declared_s),
+        damage=count.damage(expected, declared_s) or ("" if has_all_bytes else CUT),
         detail=_detail(path, decoders, count.first_s(), length_s),
+    )
+
+
+def _measure_webp(path: Path, progress: Callable[[float], None]) -> FileFacts:
+    """The facts of a WebP film, which has no packets: its frames are decoded."""
+    lasts_s = list[float]()
+    details = list[tuple[float, ...]]()
+    with open_video(path) as (_, pictures):
+        places = {int(part * pictures.num_declared) for part in DETAIL_PLACES}
+        for number, picture in enumerate(pictures):
+            progress(picture.time_s)
+            lasts_s.append(picture.lasts_s)
+            if number in places:
+                details.append(_detail_of_frame(picture.frame))
+    return FileFacts(
+        video_bytes=path.stat().st_size,
+        length_s=sum(lasts_s),
+        declared_s=None,
+        fps=1 / median(lasts_s),
+        sound=False,
+        damage=CUT if pictures.ends_early else "",
+        detail=_median_of(details),
     )
 
 
@@ -258,9 +284,16 @@ def _detail(
             frame = next(container.decode(stream), None)
             if isinstance(frame, VideoFrame):
                 check_size(path, frame.width, frame.height)
-                details.append(
-                    detail_of(frame.to_ndarray(format="gray").astype(np.uint8, copy=False))
-                )
+                details.append(_detail_of_frame(frame))
+    return _median_of(details)
+
+
+def _detail_of_frame(frame: VideoFrame) -> tuple[float, ...]:
+    return detail_of(frame.to_ndarray(format="gray").astype(np.uint8, copy=False))
+
+
+def _median_of(details: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """At each scale; () where none was measured."""
     measured = [values for values in details if values]
     if not measured:
         return ()
