@@ -85,7 +85,7 @@ def duplicates(
     text += [f"warning  {warning}" for warning in warnings]
     text += answer.text
     notes = searcher.collection.metadata.clock_notes(answer.video_ids)
-    text += [f"note     {note}" for note in notes]
+    text += _note_lines(notes)
     if out is not None:
         write_out(out, answer.rows, answer.tasks, searcher)
     result = {
@@ -95,6 +95,10 @@ def duplicates(
         "warnings": [*warnings, *notes],
     }
     show(result, text=text)
+
+
+def _note_lines(notes: Sequence[str]) -> list[str]:
+    return [f"note     {note}" for note in notes]
 
 
 @dataclass(frozen=True)

@@ -192,10 +192,7 @@ def by_resolution(copies: Sequence[Copy]) -> Verdict:
     small = [copy for copy in copies if copy not in large]
     if not small:
         return Verdict(copies)
-    most_of_small = max(copy.num_pixels for copy in small)
-    # the others of its size may be enlarged themselves, or worn by compression
-    references = [copy for copy in small if MORE_PIXELS * copy.num_pixels > most_of_small]
-    left = [copy for copy in large if all(shows_more(copy, one) for one in references)]
+    left = _with_more_detail(large, small)
     if not left:
         return Verdict(copies, doubt=MAY_BE_ENLARGED.format(large[0].video_id))
     if _all_have_bars(left) and not _all_have_bars(small):
@@ -208,6 +205,14 @@ def by_resolution(copies: Sequence[Copy]) -> Verdict:
 
     merit = f"it has the most pixels of the film ({_size(left[0])})"
     return _excluding(copies, left, merit=merit, fault=fault)
+
+
+def _with_more_detail(large: Sequence[Copy], small: Sequence[Copy]) -> list[Copy]:
+    """The large copies that surely show more than the largest of the small ones."""
+    most = max(copy.num_pixels for copy in small)
+    # one of them may be enlarged itself, or worn by compression: all of them count
+    references = [copy for copy in small if MORE_PIXELS * copy.num_pixels > most]
+    return [copy for copy in large if all(shows_more(copy, reference) for reference in references)]
 
 
 def _all_have_bars(copies: Sequence[Copy]) -> bool:
