@@ -9,6 +9,8 @@ COPIES ?= requirements-copies.txt
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# What was there before this call of make: where it is made now, the package for copies comes with it.
+INSTALLED_BEFORE := $(wildcard $(STAMP))
 VIDEOS ?=
 # Ctrl-C is no error.
 INTERRUPTED := || [ $$? = 130 ]
@@ -37,7 +39,8 @@ endif
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## create .venv with the pinned versions
+setup: $(STAMP) ## create .venv with the pinned versions; in one without the networks for copies, add them
+	@$(if $(INSTALLED_BEFORE),.ci/install_copies.sh "$(BIN)/python" "$(COPIES)",:)
 
 $(STAMP): requirements.lock requirements-copies.txt pyproject.toml
 	python=$$(PYTHON="$(PYTHON)" .ci/find_python.sh) && "$$python" -m venv $(VENV)

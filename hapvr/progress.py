@@ -34,6 +34,13 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def clock_text(seconds: float) -> str:
+    """As 1:02:03; a confined process may give any number."""
+    minutes, second = divmod(int(min(max(seconds, 0), 1e9)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}"
+
+
 class FilesOfShards:
     """The progress of a step over all its shards, in files."""
 

@@ -65,6 +65,7 @@ ALLOWED = {
     "video/download.py: _fetched_once: Path(saved).open": "written just before, to be flushed",
     "video/moving_pictures.py: is_moving_picture: path.open": "it asks for a file first",
     "video/packets.py: _is_whole_flv: path.open": "`open_video` checked it first",
+    "video/packets.py: _cut_mp4_bytes: path.open": "`open_video` checked it first",
     "video/packets.py: declared_bytes_of: path.open": "`open_video` checked it first",
     "video/packets.py: open_container: av.open": "its callers check it",
     "video/sandbox.py: _bytes_read: open": "what the kernel says of a process of ours",

@@ -3,7 +3,7 @@
 import pytest
 
 from hapvr.commands import terminal
-from hapvr.progress import FilesOfShards, duration_text, seconds_left
+from hapvr.progress import FilesOfShards, clock_text, duration_text, seconds_left, shows_work
 
 
 def test_the_progress_of_shards_counts_files_of_all() -> None:
@@ -34,6 +34,15 @@ def test_time_left_is_told_as_people_say_it(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5.9, "0:00:05"), (3723, "1:02:03"), (-1, "0:00:00"), (float("inf"), "277777:46:40")],
+    ids=["seconds", "hours", "before the start", "no time"],
+)
+def test_a_place_in_a_video_is_told_as_a_clock(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
+
+
 def test_nothing_is_promised_before_anything_is_done() -> None:
     assert seconds_left(10, 0, 100) is None
     assert seconds_left(10, 25, 100) == 30
@@ -55,3 +64,34 @@ def test_without_a_terminal_work_says_a_line_a_minute(
         "reading videos: 100 of 900, 8 min left",
         "reading videos: 200 of 900, 7 min left",
     ]
+
+
+def test_without_a_terminal_a_long_file_is_named_each_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is counted while the only file is read."""
+    now_s = 1000.0
+    monkeypatch.setattr("hapvr.commands.terminal.time.monotonic", lambda: now_s)
+    with terminal.long_progress("reading videos") as progress:
+        doing = shows_work(progress)
+        assert doing is not None
+        doing("film.mp4: decoding, at 0:00:10")
+        now_s += 61
+        doing("film.mp4: decoding, at 0:04:00")
+        doing("film.mp4: decoding, at 0:04:01")
+        progress(0, 2)
+        now_s += 61
+        doing("film.mp4: decoding, at 0:08:00")
+    assert capsys.readouterr().err.splitlines() == [
+        "reading videos; film.mp4: decoding, at 0:04:00",
+        "reading videos: 0 of 2; film.mp4: decoding, at 0:08:00",
+    ]
+
+
+@pytest.mark.parametrize("length", [10, 200], ids=["short", "long"])
+def test_a_bar_says_how_far_a_file_of_any_name_is(length: int) -> None:
+    text = f"{length * 'x'}.mp4: decoding, at 0:04:00"
+    shortened = terminal.shortened(text)
+    assert shortened.startswith("xxxxxxxxxx")
+    assert shortened.endswith("decoding, at 0:04:00")
+    assert len(shortened) <= terminal.MAX_DOING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,15 +84,21 @@ def duplicates(
     text = [f"model    {searcher.model}{training}"]
     text += [f"warning  {warning}" for warning in warnings]
     text += answer.text
+    notes = searcher.collection.metadata.clock_notes(answer.video_ids)
+    text += _note_lines(notes)
     if out is not None:
         write_out(out, answer.rows, answer.tasks, searcher)
     result = {
         "pairs" if pairs else "groups": answer.rows.to_pylist(),
         "model": searcher.model,
         "untrained": searcher.untrained,
-        "warnings": warnings,
+        "warnings": [*warnings, *notes],
     }
     show(result, text=text)
+
+
+def _note_lines(notes: Sequence[str]) -> list[str]:
+    return [f"note     {note}" for note in notes]
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,13 @@ class _Answer:
     rows: pa.Table
     text: list[str]
     tasks: list[Pair]
+
+    @property
+    def video_ids(self) -> list[str]:
+        """The videos that it names, each once."""
+        names = ("video_id", "first", "second")
+        columns = [self.rows[name].to_pylist() for name in names if name in self.rows.column_names]
+        return list(dict.fromkeys(chain.from_iterable(columns)))
 
 
 def _unknown_folders(searcher: Searcher, between: tuple[str, str] | None) -> list[str]:
@@ -157,9 +170,10 @@ def _group_answer(
     from hapvr.steps.duplicate_groups import make_duplicate_groups
     from hapvr.steps.planned_moves import remember_plan
 
+    with progress_bar("grouping copies") as progress:
+        grouped = make_duplicate_groups(project, searcher, progress=progress)
     members: list[GroupMember] = []
-    groups = groupby(make_duplicate_groups(project, searcher), key=lambda member: member.group)
-    for _, group in groups:
+    for _, group in groupby(grouped, key=lambda member: member.group):
         inside = list(group)
         if _are_between([member.video_id for member in inside], between):
             members += inside

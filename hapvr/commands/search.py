@@ -166,7 +166,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
     from hapvr.steps.search_model import index_warning
-    from hapvr.steps.watch_lists import all_matches
+    from hapvr.steps.watch_lists import all_matches, clock_notes
     from hapvr.steps.watch_queries import watch_lists
     from hapvr.steps.watch_runs import run_watch_lists
 
@@ -184,6 +184,8 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     if warning:
         lines.append(f"warning  {warning}")
     lines += map(watched_line, rows)
+    notes = clock_notes(project)
+    lines += [f"note     {note}" for note in notes]
     lines += [f"failed   {name}: {reason}" for name, reason in sorted(run.failed.items())]
     if project.config.watch.webhook is not None:
         problem = f"; {delivery.problem}" if delivery.problem else ""
@@ -195,6 +197,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
         "posted": delivery.delivered,
         "waiting": delivery.waiting,
         "warning": warning,
+        "notes": notes,
     }
     show(result, text=lines, failed=bool(run.failed or delivery.problem))
 

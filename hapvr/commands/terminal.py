@@ -69,6 +69,8 @@ IndexModelOption = Annotated[
 
 MAX_DOING = 60
 """Characters of what a bar says is being worked on."""
+DOING_END = 24
+"""Of these, characters of the end, as in "decoding, at 1:02:03"."""
 UNSAFE = re.compile(
     "[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -270,15 +272,36 @@ class _Lines:
         self._begun_s = time.monotonic()
         self._spoken_s = self._begun_s
 
+        self._amount = ""
+
     def __call__(self, done: int, total: int) -> None:
-        now_s = time.monotonic()
-        if now_s - self._spoken_s < SPOKEN_S:
-            return
-        self._spoken_s = now_s
-        left_s = seconds_left(now_s - self._begun_s, done, total)
+        left_s = seconds_left(time.monotonic() - self._begun_s, done, total)
         left = "" if left_s is None else f", {duration_text(left_s)} left"
         amount = f"{done:,} of {total:,}" if total else f"{done:,}"
-        say(f"{self._what}: {amount}{left}", err=True)
+        self._amount = f": {amount}"
+        if self._is_due():
+            self._speak(f"{self._what}{self._amount}{left}")
+
+    def doing(self, text: str) -> None:
+        """E.g. which file is read, and how far it is: of a long one, this is all there is to
+        say."""
+        if self._is_due():
+            self._speak(f"{self._what}{self._amount}; {text}")
+
+    def _is_due(self) -> bool:
+        return time.monotonic() - self._spoken_s >= SPOKEN_S
+
+    def _speak(self, line: str) -> None:
+        self._spoken_s = time.monotonic()
+        say(line, err=True)
+
+
+def shortened(text: str) -> str:
+    """A text of at most MAX_DOING characters: its middle is left out, as a long name of a file
+    comes first, and how far it is comes last."""
+    if len(text) <= MAX_DOING:
+        return text
+    return f"{text[: MAX_DOING - DOING_END - 1]}…{text[-DOING_END:]}"
 
 
 class _Bar:
@@ -294,5 +317,5 @@ class _Bar:
 
     def doing(self, text: str) -> None:
         """E.g. which file is read, and how far it is."""
-        readable = UNSAFE.sub("?", text)[:MAX_DOING]
+        readable = shortened(UNSAFE.sub("?", text))
         self._bars.update(self._task, description=f"{self._what}  {readable}")

@@ -11,7 +11,7 @@ import hashlib
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -248,6 +248,12 @@ class CollectionMetadata:
         names = (*measures, "missing", "clock_note")
         values = {name: row[name] for name in names if row.get(name) is not None}
         return VideoMetadata(path=path_of_text(row["path"]), sha256=row["sha256"], **values)
+
+    def clock_notes(self, video_ids: Iterable[str]) -> list[str]:
+        """What is wrong with the clocks of videos, a sentence each: their seconds are not those of
+        players. Raises as `of`."""
+        notes = ((video_id, self.of(video_id).clock_note) for video_id in video_ids)
+        return [f"{video_id}: {note}" for video_id, note in notes if note]
 
 
 class SearchableCollection:

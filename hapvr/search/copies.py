@@ -29,6 +29,7 @@ CODEC_EFFICIENCY = {
     "prores": 0.12,
     "dnxhd": 0.12,
     "mjpeg": 0.1,
+    "webp": 0.1,
     "gif": 0.02,
     "apng": 0.02,
     "png": 0.02,

@@ -21,6 +21,9 @@ SAME_DETAIL = {0.25: 0.7, 0.35: 0.7, 0.5: 0.7, 0.66: 0.85}
 """Scale -> part of the smaller copy's relative detail that a larger one must have in what is lost
 at this scale, or it may be the smaller one, enlarged. Six clips, at CRF 18 to 30: 0.58 to 0.86 at
 half size (0.80 to 0.98 at 0.66), and enlarged 0.23 to 0.64 (0.46 to 0.94)."""
+SAME_COARSE_DETAIL = 0.6
+"""As much at the smaller scales. Seven clips of 768 x 432 beside their half, at CRF 14 and 26: 0.69
+to 1.16; enlarged from widths of 160 and 240 pixels 0.16 to 0.43 at one of them."""
 MORE_FPS = 1.1
 MORE_BITS = 1.1
 MORE_BITS_OF_OTHER_CODECS = 2.0
@@ -189,8 +192,7 @@ def by_resolution(copies: Sequence[Copy]) -> Verdict:
     small = [copy for copy in copies if copy not in large]
     if not small:
         return Verdict(copies)
-    reference = max(small, key=lambda copy: copy.num_pixels)
-    left = [copy for copy in large if shows_more(copy, reference)]
+    left = _with_more_detail(large, small)
     if not left:
         return Verdict(copies, doubt=MAY_BE_ENLARGED.format(large[0].video_id))
     if _all_have_bars(left) and not _all_have_bars(small):
@@ -205,6 +207,14 @@ def by_resolution(copies: Sequence[Copy]) -> Verdict:
     return _excluding(copies, left, merit=merit, fault=fault)
 
 
+def _with_more_detail(large: Sequence[Copy], small: Sequence[Copy]) -> list[Copy]:
+    """The large copies that surely show more than the largest of the small ones."""
+    most = max(copy.num_pixels for copy in small)
+    # one of them may be enlarged itself, or worn by compression: all of them count
+    references = [copy for copy in small if MORE_PIXELS * copy.num_pixels > most]
+    return [copy for copy in large if all(shows_more(copy, reference) for reference in references)]
+
+
 def _all_have_bars(copies: Sequence[Copy]) -> bool:
     return all(copy.has_bars for copy in copies)
 
@@ -217,10 +227,14 @@ def shows_more(large: Copy, small: Copy) -> bool:
         return False
     ratio = sqrt(small.num_pixels / large.num_pixels)
     # what is lost at a larger scale is lost at the ratio of the two, too
-    place = next((place for place, scale in enumerate(DETAIL_SCALES) if scale >= ratio), None)
-    if place is None:
+    last = next((place for place, scale in enumerate(DETAIL_SCALES) if scale >= ratio), None)
+    if last is None:
         return False
-    return detail[place] >= SAME_DETAIL[DETAIL_SCALES[place]] * detail_of_small[place]
+    # noise of compression is fine, and passes for detail at larger scales
+    has_coarse = all(
+        detail[place] >= SAME_COARSE_DETAIL * detail_of_small[place] for place in range(last)
+    )
+    return has_coarse and detail[last] >= SAME_DETAIL[DETAIL_SCALES[last]] * detail_of_small[last]
 
 
 def by_fps(copies: Sequence[Copy]) -> Verdict:

@@ -52,11 +52,7 @@ def notes_of(
     lost: videos that could not be compared
     untrained: whether the model is the baseline
     """
-    notes = []
-    for match in matches:
-        note = collection.metadata.of(match.reference).clock_note
-        if note:
-            notes.append(f"{match.reference}: {note}")
+    notes = collection.metadata.clock_notes(match.reference for match in matches)
     if asked.options.incidents and untrained:
         notes.append(UNTRAINED_INCIDENTS)
     if lost:

@@ -16,6 +16,7 @@ from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
 from hapvr.search.collection import REFRESH_S, VideoMetadata, current_index
 from hapvr.search.frame_index import FrameIndex
 from hapvr.search.match import Query
+from hapvr.serving.refusals import without_paths
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.videos import open_frames
@@ -51,8 +52,12 @@ class OpenIndex:
         has_paths: whether the reader may see where its file lies now."""
         metadata = self.metadata(video_id)
         path = metadata.path_text if has_paths else None
-        playable = metadata.path is not None
-        return vars(metadata) | {"id": video_id, "playable": playable, "path": path or ""}
+        return vars(metadata) | {
+            "id": video_id,
+            "playable": metadata.path is not None,
+            "path": path or "",
+            "clock_note": without_paths(metadata.clock_note),
+        }
 
     def read_id(self, video_id: str) -> Query:
         """A video as a query. Raises VideoError `unknown_id`."""

@@ -58,7 +58,8 @@ class IndexState(BaseModel):
 
 class VideoRow(BaseModel):
     """playable: whether its file existed when it was probed. path: where it lies now; "" for those
-    who may only read."""
+    who may only read. clock_note: what is wrong with its clock, so that its seconds are not those
+    of players."""
 
     id: str
     path: str
@@ -68,6 +69,7 @@ class VideoRow(BaseModel):
     height_px: int
     codec: str
     playable: bool
+    clock_note: str
 
 
 class Videos(BaseModel):

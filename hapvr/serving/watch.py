@@ -48,7 +48,8 @@ router = APIRouter()
 class WatchMatch(BaseModel):
     """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there
     is one. query_id: of a query that is a video of the index, otherwise "". path: where the file of
-    the video lies now; "" for those who may only read."""
+    the video lies now; "" for those who may only read. clock_note: what is wrong with the video's
+    clock, so that its seconds are not those of players."""
 
     watch_list: str
     query: str
@@ -69,6 +70,7 @@ class WatchMatch(BaseModel):
     video_end_s: float | None
     model: str
     since: str
+    clock_note: str
 
 
 class ShownList(BaseModel):
@@ -129,10 +131,12 @@ def watch(
         mark = marks.verdict(*files) or ""
         same_file = files[0] == files[1]
         verdict = verdict_of(row["probability"], mark=mark, same_file=same_file)
+        video = index.video_row(row["video_id"], has_paths=has_paths)
         match = WatchMatch(
             **row | {"verdict": verdict or row["verdict"]},
             same_file=same_file,
-            path=index.video_row(row["video_id"], has_paths=has_paths)["path"],
+            path=video["path"],
+            clock_note=video["clock_note"],
             query_id=row["query"] if row["query"] in videos else "",
             mark=mark,
         )

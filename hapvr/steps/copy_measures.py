@@ -4,7 +4,7 @@ duplicate_groups/pictures.parquet        a row per content
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +15,7 @@ import pyarrow as pa
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.stamped import read_rows, stamp, write_rows
-from hapvr.progress import Progress
+from hapvr.progress import Progress, shows_work
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import DuplicatePair
 from hapvr.steps.project import Project
@@ -99,7 +99,11 @@ def measure_copies(
     for number, row in enumerate(_picture_rows(project, searcher, unseen)):
         progress(number, len(unseen))
         measures[row["sha256"]] = row
-    for sha256, values in _file_values(project, searcher, contents, measures):
+    values_of_files = _file_values(
+        project, searcher, contents, measures, doing=shows_work(progress)
+    )
+    for number, (sha256, values) in enumerate(values_of_files):
+        progress(number, len(contents))
         row = measures.get(sha256) or _empty_row(sha256)
         measures[sha256] = row | values
     if measures != before:
@@ -141,23 +145,31 @@ def _picture_rows(
 
 
 def _file_values(
-    project: Project, searcher: Searcher, contents: Mapping[str, str], measures: Measures
+    project: Project,
+    searcher: Searcher,
+    contents: Mapping[str, str],
+    measures: Measures,
+    *,
+    doing: Callable[[str], None] | None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """SHA-256 of each content whose file is there and was not measured, and what it holds, or why
     it cannot be measured.
 
     contents: id -> SHA-256
+    doing: is told which file is measured, and how far it is
     """
-    content_of: dict[Path, str] = {}
+    sampling = project.config.sampling
+    file_of: dict[str, Path] = {}
     for video_id, sha256 in contents.items():
         file = searcher.collection.metadata.of(video_id)
-        if file.path is None or sha256 in content_of.values():
+        if file.path is None or sha256 in file_of:
             continue
         if not _needs_facts(measures.get(sha256)):
             continue
         if _num_bytes(file.path) == file.num_bytes:
-            content_of[file.path] = sha256
-    for path, facts in measure_files(content_of, config=project.config.sampling):
+            file_of[sha256] = file.path
+    content_of = {path: sha256 for sha256, path in file_of.items()}
+    for path, facts in measure_files(content_of, config=sampling, doing=doing):
         if isinstance(facts, FileFacts):
             yield content_of[path], asdict(facts)
         elif facts.reason not in RETRYABLE:

@@ -38,7 +38,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.shard_rows import rows_place
 from hapvr.video.facts import MEASURE_VERSION
 
-KEEP_VERSION = 8
+KEEP_VERSION = 9
 """Changes with the rule that chooses the copy to keep."""
 RANDOM_WEIGHTS = not_named("the model has random weights")
 AWAY = not_named("the file of the best copy is not there")

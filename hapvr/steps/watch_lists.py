@@ -7,6 +7,7 @@ import json
 import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,7 @@ from hapvr.errors import DataError, VideoError
 from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import limits_from_environment
+from hapvr.search.collection import CollectionMetadata
 from hapvr.search.descriptors import descriptor_shard, searchable
 from hapvr.search.marks import read_marks
 from hapvr.search.match import Match, printable
@@ -207,6 +209,18 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
     )
 
 
+def clock_notes(project: Project) -> list[str]:
+    """What is wrong with the clocks of the videos that were found, a sentence each; nothing of
+    videos that cannot be read any more."""
+    notes: set[str] = set()
+    for key in project.root.list_folders(STAGE):
+        rows = read_rows(project.root, rows_place(STAGE, key), SCHEMA).to_pylist()
+        shard_of = {row["video_id"]: key for row in rows}
+        with suppress(DataError):
+            notes |= set(CollectionMetadata(project.root, shard_of).clock_notes(shard_of))
+    return sorted(notes)
+
+
 def _asked(project: Project) -> dict[str, WatchQuery]:
     """All queries, each by a digest of what its matches depend on in addition to the index: what it
     is, and what people said."""
@@ -238,7 +252,11 @@ def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list
     answer = within.answer(asked, options)
     for warning in asked.warnings:
         warnings.warn(f"{query.watch_list.name}: {warning}")
-    if answer.warnings != (*within.warnings, *asked.warnings):  # some videos could not be compared
+    clock_notes = within.collection.metadata.clock_notes(
+        match.reference for match in answer.matches
+    )
+    if answer.warnings != (*within.warnings, *asked.warnings, *clock_notes):
+        # some videos could not be compared
         raise DataError(answer.warnings[-1])
     return [_row(within, query, match) for match in answer.matches]
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
+from hapvr.progress import clock_text
+
 SILENT_EXIT = 75
 """Exit code of a worker whose work stood still."""
 
@@ -75,6 +77,22 @@ def beat(words: str = "") -> None:
     line = " ".join(words.split()).encode(errors="backslashreplace")
     with contextlib.suppress(OSError):  # nobody reads, or not so fast: these words are dropped
         os.write(_work.sending.fileno(), line[:MAX_WORDS_BYTES] + b"\n")
+
+
+class FileBeats:
+    """The beats of what a confined process does with a file: how far it was when it said so
+    last."""
+
+    def __init__(self, name: str, work: str) -> None:
+        """name: of the file; work: what is done, as in "decoding"."""
+        self._work = f"{name}: {work}"
+        self._place = ""
+
+    def __call__(self, seconds: float | None) -> None:
+        """As `alive` of `hapvr.video.sandbox.call_confined`."""
+        if seconds is not None:
+            self._place = f", at {clock_text(seconds)}"
+        beat(self._work + self._place)
 
 
 @contextlib.contextmanager

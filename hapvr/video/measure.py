@@ -5,7 +5,7 @@ It decides which of several copies is kept, so it is measured for copies alone.
 
 import functools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,12 +24,13 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from hapvr.errors import VideoError
-from hapvr.video.decode import probe_video
+from hapvr.video.decode import is_webp_film, open_video, probe_video
 from hapvr.video.facts import DETAIL_SCALES, FileFacts
-from hapvr.video.packets import DECODERS, films, open_container
+from hapvr.video.heartbeat import FileBeats
+from hapvr.video.packets import ARCHIVE_DECODERS, DECODERS, films, is_cut, open_container
 from hapvr.video.pool import in_workers
 from hapvr.video.probe import check_file, check_size
-from hapvr.video.sandbox import call_confined
+from hapvr.video.sandbox import call_confined, report
 from hapvr.video.settings import SamplingConfig
 
 DETAIL_PLACES = (0.15, 0.35, 0.55, 0.75)
@@ -46,6 +47,7 @@ MIN_SOUND_BYTES_S = 600
 HOLE_BYTES = 1024
 """So many zero bytes in a row are a hole, as in an unfinished download: H.264 and HEVC escape
 zeros."""
+CUT = "the file ends at a part of its bytes"
 _ESCAPES_ZEROS = frozenset({"h264", "hevc"})
 
 
@@ -54,36 +56,63 @@ _ANSWER = TypeAdapter(FileFacts | str)
 
 
 def measure_files(
-    files: Iterable[Path], *, config: SamplingConfig
+    files: Iterable[Path],
+    *,
+    config: SamplingConfig,
+    doing: Callable[[str], None] | None = None,
 ) -> Iterator[tuple[Path, FileFacts | VideoError]]:
-    """The facts of each file, in order, measured in worker processes as `sample_videos` does."""
-    return in_workers(_measure_confined, files, config=config)
+    """The facts of each file, in order, measured in worker processes as `sample_videos` does.
+
+    doing: is told which file is measured, and how far it is
+    """
+    measure = functools.partial(_measure_confined, archive_codecs=config.archive_codecs)
+    return in_workers(measure, files, config=config, doing=doing)
 
 
-def _measure_confined(path: Path) -> FileFacts:
+def _measure_confined(path: Path, *, archive_codecs: bool) -> FileFacts:
     check_file(path)
-    answer = call_confined(functools.partial(_answer, path), readable=path)
+    answer = call_confined(
+        functools.partial(_answer, path, archive_codecs),
+        readable=path,
+        alive=FileBeats(path.name, "measuring"),
+    )
     facts = _ANSWER.validate_json(answer)
     if isinstance(facts, str):
         raise VideoError("decode_error", facts)
     return facts
 
 
-def _answer(path: Path) -> bytes:
+def _answer(path: Path, archive_codecs: bool) -> bytes:
     """Runs in the confined process."""
     try:
-        return _ANSWER.dump_json(measure_file(path))
+        facts = measure_file(path, archive_codecs=archive_codecs, progress=report)
+        return _ANSWER.dump_json(facts)
     except (VideoError, av.error.FFmpegError) as error:
         return _ANSWER.dump_json(str(error).encode(errors="backslashreplace").decode())
 
 
-def measure_file(path: Path) -> FileFacts:
-    """The facts of one file. Raises VideoError as `open_video` does, and FFmpegError."""
-    declared_s = probe_video(path).duration_s
-    with open_container(path) as container:
+def measure_file(
+    path: Path,
+    *,
+    archive_codecs: bool = False,
+    progress: Callable[[float], None] = lambda seconds: None,
+) -> FileFacts:
+    """The facts of one file.
+
+    archive_codecs: whether those of ARCHIVE_DECODERS are decoded, too
+    progress: is told the time of pictures
+
+    Raises: VideoError as `open_video` does, and FFmpegError.
+    """
+    if is_webp_film(path):
+        return _measure_webp(path, progress)
+    decoders = DECODERS | ARCHIVE_DECODERS if archive_codecs else DECODERS
+    declared_s = probe_video(path, archive_codecs=archive_codecs).duration_s
+    with open_container(path, decoders) as container:
         stream = _stream(path, container)
-        count = _count_packets(container, stream)
+        count = _count_packets(container, stream, progress)
         expected = stream.frames
+        has_all_bytes = not is_cut(path, format_name=container.format.name)
     length_s = count.length_s()
     return FileFacts(
         video_bytes=count.video_bytes,
@@ -91,8 +120,30 @@ def measure_file(path: Path) -> FileFacts:
         declared_s=declared_s,
         fps=count.fps(),
         sound=count.has_sound(length_s),
-        damage=count.damage(expected, declared_s),
-        detail=_detail(path, count.first_s(), length_s),
+        damage=count.damage(expected, declared_s) or ("" if has_all_bytes else CUT),
+        detail=_detail(path, decoders, count.first_s(), length_s),
+    )
+
+
+def _measure_webp(path: Path, progress: Callable[[float], None]) -> FileFacts:
+    """The facts of a WebP film, which has no packets: its frames are decoded."""
+    lasts_s = list[float]()
+    details = list[tuple[float, ...]]()
+    with open_video(path) as (_, pictures):
+        places = {int(part * pictures.num_declared) for part in DETAIL_PLACES}
+        for number, picture in enumerate(pictures):
+            progress(picture.time_s)
+            lasts_s.append(picture.lasts_s)
+            if number in places:
+                details.append(_detail_of_frame(picture.frame))
+    return FileFacts(
+        video_bytes=path.stat().st_size,
+        length_s=sum(lasts_s),
+        declared_s=None,
+        fps=1 / median(lasts_s),
+        sound=False,
+        damage=CUT if pictures.ends_early else "",
+        detail=_median_of(details),
     )
 
 
@@ -103,11 +154,11 @@ def _stream(path: Path, container: InputContainer) -> VideoStream:
     return stream
 
 
-def _restrict_decoder(stream: VideoStream) -> None:
+def _restrict_decoder(stream: VideoStream, decoders: frozenset[str]) -> None:
     """Decode with one thread, and with no other decoder than the stream's, which must be one of
     those that are allowed. Raises VideoError unsupported_codec."""
     name = stream.codec_context.name
-    if name not in DECODERS:
+    if name not in decoders:
         raise VideoError("unsupported_codec", f"video: the codec {name} is not decoded")
     stream.thread_type = "NONE"
     stream.codec_context.options = {"codec_whitelist": name}
@@ -167,8 +218,13 @@ class _PacketCount:
         return self.problem
 
 
-def _count_packets(container: InputContainer, stream: VideoStream) -> _PacketCount:
-    """Read all packets, and decode none."""
+def _count_packets(
+    container: InputContainer, stream: VideoStream, progress: Callable[[float], None]
+) -> _PacketCount:
+    """Read all packets, and decode none.
+
+    progress: is told the time of pictures
+    """
     count = _PacketCount()
     searches_holes = stream.codec_context.name in _ESCAPES_ZEROS
     interval_s = float(1 / stream.average_rate) if stream.average_rate else 0.04
@@ -190,6 +246,7 @@ def _count_packets(container: InputContainer, stream: VideoStream) -> _PacketCou
             continue
         if packet.stream is stream:
             _count_picture(count, packet, interval_s, searches_holes)
+            progress(count.times_s[-1])
         elif packet.stream.type == "audio":
             count.sound_bytes[packet.stream_index] += packet.size
             length_s = float((packet.duration or 0) * (packet.time_base or 0))
@@ -214,20 +271,29 @@ def _count_picture(
     count.last_end_s = max(count.last_end_s, end_s)
 
 
-def _detail(path: Path, first_s: float, length_s: float) -> tuple[float, ...]:
+def _detail(
+    path: Path, decoders: frozenset[str], first_s: float, length_s: float
+) -> tuple[float, ...]:
     """Median over a few pictures of `detail_of`; () where none can be measured."""
     details = list[tuple[float, ...]]()
     for part in DETAIL_PLACES:
-        with suppress(av.error.FFmpegError), open_container(path) as container:
+        with suppress(av.error.FFmpegError), open_container(path, decoders) as container:
             stream = _stream(path, container)
-            _restrict_decoder(stream)
+            _restrict_decoder(stream, decoders)
             container.seek(round((first_s + part * length_s) * av.time_base))
             frame = next(container.decode(stream), None)
             if isinstance(frame, VideoFrame):
                 check_size(path, frame.width, frame.height)
-                details.append(
-                    detail_of(frame.to_ndarray(format="gray").astype(np.uint8, copy=False))
-                )
+                details.append(_detail_of_frame(frame))
+    return _median_of(details)
+
+
+def _detail_of_frame(frame: VideoFrame) -> tuple[float, ...]:
+    return detail_of(frame.to_ndarray(format="gray").astype(np.uint8, copy=False))
+
+
+def _median_of(details: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """At each scale; () where none was measured."""
     measured = [values for values in details if values]
     if not measured:
         return ()

@@ -75,6 +75,10 @@ PADDING_BYTES = 64
 """A writer may count so many more."""
 UNKNOWN_BYTES = 1 << 60
 """A length that is not known counts as longer than any file."""
+MEDIA_BOXES = frozenset({b"mdat", b"moof", b"moov"})
+"""Of MP4; what follows them may be anything that a program has added."""
+MAX_BOXES = 1_000_000
+"""A film in fragments has two a second or fewer."""
 END_BYTES = 1 << 16
 """An index behind the last packet of a whole file may have so many bytes, or a hundredth of it."""
 
@@ -259,6 +263,29 @@ def declared_bytes_of(path: Path, *, format_name: str) -> int | None:
         return 8 + length if 0 < length < 2**32 - 16 else UNKNOWN_BYTES
     if format_name == "asf":
         return _asf_bytes(head)
+    if "mp4" in format_name:
+        return _cut_mp4_bytes(path)
+    return None
+
+
+def _cut_mp4_bytes(path: Path) -> int | None:
+    """Where the media of an MP4 file would end that is cut within it; None of a whole one."""
+    file_bytes = path.stat().st_size
+    place = 0
+    with path.open("rb") as file:
+        for _ in range(MAX_BOXES):
+            file.seek(place)
+            head = file.read(16)
+            num_bytes = int.from_bytes(head[:4])
+            kind = head[4:8]
+            if num_bytes == 1:
+                num_bytes = int.from_bytes(head[8:16])
+            place += num_bytes
+            if place > file_bytes and kind in MEDIA_BOXES:
+                return place
+            # 0 is a box up to the file's end
+            if num_bytes < 8 or place >= file_bytes:
+                return None
     return None
 
 

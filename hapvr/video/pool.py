@@ -27,7 +27,14 @@ from hapvr.errors import VideoError
 from hapvr.files import file_sha256
 from hapvr.video.decode import probe_video
 from hapvr.video.frames import encode_jpeg
-from hapvr.video.heartbeat import SILENT_EXIT, BeatReader, beat, connect, ended_when_silent
+from hapvr.video.heartbeat import (
+    SILENT_EXIT,
+    BeatReader,
+    FileBeats,
+    beat,
+    connect,
+    ended_when_silent,
+)
 from hapvr.video.moving_pictures import is_moving_picture
 from hapvr.video.probe import VideoProbe, check_file
 from hapvr.video.sampling import Reading, sample_frames
@@ -158,11 +165,9 @@ def _decode(
     def reading(num_bytes: int) -> None:
         beat(f"{path.name}: reading, {num_bytes / before.num_bytes:.0%}")
 
-    def decoding(seconds: float | None) -> None:
-        beat("" if seconds is None else f"{path.name}: decoding, at {_clock(seconds)}")
-
     # first: decoders take what cannot be read for the end of the file
     sha256 = file_sha256(path, reading) if digest else ""
+    decoding = FileBeats(path.name, "decoding")
     video = _ANSWER.validate_json(call_confined(answer, readable=path, alive=decoding))
     if len(video.jpegs) != len(video.timestamps_s):
         raise ValueError(f"{len(video.jpegs)} frames at {len(video.timestamps_s)} times")
@@ -174,13 +179,6 @@ def _decode(
     return replace(
         video, video_id=video_id, path=path, num_bytes=before.num_bytes, file_sha256=sha256
     )
-
-
-def _clock(seconds: float) -> str:
-    """As 1:02:03; a confined process may give any number."""
-    minutes, second = divmod(int(min(max(seconds, 0), 1e9)), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}"
 
 
 def _answer(

@@ -20,6 +20,8 @@ from hapvr.video.folders import VIDEO_SUFFIXES, list_folder
 from hapvr.video.moving_pictures import is_moving_picture
 
 MAX_ID_LENGTH = 1024
+OUR_ENDINGS = (PART_SUFFIX, ".sh.record")
+"""Of names of files that are being written, and of records of plans."""
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 _LIKE_AN_ESCAPE = re.compile(rb"\\(?=x[0-9a-f]{2})")
@@ -124,11 +126,8 @@ def query_files(folder: Path) -> list[Path]:
 def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> None:
     """Warn of files that are left out, by suffix. kinds: beginnings of the media types that may be
     meant, beside unknown ones."""
-    others = (
-        one
-        for one in files
-        if one.suffix != PART_SUFFIX and (guess_type(one.name)[0] or kinds[0]).startswith(kinds)
-    )
+    unknown = (one for one in files if not one.name.endswith(OUR_ENDINGS))
+    others = [one for one in unknown if (guess_type(one.name)[0] or kinds[0]).startswith(kinds)]
     if counted := sorted(Counter(one.suffix.lower() or "no suffix" for one in others).items()):
         named = ", ".join(f"{number} with {suffix}" for suffix, number in counted[:9])
         warnings.warn(f"{where}: files are left out: {named}; only known suffixes are read")

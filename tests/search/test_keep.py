@@ -155,6 +155,11 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "a wrong clock": ({}, {"length_s": 900.0}, "differ too much for copies"),
     "enlarged": ({}, {**HD, "detail": SOFT, "video_bytes": 9 * 10**6}, "may have been enlarged"),
+    "enlarged to noise": (
+        {"detail": (0.72, 0.56, 0.43, 0.30)},
+        {"width_px": 1280, "height_px": 720, "detail": (0.26, 0.30, 0.40, 0.57)},
+        "may have been enlarged",
+    ),
     "detail not known": ({}, {**HD, "detail": ()}, "may have been enlarged"),
     "a little larger": ({}, {"width_px": 854, "height_px": 480}, "may have been enlarged"),
     "larger without sound": ({"sound": True}, HD, "in/bad has more pixels, but no sound"),
@@ -200,6 +205,16 @@ def test_the_mirrored_one_of_three_is_not_kept() -> None:
         assert choice.reasons["a"] == "Not kept: it is mirrored."
     assert not is_mirrored(np.full((16, 16), 7, np.uint8), MIRROR)
     assert not is_mirrored(None, MIRROR)
+
+
+def test_an_enlarged_one_does_not_win_beside_a_worn_one() -> None:
+    """It has more detail than a copy that compression has worn, not than the original."""
+    worn = copy("a worn", detail=(0.3, 0.3, 0.2, 0.2), video_bytes=10**5)
+    copies = [worn, copy("original"), copy("enlarged", **HD, detail=SOFT)]
+    for order in (copies, copies[::-1]):
+        choice = choose(order, DuplicatesSettings())
+        assert choice.named is None
+        assert "may have been enlarged" in choice.reasons["original"]
 
 
 PREFERRED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], str | None]] = {

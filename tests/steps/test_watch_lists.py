@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import av
 import pytest
 from PIL import Image
 
@@ -12,7 +13,13 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import WatchMatches, all_matches, make_watch_matches, unwatched_shards
+from hapvr.steps.watch_lists import (
+    WatchMatches,
+    all_matches,
+    clock_notes,
+    make_watch_matches,
+    unwatched_shards,
+)
 from hapvr.steps.watch_queries import LISTS
 from tests.conftest import make_feature_data
 from tests.scorer.bundles import scene, write_scenes
@@ -50,6 +57,20 @@ def lists(
     """The project with these watch lists."""
     watch = {"watch.lists": list(watch_lists), "watch.webhook": webhook}
     return Project.open(project.folder / "config.yaml", folder=project.folder, overrides=watch)
+
+
+def with_broken_clock(clip: Path, to: Path) -> None:
+    """The same pictures, with a clock that jumps by more than a day in the middle."""
+    with av.open(str(clip)) as source, av.open(str(to), "w") as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        packets = [packet for packet in source.demux(video=0) if packet.dts is not None]
+        for number, packet in enumerate(packets):
+            if 2 * number >= len(packets):
+                jump = round(100_000 / packet.time_base)
+                packet.pts += jump
+                packet.dts += jump
+            packet.stream = stream
+            container.mux(packet)
 
 
 def compare(project: Project) -> list[WatchMatches]:
@@ -199,3 +220,20 @@ def test_a_shard_that_is_damaged_is_said_and_loses_nothing(watched: Project, sta
     file.write_bytes(whole)
     assert any(made.done for made in compare(project))
     assert pairs(project) == before
+
+
+def test_a_video_whose_clock_is_broken_is_found_and_said(watched: Project) -> None:
+    """Its seconds are not those of players, but it was compared as any other."""
+    clip = write_scenes(watched.folder / "clip.mp4", [800, *LONG[22:30], 801])
+    with_broken_clock(clip, watched.folder / "videos" / "z jump.mkv")
+    project = leaked(watched)
+    (watched.folder / "queries" / "gone.mp4").unlink(missing_ok=True)
+    (watched.folder / "queries" / "text.mp4").unlink(missing_ok=True)
+    make_feature_data(project)
+    update_index(project, search_model(project, str(watched.folder / "bundle-0")))
+    assert [made.failed for made in compare(project) if made.failed] == []
+    assert ("leak.mp4", "in/z jump.mkv") in pairs(project)
+    (note,) = clock_notes(project)
+    assert note.startswith("in/z jump.mkv: the file's clock jumps from ")
+    metadata = Searcher.open(project).collection.metadata
+    assert metadata.clock_notes(["in/long.mp4", "in/z jump.mkv"]) == [note]

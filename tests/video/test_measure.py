@@ -1,5 +1,6 @@
 """What files hold, whatever their headers say: real files, and headers that lie in each way."""
 
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -51,10 +52,14 @@ def with_padding(plain: Path, to: Path) -> Path:
     return to
 
 
-def remuxed(plain: Path, to: Path, *, live: bool = False, sound: str = "") -> Path:
+def remuxed(
+    plain: Path, to: Path, *, live: bool = False, sound: str = "", faststart: bool = False
+) -> Path:
     """The same packets in another container. live: without a duration. sound: the codec of noise
     that is added, or `silence`, as AAC encodes it."""
     options = {"live": "1"} if live else {}
+    if faststart and to.suffix == ".mp4":
+        options["movflags"] = "faststart"
     with av.open(str(plain)) as source, av.open(str(to), "w", options=options) as container:
         stream = source.streams.video[0]
         track = container.add_stream_from_template(stream)
@@ -169,6 +174,66 @@ def test_files_are_measured_in_workers(plain: Path, tmp_path: Path) -> None:
     assert isinstance(found, FileFacts)
     assert found == measure_file(plain)
     assert isinstance(failed, VideoError)
+
+
+@pytest.mark.parametrize("share", [0.8, 0.97, 0.999], ids=["fifth", "end", "last bytes"])
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_a_file_that_is_cut_is_damaged_whatever_is_missing(
+    plain: Path, tmp_path: Path, suffix: str, share: float
+) -> None:
+    """Also where sound alone is missing, or pictures that are shown before the last one."""
+    whole = remuxed(plain, tmp_path / f"whole.{suffix}", sound="aac", faststart=True)
+    data = whole.read_bytes()
+    cut_file = tmp_path / f"cut.{suffix}"
+    cut_file.write_bytes(data[: int(len(data) * share)])
+    assert measure_file(whole).damage == ""
+    assert measure_file(cut_file).damage != ""
+
+
+def test_what_a_program_adds_behind_the_media_is_no_damage(plain: Path) -> None:
+    with plain.open("ab") as file:
+        file.write(b"a tag that is no box of MP4")
+    assert measure_file(plain).damage == ""
+
+
+def test_measuring_a_large_file_is_no_standstill(plain: Path, tmp_path: Path) -> None:
+    """One with a hole that takes longer to read than `timeout_s` is measured."""
+    large = remuxed(plain, tmp_path / "large.ts")
+    os.truncate(large, 600 * 2**20)
+    config = SamplingConfig(workers=1, timeout_s=1)
+    ((_, facts),) = measure_files([large], config=config)
+    assert isinstance(facts, FileFacts)
+
+
+def test_a_film_in_an_archive_codec_is_measured_where_it_is_read(videos: VideoWriter) -> None:
+    """With the setting that lets it be decoded; without it, the reason names the setting."""
+    film = videos.noise("film.mkv", codec="ffv1", num_frames=NUM_FRAMES)
+    ((_, refused),) = measure_files([film], config=SamplingConfig(workers=1))
+    assert isinstance(refused, VideoError)
+    assert "sampling.archive_codecs" in str(refused)
+    config = SamplingConfig(workers=1, archive_codecs=True)
+    ((_, facts),) = measure_files([film], config=config)
+    assert isinstance(facts, FileFacts)
+    assert facts.length_s == pytest.approx(NUM_FRAMES / FPS)
+
+
+def test_a_film_of_webp_is_measured_by_its_frames(tmp_path: Path) -> None:
+    film = tmp_path / "film.webp"
+    images = [
+        Image.fromarray(numbered_frame(number, width_px=160, height_px=120)) for number in range(8)
+    ]
+    images[0].save(film, save_all=True, append_images=images[1:], duration=250)
+    facts = measure_file(film)
+    assert (facts.length_s, facts.fps, facts.sound, facts.damage) == (2.0, 4.0, False, "")
+    assert facts.video_bytes == film.stat().st_size
+
+
+def test_measuring_says_which_file_and_how_far_it_is(plain: Path) -> None:
+    said: list[str] = []
+    list(measure_files([plain], config=SamplingConfig(workers=1), doing=said.append))
+    assert said
+    assert all(words.startswith("plain.mp4: measuring") for words in said)
+    assert said[-1].startswith("plain.mp4: measuring, at 0:00:0")
 
 
 @pytest.mark.parametrize("scale", [0.35, 0.5])

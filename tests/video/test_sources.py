@@ -54,6 +54,12 @@ def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
     assert [entry.uri for entry in result] == [str(tmp_path / id_[2:]) for id_ in ids(result)]
 
 
+def test_what_a_plan_writes_beside_the_videos_is_no_news(tmp_path, recwarn):
+    touch(tmp_path, "a.mp4", "plan.sh", "plan.sh.record", "copies-aside/b.txt")
+    assert [entry.video_id for entry in scan_folder(tmp_path, source="s")] == ["s/a.mp4"]
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
     """A name that is no text becomes a row, whose file is found; so is a file whose name only looks
     escaped."""

@@ -5,7 +5,7 @@ import { bytes, clock, element, notice, number, percent, placeLine, verdictClass
 import { verdicts } from "./marks.js";
 import { picture } from "./pictures.js";
 import { goToUnsureByKey, keepPairs, pairAddress, unsureAfter } from "./session.js";
-import { isUnsure, judged, titleOf, TO_DO } from "./words.js";
+import { clockNote, isUnsure, judged, titleOf, TO_DO } from "./words.js";
 
 const PIECE = 50;
 const LEAST_PROBABILITY = 0.5; // of what is kept to be looked at
@@ -159,7 +159,8 @@ function member(row, medoid, { differs, pairs, reload, kind }) {
     element("td", { class: "name" },
       row.playable ? element("a", { href: media(row.id), target: "_blank", rel: "noopener" }, name) : name,
       row.keep && element("span", { class: "badge match" }, "keep"),
-      row.reason && element("span", { class: "quiet block" }, row.reason.replaceAll("`", "")), placeLine(row.path, { compact: true })),
+      row.reason && element("span", { class: "quiet block" }, row.reason.replaceAll("`", "")),
+      row.clock_note && element("span", { class: "quiet block" }, clockNote(row)), placeLine(row.path, { compact: true })),
     FACTS.map(([label, text], place) => differs[place]
       ? element("td", { class: "number differs", "data-label": label }, element("span", { title: "differs" }, "≠ ", text(row)))
       : element("td", { class: "number", "data-label": label }, text(row))),

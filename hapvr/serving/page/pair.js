@@ -6,7 +6,7 @@ import { verdicts } from "./marks.js";
 import { heatMap } from "./matrix.js";
 import { players } from "./players.js";
 import { fileOf, knownJob, neighbours, stateOf } from "./session.js";
-import { isUnsure, judged, readable, titleOf, TO_DO } from "./words.js";
+import { clockNote, isUnsure, judged, readable, titleOf, TO_DO } from "./words.js";
 
 export async function showPair(place, values) {
   const [query, job, reference] = ["query", "job", "reference"].map((one) => values.get(one) || undefined);
@@ -73,6 +73,8 @@ export async function showPair(place, values) {
   if (missing) state.replaceChildren(notice(answer.message, "problem"));
   else verdict.show(answer.mark);
   heading.textContent = titleOf(reference, second.path);
+  const clocks = [first, second].filter((video) => video?.clock_note);
+  place.append(...clocks.map((video) => notice(`${titleOf(video.id, video.path)}: ${clockNote(video)}`)));
   const segments = match?.segments?.length ? match.segments : (missing ? [] : answer.segments);
   const file = fileOf(job);
   let map = null;

@@ -5,7 +5,7 @@ import { element, middle, minute, notice, number, placeLine, say, verdictClass }
 import { verdicts } from "./marks.js";
 import { picturePair, small } from "./pictures.js";
 import { keepJob, keepPairs, pairAddress } from "./session.js";
-import { covers, isUnsure, judged, readable, span, titleOf, TO_DO } from "./words.js";
+import { clockNote, covers, isUnsure, judged, readable, span, titleOf, TO_DO } from "./words.js";
 
 const PIECE = 50;
 const AGAIN_MS = 1000;
@@ -134,6 +134,7 @@ function row(found, pairs, state, again) {
       isUnsure(match) && element("span", {}, TO_DO),
       element("span", { class: "part" }, part ? span(part) : "alike as a whole; no part could be matched second by second"),
       covers(match) && element("span", { class: "quiet" }, covers(match)),
+      found.clock_note && element("span", { class: "quiet" }, clockNote(found)),
       element("span", { class: "quiet name" }, `${list}; found ${minute(match.since) || "–"} UTC`), placeLine(found.path)),
     element("div", { class: "actions" }, match.query_id
       ? element("a", { class: "button", href: pairAddress(pair) }, "Compare")

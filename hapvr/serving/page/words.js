@@ -90,6 +90,9 @@ export function covers(match, still = false) {
   return `${share(match.query_covered)} of yours, ${share(match.reference_covered)} of this video`;
 }
 
+// Of a video whose clock is broken: its seconds are not those of other players.
+export const clockNote = (video) => `Its seconds may differ from those of other players: ${video.clock_note}.`;
+
 // Why a match is judged as it is, in three sentences.
 export function whySentences(match, { still = false, incidents = false } = {}) {
   const part = match.segments?.[0];
