@@ -79,6 +79,7 @@ class CompiledNetwork:
         }
         try:
             if is_packaged:
+                assert isinstance(model, bytes)
                 network = compiled(
                     core,
                     model,
