@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+os.environ["HAPVR_DESCRIBE_SETTINGS"] = "1"  # read where the models are defined
 from hapvr.config import Config
 
 HEADER = """# Configuration

@@ -42,10 +42,19 @@ FOLDERS_FILE = "folders.yaml"
 """Next to `collection.yaml`, which is the user's to edit and therefore written once."""
 
 
-def add_folders(root: Path, folders: Sequence[Path], exclude: Sequence[str] = ()) -> Project:
+def add_folders(
+    root: Path,
+    folders: Sequence[Path],
+    exclude: Sequence[str] = (),
+    *,
+    overrides: Mapping[str, Any] | None = None,
+) -> Project:
     """The collection at `root` with these folders among its sources; a new one is made. Nothing is
-    decoded yet. exclude: patterns of what is not read of these folders, or of all where none is
-    named, in addition to earlier ones.
+    decoded yet.
+
+    exclude: patterns of what is not read of these folders, or of all where none is named, in
+        addition to earlier ones
+    overrides: as `Project.open` takes them; they are not written
 
     Raises ArgumentError for a path that is not a folder, for one inside the data root or around it,
     for one that a configuration cannot name or that COLLECTION_FILE leaves out, and where `root` is
@@ -76,7 +85,7 @@ def add_folders(root: Path, folders: Sequence[Path], exclude: Sequence[str] = ()
             _write(file, _new_collection(root), comment)
         _add_sources(root, added, exclude)
 
-    project = Project.open(root)
+    project = Project.open(root, overrides=overrides)
     read = {str(getattr(source, "path", "")) for source in project.config.sources}
     lost = sorted(str(folder) for folder in added if str(folder) not in read)
     if lost:

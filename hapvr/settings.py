@@ -1,6 +1,7 @@
 """What all settings have in common, and those of search, serving and the gate; other rooms have a
 `settings.py` of their own."""
 
+import os
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, get_args
 
@@ -8,6 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 
+
+DESCRIBE_VARIABLE = "HAPVR_DESCRIBE_SETTINGS"
+"""Set where settings shall know what is written below them, as for their reference. Reading that
+from the source takes a quarter of the import, in each process that decodes a video, too."""
 
 MAX_NUMBER = 2**53
 """No count, size or seed is larger; above it, readers of JSON lose digits."""
@@ -32,7 +37,10 @@ class Settings(BaseModel):
     default."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        use_attribute_docstrings=DESCRIBE_VARIABLE in os.environ,
     )
 
     @model_validator(mode="before")

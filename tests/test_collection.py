@@ -177,3 +177,16 @@ def test_the_data_root_of_another_configuration_is_refused(tmp_path: Path) -> No
     (tmp_path / "root" / "manifest").mkdir(parents=True)
     with pytest.raises(HapvrError, match="another configuration"):
         add_folders(tmp_path / "root", [tmp_path / "clips"])
+
+
+def test_values_that_were_replaced_stay_so_when_a_collection_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    """As a service does to take in new files; they are not written to its configuration."""
+    write_clip(tmp_path / "clips" / "a.mp4", seed=0)
+    root = tmp_path / "root"
+    add_folders(root, [tmp_path / "clips"])
+    served = Project.open(root, overrides={"sampling.workers": 3})
+    project = add_folders(root, [], overrides=served.overrides)
+    assert project.config.sampling.workers == 3
+    assert Project.open(root).config.sampling.workers != 3

@@ -54,6 +54,7 @@ ALLOWED = {
     "model/archive.py: _require_sound_zip: zipfile.ZipFile": "and of this",
     "networks/packaged.py: packaged_tensors: Path(str(importlib.metadata.distribution(package)"
     ".locate_file(name))).read_bytes": "a file of an installed package",
+    "registry/stored_versions.py: stored_version: sqlite3.connect": "`follow_move` checks it first",
     "registry/travel.py: export_model: shutil.copyfile": "refuses pipes",
     "scorer/bundle_writer.py: complete_bundle: (folder / SCORER_FILE).read_text": "just written",
     "scorer/bundle.py: _load_backbone: load_file": "`load_bundle` compared its digest",

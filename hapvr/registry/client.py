@@ -29,10 +29,10 @@ from hapvr.errors import (
 )
 from hapvr.files import cache_folder, open_regular
 from hapvr.registry.moved_database import SQLITE, database_of, follow_move
+from hapvr.registry.stored_versions import RegisteredVersion, stored_version
 from hapvr.settings import first_line
 
 if TYPE_CHECKING:
-    from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
 
 CONNECT_S = 5.0
@@ -142,7 +142,7 @@ def open_client(tracking_uri: str) -> MlflowClient:
         ) from error
 
 
-def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
+def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
     """What `models:/NAME@ALIAS` or `models:/NAME/VERSION` stands for. Raises ArgumentError for
     another kind of name, DataError if there is no such version, and RegistryError where the
     registry does not say."""
@@ -151,14 +151,24 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
         raise ArgumentError(
             f"model: {uri!r} names no version; expected models:/NAME@ALIAS or models:/NAME/VERSION"
         )
+    if tracking_uri.startswith(SQLITE):
+        require_store(tracking_uri)
+        stored = stored_version(
+            tracking_uri, wanted["name"], alias=wanted["alias"], version=wanted["version"]
+        )
+        if stored is not None:
+            return stored
+
     client = mlflow_client(tracking_uri)
     shown = without_login(tracking_uri)
     from mlflow.exceptions import MlflowException
 
     try:
         if wanted["version"]:
-            return client.get_model_version(wanted["name"], wanted["version"])
-        return client.get_model_version_by_alias(wanted["name"], wanted["alias"])
+            version = client.get_model_version(wanted["name"], wanted["version"])
+        else:
+            version = client.get_model_version_by_alias(wanted["name"], wanted["alias"])
+        place = client.get_model_version_download_uri(version.name, version.version)
     except MlflowException as error:
         if is_absent(error):
             raise DataError(
@@ -173,6 +183,12 @@ def registered_version(uri: str, tracking_uri: str) -> ModelVersion:
             f"({error.error_code}); try again later"
         )
         raise RegistryError(f"model: {problem}") from error
+    return RegisteredVersion(
+        name=version.name,
+        version=str(version.version),
+        place=place,
+        created_ms=version.creation_timestamp,
+    )
 
 
 def pinned_uri(uri: str, tracking_uri: str) -> str:
@@ -194,14 +210,12 @@ def located_bundle(uri: str, tracking_uri: str) -> tuple[str, Path]:
     from hapvr.scorer.description import SCORER_FILE
 
     version = registered_version(uri, tracking_uri)
-    client = mlflow_client(tracking_uri)
-    place = client.get_model_version_download_uri(version.name, version.version)
-    address = urllib.parse.urlsplit(place)
+    address = urllib.parse.urlsplit(version.place)
     if address.scheme == "file":
         folder = Path(urllib.request.url2pathname(address.path))
     else:
-        identity = f"{version.name} {version.version} {version.creation_timestamp}"
-        folder = _fetched(place, identity, tracking_uri)
+        identity = f"{version.name} {version.version} {version.created_ms}"
+        folder = _fetched(version.place, identity, tracking_uri)
     mark = next(iter(sorted(folder.rglob(SCORER_FILE))), None)
     if mark is None:
         raise DataError(

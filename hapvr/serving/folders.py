@@ -100,7 +100,7 @@ def _folders(project: Project, index: OpenIndex | None, *, has_paths: bool) -> l
 def _present(project: Project) -> Project:
     """The project with the folders that it has by now."""
     place = _place(project)
-    return project if place is None else Project.open(place)
+    return project if place is None else Project.open(place, overrides=project.overrides)
 
 
 def _place(project: Project) -> Path | None:
@@ -158,7 +158,7 @@ async def update(service: ServiceOf, _: MarkerOf) -> WorkState:
 def _update(service: Service, work: Work) -> None:
     place = _place(service.project)
     assert place is not None
-    project = add_folders(place, [])
+    project = add_folders(place, [], overrides=service.project.overrides)
     _, copies = update_collection(project, work.bar)
     if copies is not None:
         run_watch_lists(project, work.bar)

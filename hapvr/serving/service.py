@@ -229,6 +229,7 @@ async def has_paths_of(service: ServiceOf, caller: Annotated[Caller, Depends(cal
 
 
 HasPathsOf = Annotated[bool, Depends(has_paths_of)]
+CallerOf = Annotated[Caller, Depends(caller_of)]
 IndexOf = Annotated[OpenIndex, Depends(index_of)]
 PlaceOf = Annotated[AbstractContextManager[str], Depends(place_of)]
 MarkerOf = Annotated[Caller, Depends(marker_of)]

@@ -31,6 +31,8 @@ class Project:
     """what relative paths of the configuration start from"""
     digests: FileDigests = field(default_factory=FileDigests, compare=False, repr=False)
     """of the files that this run has read"""
+    overrides: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """what replaced values of the configuration's file, see `load_config`"""
 
     @staticmethod
     def open(
@@ -54,7 +56,7 @@ class Project:
                 f"{config_path} has data_root {root.url}; correct it if the folder was "
                 "copied or moved"
             )
-        return Project(config, root, base)
+        return Project(config, root, base, overrides=overrides or {})
 
     def path(self, path: Path) -> Path:
         """A path of the configuration, made absolute."""

@@ -8,7 +8,7 @@ import pytest
 
 from hapvr.errors import ConfigError
 from hapvr.serving.service import read_tokens
-from tests.serving.served import serving
+from tests.serving.served import Client, serving
 from tests.steps.search_projects import copied
 
 SHORT = "in/short.mp4"
@@ -114,3 +114,16 @@ def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
             == 401
         )
         assert nobody.get(f"/media/{SHORT}", ticket="").status == 401
+
+
+def test_the_state_says_what_the_caller_may_do(collection: Path, tmp_path: Path) -> None:
+    """So that a page offers readers nothing that would be refused."""
+    with serving(copied(collection, tmp_path), token_file=written(tmp_path, READ, MARK)) as nobody:
+        ben = replace(nobody, token="r")
+        anna = replace(nobody, token="m")
+        assert not ben.get("/index").json["may_mark"]
+        assert anna.get("/index").json["may_mark"]
+
+
+def test_without_tokens_everybody_may_mark(client: Client) -> None:
+    assert client.get("/index").json["may_mark"]
