@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from hapvr.commands.answers import answer_lines, watched_line
-from hapvr.commands.lean_process import leave_out_pandas
 from hapvr.commands.outputs import OutOption, check_out, write_out
 from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import (
@@ -86,7 +85,6 @@ def search(
     A search always ranks; the verdicts say what to believe: match, unsure, no match. That nothing
     was found is an answer; a query that cannot be used is a row with an error.
     """
-    leave_out_pandas()
     from hapvr.scorer.access import ANY_HOST, Access, limits_from_environment
     from hapvr.search.match import Part, answer_or_error, answer_table, answer_values
     from hapvr.steps.explanation import explain
@@ -218,7 +216,6 @@ def serve(
     set_: SetOption = None,
 ) -> None:
     """Serve searches and their page until it is interrupted. The address is printed first."""
-    leave_out_pandas()
     from hapvr.serving.server import Server
 
     project = open_project(config, set_)
