@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from hapvr.errors import DataError
 from hapvr.files import read_bytes
-from hapvr.networks.compiled_files import compiled
 from hapvr.networks.settings import Precision
 
 if TYPE_CHECKING:
@@ -50,12 +49,10 @@ class CompiledNetwork:
         *,
         num_threads: int | None = None,
         precision: Precision = "float32",
-        is_packaged: bool = False,
     ) -> None:
         """model: an ONNX file, its content, or what `convert_from_torch` gives. num_threads: None
         for all processors that this process may use. precision: bfloat16 is taken where the
-        processor multiplies it. is_packaged: the model is the content of a file that was compared
-        with its known digest. Raises DataError for a file that cannot be read."""
+        processor multiplies it. Raises DataError for a file that cannot be read."""
         import openvino
 
         self._tensor = openvino.Tensor
@@ -78,19 +75,9 @@ class CompiledNetwork:
             "CPU_RUNTIME_CACHE_CAPACITY": "64",
         }
         try:
-            if is_packaged:
-                assert isinstance(model, bytes)
-                network = compiled(
-                    core,
-                    model,
-                    properties,
-                    lambda: core.compile_model(_read_by_openvino(model), "CPU", properties),
-                )
-            else:
-                if isinstance(model, Path | bytes):
-                    model = _converted(model)
-                network = core.compile_model(model, "CPU", properties)
-            self._request: Any = network.create_infer_request()
+            if isinstance(model, Path | bytes):
+                model = _converted(model)
+            self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except Exception as error:  # the converter raises classes of its own
             raise DataError(f"OpenVINO cannot load {self._name} ({last_line(error)})") from error
 
@@ -135,17 +122,12 @@ def last_line(error: Exception) -> str:
 def _converted(model: Path | bytes) -> Any:
     """An ONNX file as a model of OpenVINO. It is read as data first: converting computes constants,
     and other operations may never end, or read foreign memory."""
-    content = model if isinstance(model, bytes) else read_bytes(model)
-    _require_known_operations(content)
-    return _read_by_openvino(model)
-
-
-def _read_by_openvino(model: Path | bytes) -> Any:
-    """An ONNX file as a model of OpenVINO."""
     import openvino
 
+    content = model if isinstance(model, bytes) else read_bytes(model)
+    _require_known_operations(content)
     frontend = openvino.frontend.FrontEndManager().load_by_framework("onnx")
-    source = model if isinstance(model, Path) else io.BytesIO(model)
+    source = model if isinstance(model, Path) else io.BytesIO(content)
     return frontend.convert(frontend.load(source))
 
 
