@@ -72,6 +72,7 @@ LAYERS = (
         "files",
         "seeding",
         "provenance",
+        "reasons",
         "tables",
         "progress",
         "workers",

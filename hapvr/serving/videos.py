@@ -16,7 +16,16 @@ from hapvr.search.marks import read_marks
 from hapvr.search.match import Query as SearchQuery
 from hapvr.serving.collection import OpenIndex, picture_at
 from hapvr.serving.refusals import Refusal, shown_model, without_paths
-from hapvr.serving.service import Count, HasPathsOf, IndexOf, Name, Offset, Service, ServiceOf
+from hapvr.serving.service import (
+    CallerOf,
+    Count,
+    HasPathsOf,
+    IndexOf,
+    Name,
+    Offset,
+    Service,
+    ServiceOf,
+)
 
 MEDIA_TYPES = {
     ".mp4": "video/mp4",
@@ -43,11 +52,12 @@ class Health(BaseModel):
 
 class IndexState(BaseModel):
     """problem: why no index answers, or why the newest cannot. ticket: lets a browser load pictures
-    and videos."""
+    and videos. may_mark: whether who asks may change marks and start work, or only look."""
 
     problem: str
     max_bytes: int
     ticket: str
+    may_mark: bool
     videos: int
     model: str = ""
     untrained: bool = False
@@ -100,18 +110,24 @@ def metrics(service: ServiceOf) -> Response:
 
 
 @router.get("/index", response_model_exclude_unset=True)
-def index(service: ServiceOf) -> IndexState:
+def index(service: ServiceOf, caller: CallerOf) -> IndexState:
     """Which index answers, and the limits of a search. problem: why there is none, and what to
     do."""
     max_bytes = service.limits.max_bytes
     try:
         searcher = service.collection.current().searcher
     except DataError as error:
-        problem = without_paths(str(error))
-        return IndexState(max_bytes=max_bytes, ticket=service.ticket, videos=0, problem=problem)
+        return IndexState(
+            max_bytes=max_bytes,
+            ticket=service.ticket,
+            may_mark=caller.may_mark,
+            videos=0,
+            problem=without_paths(str(error)),
+        )
     return IndexState(
         max_bytes=max_bytes,
         ticket=service.ticket,
+        may_mark=caller.may_mark,
         videos=searcher.num_videos,
         model=shown_model(searcher.model),
         untrained=searcher.untrained,

@@ -1,6 +1,6 @@
 // Which view an address shows. The address after # holds all that a view needs, so links and reloads work.
 
-import { getIndex, plain } from "./api.js";
+import { getIndex, mayChange, plain } from "./api.js";
 import { element, notice, number, percent, say } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { showHelp } from "./help.js";
@@ -22,6 +22,9 @@ const views = {
   marks: { show: showMarks, tab: "marks" },
   watch: { show: showWatch, tab: "watch" },
 };
+
+const ONLY_READS = "With your token you can search and look. To mark pairs, watch for clips or take in new files, ask whoever " +
+  "runs this service for a token that may.";
 
 let leave = () => {};
 let turn = 0;
@@ -67,6 +70,7 @@ async function showIndex() {
     keepWarnings(index.warnings ?? []);
     notices.replaceChildren(
       ...(index.problem ? [notice(plain({ error: index.problem }), "problem")] : []),
+      ...(mayChange() ? [] : [notice(ONLY_READS, "quiet")]),
       ...(index.warnings ?? []).map((text) => notice(text.replaceAll("`", ""))),
     );
   } catch (error) {
