@@ -182,7 +182,7 @@ async def matrix(
 
 
 def _compared_query(service: Service, index: OpenIndex, pair: PairOfVideos) -> SearchQuery:
-    """The query of a pair: a video, or what was searched for, also where only the answer is kept."""
+    """The query of a pair: a video, or what a search was for, of which the answer may be left."""
     if pair.job is None:
         return index.read_id(pair.query or "")
     job = service.jobs.find(pair.job)

@@ -1,7 +1,7 @@
 // Groups of copies and pairs of other kinds: those that are certain, and those that a person has to look at.
 
 import { get, getDuplicateJob, mayChange, media, startDuplicateJob } from "./api.js";
-import { bytes, clock, element, notice, number, percent, placeLine, verdictClass } from "./dom.js";
+import { bytes, clock, element, headRow, notice, number, percent, placeLine, scrollable, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picture } from "./pictures.js";
 import { goToUnsureByKey, keepPairs, pairAddress, unsureAfter } from "./session.js";
@@ -140,9 +140,8 @@ function card(group, pairs, reload) {
   return element("section", { class: "card group" },
     element("h3", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos`)),
     common && element("p", { class: "quiet" }, common.replaceAll("`", "")),
-    element("div", { class: "scroll" }, element("table", { class: "stack" },
-      element("thead", {}, element("tr", {}, ["", "Video", ...FACTS.map(([text]) => text), "Compared with the first", ""].map((text) =>
-        element("th", { scope: "col" }, text)))),
+    scrollable(`${title}: ${titleOf(medoid.id, medoid.path)} and others`, element("table", { class: "stack" },
+      headRow(["Picture", "Video", ...FACTS.map(([text]) => text), "Compared with the first", "Actions"], ["Picture", "Actions"]),
       element("tbody", {}, [told, ...others].map((row) =>
         member(row, medoid, { differs, pairs, reload, kind: group.kind }))))));
 }

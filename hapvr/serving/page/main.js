@@ -46,7 +46,7 @@ async function route() {
     if (mine !== turn) left?.();
     else leave = left ?? leave;
   } catch (error) {
-    place.replaceChildren(notice(error.message, "problem"), element("p", {}, element("a", { href: "#/" }, "New search")));
+    place.replaceChildren(element("h1", {}, "This cannot be shown"), notice(error.message, "problem"), element("p", {}, element("a", { href: "#/" }, "New search")));
   }
   if (mine === turn) {
     content.querySelector(".loading")?.remove();

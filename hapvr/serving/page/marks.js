@@ -1,7 +1,7 @@
 // What people say about pairs: the buttons, and the list of everything that was said.
 
 import { get, mark, mayChange } from "./api.js";
-import { copyButton, element, markNames, minute, notice, say } from "./dom.js";
+import { copyButton, element, headRow, markNames, minute, notice, say, scrollable } from "./dom.js";
 import { readable } from "./words.js";
 import { keepPairs, pairAddress } from "./session.js";
 
@@ -81,7 +81,6 @@ export async function showMarks(place) {
     }
     return line;
   }));
-  place.append(state, element("div", { class: "card scroll" }, element("table", { class: "stack" },
-    element("thead", {}, element("tr", {}, ["Said", "Video", "Video", "Since (UTC)", "By", ""].map((text) => element("th", { scope: "col" }, text)))),
-    body)));
+  place.append(state, element("div", { class: "card" }, scrollable("All marks", element("table", { class: "stack" },
+    headRow(["Said", "Video", "Video", "Since (UTC)", "By", "Actions"], ["Actions"]), body))));
 }
