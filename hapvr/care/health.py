@@ -67,38 +67,43 @@ class Health:
     """Whether models are trained here; a collection of `hapvr index add` need not."""
 
     def lines(self) -> list[str]:
-        """What people read."""
-        unneeded = frozenset() if self.trains else OF_TRAINING
-        missing = ", ".join(
-            f"{step.step} {step.missing}"
-            for step in self.steps
-            if step.missing and step.step not in unneeded
-        )
-        champion = "none"
-        if self.champion:
-            champion = "{name} since {since}: {decision}".format(**self.champion)
+        """What people read; of training only where models are trained."""
         search = "no index"
         if self.index:
             search = f"{self.index.model} answers since {self.index.since}"
-        automation = "has not run here"
-        if self.tick_s is not None:
-            minutes = (time.time() - self.tick_s) / 60
-            automation = f"looked at the sources {minutes:.0f} min ago"
 
-        lines = [f"videos      {self._videos_text()}", f"missing     {missing or 'nothing'}"]
+        lines = [f"videos      {self._videos_text()}", f"missing     {self._missing_text()}"]
         if self.trains:
-            lines += [
-                f"training    {self.failure or 'the last one did not fail'}",
-                f"champion    {champion}",
-            ]
+            lines += self._training_lines()
         lines.append(f"search      {search}")
         if self.trains:
-            lines.append(f"automation  {automation}")
+            lines.append(f"automation  {self._automation_text()}")
         if self.trains or self.waiting:
             lines.append(f"webhook     {self.waiting} messages wait")
         if self.free_bytes is not None:
             lines.append(f"disk        {self.free_bytes / 1e9:.1f} GB free")
         return lines + [f"NEEDS YOU   {concern.text}" for concern in self.concerns]
+
+    def _missing_text(self) -> str:
+        """What steps still have to do."""
+        unneeded = frozenset() if self.trains else OF_TRAINING
+        missing = [step for step in self.steps if step.missing and step.step not in unneeded]
+        return ", ".join(f"{step.step} {step.missing}" for step in missing) or "nothing"
+
+    def _training_lines(self) -> list[str]:
+        champion = "none"
+        if self.champion:
+            champion = "{name} since {since}: {decision}".format(**self.champion)
+        return [
+            f"training    {self.failure or 'the last one did not fail'}",
+            f"champion    {champion}",
+        ]
+
+    def _automation_text(self) -> str:
+        if self.tick_s is None:
+            return "has not run here"
+        minutes = (time.time() - self.tick_s) / 60
+        return f"looked at the sources {minutes:.0f} min ago"
 
     def _videos_text(self) -> str:
         lost = sum(lost for lost, _ in self.files.values())

@@ -41,8 +41,8 @@ class KeptFrames:
         """The frames as a query."""
         clock = FrameTimes(self.times_s, self.duration_s)
         no_hashes = np.zeros(len(self.times_s), np.uint64)
-        whole, *crops = (SampledFeatures(view, clock, no_hashes) for view in self.views)
-        return SampledFeatures(whole.regions, clock, no_hashes, crops=tuple(crops))
+        crops = tuple(SampledFeatures(view, clock, no_hashes) for view in self.views[1:])
+        return SampledFeatures(self.views[0], clock, no_hashes, crops)
 
     def record(self) -> dict[str, Any]:
         """The frames as JSON."""
@@ -64,7 +64,7 @@ def frames_to_keep(
     num_views = 1 + len(query.crops)
     frame_bytes = num_views * DTYPE.itemsize * int(np.prod(query.regions.shape[1:]))
     few = thin(query, max(max_bytes // frame_bytes, 1))
-    views = np.stack([few.regions, *(crop.regions for crop in few.crops)])
+    views = np.stack([view.regions for view in (few, *few.crops)])
     return KeptFrames(
         network=network,
         views=views.astype(DTYPE),
