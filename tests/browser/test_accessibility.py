@@ -114,9 +114,10 @@ def test_an_answer_and_what_it_leads_to_can_be_used_by_all(
         ("watch", ".result"),
         ("marks", "tbody tr"),
         ("help", "article h2"),
+        ("requests", "article h2"),
         ("results?job=of-an-earlier-on", ".notice.problem"),
     ],
-    ids=["duplicates", "watch lists", "marks", "help", "an answer that is gone"],
+    ids=["duplicates", "watch lists", "marks", "help", "requests", "an answer that is gone"],
 )
 def test_other_views_can_be_used_by_all(
     page: Page, look: str, client: Client, view: str, shown: str

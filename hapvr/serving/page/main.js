@@ -4,6 +4,7 @@ import { getIndex, mayChange, plain } from "./api.js";
 import { element, notice, number, percent, say } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { showHelp } from "./help.js";
+import { showInterface } from "./interface.js";
 import { showMarks } from "./marks.js";
 import { showPair } from "./pair.js";
 import { showReport } from "./report.js";
@@ -17,6 +18,7 @@ const views = {
   results: { show: showResults, tab: "search" },
   report: { show: showReport, tab: "search" },
   help: { show: showHelp, tab: "" },
+  requests: { show: showInterface, tab: "" },
   pair: { show: showPair, tab: "" },
   duplicates: { show: showDuplicates, tab: "duplicates" },
   marks: { show: showMarks, tab: "marks" },
