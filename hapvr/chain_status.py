@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hapvr.chain import CHAIN, Step, outdated, shards_of
 from hapvr.data.manifest import shard_keys
 from hapvr.data.shards import STATUS_OK
+from hapvr.steps.model_places import CURRENT_NAME, current_key
 from hapvr.steps.project import Project
 
 
@@ -58,8 +59,6 @@ def _present_parts(
 
 def _files_of_steps(project: Project) -> dict[str, list[str]]:
     """The files of steps that have no shards, below the data root."""
-    from hapvr.steps.training import CURRENT_NAME, current_key
-
     root = project.root
     scores = f"models/{current_key(root)}/benchmarks" if root.exists(CURRENT_NAME) else "models"
     benchmarks = project.config.evaluation.benchmarks

@@ -9,6 +9,7 @@ afterwards. What takes seconds to import is imported after the first line.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import signal
@@ -24,6 +25,7 @@ from rich.console import Console
 
 from hapvr.errors import HapvrError
 from hapvr.networks.copies import INSTALL_HINT
+from hapvr.steps.project import record_configuration
 from pipelines.resources import CHECKOUT, WITHOUT_COPIES, config_path, open_project
 from pipelines.ui import LOOPBACK, ServerError, free_port, only_server, servers, start_dagster
 
@@ -83,6 +85,7 @@ def main() -> int:
     home = Path(os.environ.setdefault("DAGSTER_HOME", str(CHECKOUT / "dagster_home")))
     try:
         project = open_project()
+        record_configuration(project)
         _print_beginning(console)
         with only_server(home):
             _run(project, home, console)
@@ -185,6 +188,8 @@ def print_summary(project: Project, console: Console) -> None:
     ]
     lines += health(project).lines()
     lines.append(f"data: {project.root.url}; `make ui` shows it and the Dagster graph")
+    if project.root.local is not None:
+        lines.append(f"every verb takes it by `--data {_from_checkout(project.root.local)}`")
     console.print("\n".join(lines), markup=False, highlight=False)
 
 
@@ -216,6 +221,11 @@ def _print_scores(project: Project, name: str, console: Console) -> None:
         )
 
 
+def _from_checkout(path: Path) -> str:
+    """A path as people in the checkout type it."""
+    return os.path.relpath(path, CHECKOUT) if path.is_relative_to(CHECKOUT) else str(path)
+
+
 def print_answer(project: Project, console: Console) -> None:
     """Search for an edited part of a training video, and print what `hapvr search` answers."""
     import typer
@@ -226,7 +236,7 @@ def print_answer(project: Project, console: Console) -> None:
     source = _write_query(project, query)
     if source is None:
         return
-    shown = os.path.relpath(query, CHECKOUT) if query.is_relative_to(CHECKOUT) else str(query)
+    shown = _from_checkout(query)
     words = ["hapvr", "search", shown, "--config", config_path(), "--top", str(ANSWERS)]
     text = f"\nA search for an edited part of {source}:\n$ .venv/bin/{shlex.join(words)}"
     console.print(text, markup=False, highlight=False)
@@ -261,7 +271,21 @@ def _write_query(project: Project, query: Path) -> str | None:
     return None
 
 
+def _read_arguments() -> None:
+    """There are none but --help."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.demo",
+        description="The whole chain, from videos to a registered model, an index and the answer "
+        "of a search; `make demo` and `make demo VIDEOS=DIR` call it.",
+        epilog="Variables: HAPVR_CONFIG names another configuration than configs/demo.yaml, "
+        "HAPVR_VIDEOS the folder of clips of configs/own_videos.yaml, and DAGSTER_HOME the "
+        "instance.",
+    )
+    parser.parse_args()
+
+
 if __name__ == "__main__":
+    _read_arguments()
     code = main()
     sys.stdout.flush()
     os._exit(code)  # whoever interrupts does not wait while Python takes its modules apart

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import polars as pl
 from pydantic import BaseModel, Field
 
+from hapvr.benchmark.shipped import SHIPPED
 from hapvr.benchmark.tasks import CLIPS, TASKS, Task, measurable_tasks
 from hapvr.errors import DamagedError, DataError
 from hapvr.files import read_json_as, write_atomic, write_text
@@ -118,17 +119,6 @@ def _are_stretches() -> pl.Expr:
     is_time = pl.all_horizontal(pl.col(TIME_COLUMNS).is_finite(), pl.col(TIME_COLUMNS) >= 0)
     return is_time & (query_end > query_start) & (reference_end > reference_start)
 
-
-SHIPPED = {
-    "fivr-5k": "FIVR-5K: 50 queries, 5,000 videos; DSVR, CSVR, ISVR, DSVD, CSVD, ISVD, "
-    "normal and hard",
-    "fivr-200k": "FIVR-200K: 100 queries, 225,960 videos; the same tasks",
-    "evve": "EVVE: 620 queries, 2,373 videos of 13 events",
-    "svd": "SVD: 206 queries, 6,355 labelled pairs; `hapvr benchmarks import svd` adds the "
-    "unlabelled videos, on which the papers report",
-    "cc_web_video": "CC_WEB_VIDEO: 24 query sets, 13,125 videos (papers: 13,129); four variants of "
-    "mAP",
-}
 
 FORMAT_VERSION = 1
 HINT = "write the benchmark again, or install the package again"

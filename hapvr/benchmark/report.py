@@ -73,6 +73,11 @@ def published_metrics(benchmark: str) -> pl.DataFrame:
     """What papers report, under the policy `official`: row, task, percent, source, measured_on (on
     what, where that is not the benchmark as it is defined here; "" else). No rows where none of
     ours does."""
+    return _published(benchmark).drop_nulls("task")
+
+
+def _published(benchmark: str) -> pl.DataFrame:
+    """As `published_metrics`, with a row without a task for a method whose paper has no number."""
     table = Path(__file__).parent / "data" / "published" / "metrics.csv"
     rows = pl.read_csv(table.read_bytes()).with_columns(pl.col("measured_on").fill_null(""))
     return rows.filter(pl.col("benchmark") == benchmark).drop("benchmark")
@@ -84,12 +89,14 @@ def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]
     rows: dict[str, dict[str, float]] = {}
     sources: dict[str, str] = {}
     tasks: dict[str, None] = {}
-    for name, task, percent, source, measured_on in published_metrics(benchmark).iter_rows():
+    for name, task, percent, source, measured_on in _published(benchmark).iter_rows():
         title = f"{name} *" if measured_on else name
         elsewhere = f"; not comparable as it is, measured on {measured_on}" if measured_on else ""
-        rows.setdefault(title, {})[task] = percent / 100
+        row = rows.setdefault(title, {})
         sources[title] = f"{title}: {source}{elsewhere}\n"
-        tasks[task] = None
+        if task is not None:
+            row[task] = percent / 100
+            tasks[task] = None
     others = dict.fromkeys(task for row in results.values() for task in row if task not in tasks)
     tables = []
     if tasks:

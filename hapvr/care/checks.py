@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from hapvr.benchmark.definition import load_definition
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import frames_digest
@@ -23,13 +22,12 @@ from hapvr.search.blank_file import read_blank
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.settings import SearchSettings
 from hapvr.steps.damaged_files import damaged_files
-from hapvr.steps.evaluation import StoredScores
+from hapvr.steps.model_places import current_key
 from hapvr.steps.project import REGISTRY
 from hapvr.steps.sources import CORPUS_FOLDER
-from hapvr.steps.training import current_key
 from hapvr.steps.videos import content_digest
 from hapvr.tables import read_frame
-from hapvr.train import run_folder
+from hapvr.train.run_names import CHECKPOINTS, NETWORK, RESULT_NAME, RUN_NAME
 
 
 def check_registry(root: DataRoot, _: str) -> None:
@@ -84,6 +82,8 @@ def check_corpus(root: DataRoot, name: str) -> None:
     if (folder / "videos").is_dir():
         folder_fingerprint(folder)
     if (folder / "benchmark.json").is_file():
+        from hapvr.benchmark.definition import load_definition
+
         load_definition(folder)
 
 
@@ -94,24 +94,33 @@ def check_training(root: DataRoot, key: str) -> None:
         current_key(root)
         return
     folder = root.local_path(f"models/{key}")
-    if (folder / run_folder.RUN_NAME).is_file():
-        run_folder.read_record(folder)
+    if (folder / RUN_NAME).is_file():
+        _check_run(folder)
     _check_network(folder)
-    for checkpoint in run_folder.list_checkpoints(folder / run_folder.CHECKPOINTS):
-        with suppress(FileNotFoundError):  # a training that runs removes old ones
-            run_folder.read_checkpoint(checkpoint)
     if (folder / "bundle").is_dir():
         load_bundle(folder / "bundle")
+
+
+def _check_run(folder: Path) -> None:
+    """The record and the checkpoints of a training."""
+    from hapvr.train import run_folder
+
+    run_folder.read_record(folder)
+    for checkpoint in run_folder.list_checkpoints(folder / CHECKPOINTS):
+        with suppress(FileNotFoundError):  # a training that runs removes old ones
+            run_folder.read_checkpoint(checkpoint)
 
 
 def _check_network(folder: Path) -> None:
     """The network in the folder of a training that has ended, of a baseline, or of a training that
     runs, which may have none yet."""
     hint = "train again with another run key, or copy it from the run in MLflow"
-    network = folder / run_folder.NETWORK
+    network = folder / NETWORK
     result = None
-    if (folder / run_folder.RESULT_NAME).is_file():
-        result = read_json_as(folder / run_folder.RESULT_NAME, run_folder.TrainingResult, hint=hint)
+    if (folder / RESULT_NAME).is_file():
+        from hapvr.train.run_folder import TrainingResult
+
+        result = read_json_as(folder / RESULT_NAME, TrainingResult, hint=hint)
     if result is None and not network.is_dir():
         return
     read_description(network)
@@ -125,6 +134,8 @@ def _check_network(folder: Path) -> None:
 
 def check_scores(root: DataRoot, key: str) -> None:
     """Metrics and similarities of a trained model. key: run / benchmark."""
+    from hapvr.steps.evaluation import StoredScores
+
     run, name = key.split("/")
     folder = root.local_path(f"models/{run}/benchmarks/{name}")
     hint = "evaluate the model again"

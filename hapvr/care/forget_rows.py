@@ -18,13 +18,12 @@ from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.copy_measures import PICTURES_PLACE
 from hapvr.steps.fetching import download_folder
+from hapvr.steps.model_places import MODELS
 from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import CORPUS_FOLDER, inspected_videos
-from hapvr.steps.training import MODELS, tracker_of
 from hapvr.steps.watch_queries import LISTS
 from hapvr.tables import read_table, write_table
-from hapvr.video.download import remove_fetched
 from hapvr.video.sources import is_remote
 
 
@@ -33,6 +32,8 @@ def forget_fetched_files(project: Project, forgetting: Forgetting) -> None:
     set_aside.remove_of(project.root, forgetting.shards)
     for video in forgetting.videos:
         if is_remote(video.uri):
+            from hapvr.video.download import remove_fetched
+
             remove_fetched(video.video_id, download_folder(project) / video.shard)
 
 
@@ -116,6 +117,8 @@ def forget_in_trainings(project: Project, forgetting: Forgetting) -> None:
             _forget_in_table(root, f"{MODELS}/{path.relative_to(models).as_posix()}", values)
     if not (root.exists(REGISTRY) or project.config.tracking.uri):
         return
+    from hapvr.steps.training import tracker_of
+
     tracker = tracker_of(project)
     with tempfile.TemporaryDirectory() as temporary:
         copies = DataRoot(temporary)

@@ -15,9 +15,12 @@ from hapvr.files import read_text
 from hapvr.registry.client import mlflow_client
 from hapvr.search.collection import CurrentIndex, serving_index
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, training_failed
-from hapvr.steps.project import Project
+from hapvr.steps.baseline import has_registry
+from hapvr.steps.model_places import CURRENT_NAME, MODELS
+from hapvr.steps.project import COLLECTION_FILE, Project
 from hapvr.steps.search_model import REGISTERED
 from hapvr.steps.sources import TICK_PLACE, lost_files
+from hapvr.train.run_names import FAILURE_NAME, RUN_NAME
 
 MIN_SILENCE_S = 900.0
 MAX_INDEX_HOURS = 24.0
@@ -26,6 +29,16 @@ MIN_FREE_BYTES = 5 * 2**30
 """Less free space at the data root needs a person."""
 MAX_LOST_RATE = 0.1
 """A source that has lost the files of a larger part of its videos needs a person."""
+OF_TRAINING = frozenset(
+    (
+        "training_views",
+        "pseudo_labels",
+        "similarity_model",
+        "benchmark_scores",
+        "registered_model",
+    )
+)
+"""Steps that a collection without training does not need."""
 SETTLED_S = 600.0
 """A failed training that nobody has tried again for so long is not being retried."""
 
@@ -50,33 +63,47 @@ class Health:
     """Of the last training, or ""."""
     free_bytes: int | None
     concerns: list[Concern]
+    trains: bool
+    """Whether models are trained here; a collection of `hapvr index add` need not."""
 
     def lines(self) -> list[str]:
-        """What people read."""
-        missing = ", ".join(f"{step.step} {step.missing}" for step in self.steps if step.missing)
-        champion = "none"
-        if self.champion:
-            champion = "{name} since {since}: {decision}".format(**self.champion)
+        """What people read; of training only where models are trained."""
         search = "no index"
         if self.index:
             search = f"{self.index.model} answers since {self.index.since}"
-        automation = "has not run here"
-        if self.tick_s is not None:
-            minutes = (time.time() - self.tick_s) / 60
-            automation = f"looked at the sources {minutes:.0f} min ago"
 
-        lines = [
-            f"videos      {self._videos_text()}",
-            f"missing     {missing or 'nothing'}",
-            f"training    {self.failure or 'the last one did not fail'}",
-            f"champion    {champion}",
-            f"search      {search}",
-            f"automation  {automation}",
-            f"webhook     {self.waiting} messages wait",
-        ]
+        lines = [f"videos      {self._videos_text()}", f"missing     {self._missing_text()}"]
+        if self.trains:
+            lines += self._training_lines()
+        lines.append(f"search      {search}")
+        if self.trains:
+            lines.append(f"automation  {self._automation_text()}")
+        if self.trains or self.waiting:
+            lines.append(f"webhook     {self.waiting} messages wait")
         if self.free_bytes is not None:
             lines.append(f"disk        {self.free_bytes / 1e9:.1f} GB free")
         return lines + [f"NEEDS YOU   {concern.text}" for concern in self.concerns]
+
+    def _missing_text(self) -> str:
+        """What steps still have to do."""
+        unneeded = frozenset() if self.trains else OF_TRAINING
+        missing = [step for step in self.steps if step.missing and step.step not in unneeded]
+        return ", ".join(f"{step.step} {step.missing}" for step in missing) or "nothing"
+
+    def _training_lines(self) -> list[str]:
+        champion = "none"
+        if self.champion:
+            champion = "{name} since {since}: {decision}".format(**self.champion)
+        return [
+            f"training    {self.failure or 'the last one did not fail'}",
+            f"champion    {champion}",
+        ]
+
+    def _automation_text(self) -> str:
+        if self.tick_s is None:
+            return "has not run here"
+        minutes = (time.time() - self.tick_s) / 60
+        return f"looked at the sources {minutes:.0f} min ago"
 
     def _videos_text(self) -> str:
         lost = sum(lost for lost, _ in self.files.values())
@@ -120,6 +147,7 @@ def health(project: Project) -> Health:
         failure="" if failed is None else f"{failed.run} failed: {failed.message}",
         free_bytes=free_bytes,
         concerns=[],
+        trains=_trains(project),
     )
     state.concerns.extend(_concerns(project, state))
     if failed is not None and time.time() - failed.time_s > SETTLED_S:
@@ -127,11 +155,15 @@ def health(project: Project) -> Health:
     return state
 
 
+def _trains(project: Project) -> bool:
+    """Whether models are or were trained here."""
+    if not project.root.exists(COLLECTION_FILE) or project.config.automation.enabled:
+        return True
+    return has_registry(project) or project.root.exists(CURRENT_NAME)
+
+
 def _failed_training(root: DataRoot) -> FailedTraining | None:
     """The training that was begun last, if it has failed."""
-    from hapvr.steps.training import MODELS
-    from hapvr.train.run_folder import FAILURE_NAME, RUN_NAME
-
     if root.local is None:
         return None
     records = list((root.local / MODELS).glob(f"*/{RUN_NAME}"))
@@ -233,6 +265,8 @@ def _lost_source(source: str, lost: int, usable: int) -> Concern | None:
 
 
 def _champion(project: Project) -> dict[str, str] | None:
+    if not has_registry(project):
+        return None
     name = project.config.tracking.registered_model
     with suppress(HapvrError):
         client = mlflow_client(project.tracking_uri)

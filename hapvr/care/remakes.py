@@ -142,3 +142,12 @@ def _usable(shard: Shard) -> set[str]:
     with suppress(DataError, OSError):
         return {row["video_id"] for row in shard.rows() if row["status"] == STATUS_OK}
     return set()
+
+
+def remake_scores(project: Project, key: str) -> None:
+    """Evaluate a trained model again. key: run / benchmark."""
+    from hapvr.steps.evaluation import make_benchmark_scores
+    from hapvr.steps.training import trained_run
+
+    run, benchmark = key.split("/")
+    make_benchmark_scores(project, trained_run(project, run), benchmark)

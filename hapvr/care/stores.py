@@ -44,6 +44,7 @@ from hapvr.care.remakes import (
     regenerate,
     remake_descriptors,
     remake_downloads,
+    remake_scores,
     remake_shard,
 )
 from hapvr.care.store import Store
@@ -64,11 +65,10 @@ from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
 from hapvr.search.kept_answers import kept_jobs, read_answer
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.evaluation import make_benchmark_scores
+from hapvr.steps.model_places import CURRENT_NAME, MODELS
 from hapvr.steps.project import REGISTRY
 from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import CORPUS_FOLDER
-from hapvr.steps.training import CURRENT_NAME, MODELS, trained_run
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
 
 
@@ -162,9 +162,7 @@ STORES: dict[str, Store] = {
     "benchmark_scores": Store(
         keys=_score_keys,
         check=check_scores,
-        remake=lambda project, key: make_benchmark_scores(
-            project, trained_run(project, key.split("/")[0]), key.split("/")[1]
-        ),
+        remake=remake_scores,
     ),
     "descriptors": Store(
         keys=_descriptor_keys,

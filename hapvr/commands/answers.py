@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hapvr.reasons import with_cause
+
 if TYPE_CHECKING:
     from hapvr.search.match import Match, SearchAnswer
 
@@ -14,7 +16,8 @@ def answer_lines(answer: SearchAnswer, *, every: bool) -> list[str]:
     from hapvr.scorer.segments import clock
 
     if answer.error:
-        return [f"failed   {answer.query}: {answer.error}"]
+        code, _, message = answer.error.partition(": ")
+        return [f"failed   {answer.query}: {with_cause(code, message)}"]
     lines = [
         f"query    {answer.query} ({clock(answer.seconds)}), compared with {answer.compared} of "
         f"{answer.videos} videos",

@@ -221,7 +221,7 @@ def import_(
 @app.command("list")
 def list_() -> None:
     """The definitions that ship with the package."""
-    from hapvr.benchmark.definition import SHIPPED
+    from hapvr.benchmark.shipped import SHIPPED
 
     lines = [f"{name:<18} {description}" for name, description in SHIPPED.items()]
     show({"benchmarks": SHIPPED}, text=lines)

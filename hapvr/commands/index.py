@@ -19,6 +19,7 @@ from hapvr.commands.terminal import (
     progress_bar,
     show,
 )
+from hapvr.reasons import with_cause
 
 app = Verbs(
     name="index", no_args_is_help=True, help="The index of the collection, which searches use."
@@ -105,7 +106,10 @@ def _problem_lines(
     usable: Sequence[Mapping[str, Any]], lost: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """Videos that cannot be used, then those that can be in part, and what is to be noted."""
-    lines = [f"cannot be used: {row['video_id']}: {row['message']}" for row in lost]
+    lines = [
+        f"cannot be used: {row['video_id']}: {with_cause(row['reason'] or '', row['message'])}"
+        for row in lost
+    ]
     for row in usable:
         if row["message"]:
             kind = "only a part can be read" if row.get("is_partial") else "note"

@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +35,21 @@ if TYPE_CHECKING:
 
     from hapvr.steps.project import Project
 
+NAME = "hapvr"
+OF_SEARCH = frozenset(
+    (
+        "anyio",
+        "fastapi",
+        "lance",
+        "prometheus_client",
+        "pyarrow",
+        "safetensors",
+        "starlette",
+        "uvicorn",
+        "yaml",
+    )
+)
+"""Packages that the extra `search` brings."""
 FAILED = 1
 WRONG_CALL = 2
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
@@ -151,17 +167,36 @@ def fail(message: str, code: int) -> NoReturn:
     """Print why a call failed and end it with this exit code."""
     if printing_json.get():
         say(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
-    say(f"error: {one_line(message)}", err=True)
+    say(f"error: {as_typed(one_line(message))}", err=True)
     raise typer.Exit(code) from None
 
 
 def _missing_package(error: ModuleNotFoundError) -> str:
+    """Which package is missing, and the extra of ours that has it."""
     package = str(error.name).partition(".")[0]
+    hint = FULL_HINT
     if is_installed("torch"):
         hint = "install the package that has it, such as the driver of the database that you name"
-    else:
-        hint = f"{FULL_HINT}, or what searches and serves with `pip install '.[search]'`"
+    elif package in OF_SEARCH:
+        hint = f"install what searches and serves with `pip install '.[search]'`, or {FULL_HINT}"
     return f"{package} is not installed; {hint}"
+
+
+def program() -> str:
+    """What a user types to call this program: its name where that is found on the path, else the
+    path by which it was called, as after `make`."""
+    called = sys.argv[0]
+    if os.path.basename(called) != NAME:
+        return NAME  # another program, such as a test, calls its verbs
+    if not os.path.isabs(called):
+        return called
+    on_path = shutil.which(NAME)
+    return NAME if on_path and os.path.samefile(on_path, called) else called
+
+
+def as_typed(text: str) -> str:
+    """A text whose commands of this program can be typed as they stand."""
+    return text.replace(f"`{NAME} ", f"`{program()} ")
 
 
 def _unforeseen(error: BaseException) -> str:
@@ -194,7 +229,8 @@ def show(
         text = json.dumps(result, ensure_ascii=False, default=str)
     elif text is None:
         text = [f"{name}: {value}" for name, value in result.items()]
-    say(text if isinstance(text, str) else "\n".join(map(one_line, text)))
+    whole = text if isinstance(text, str) else "\n".join(map(one_line, text))
+    say(whole if printing_json.get() else as_typed(whole))
     if failed:
         raise typer.Exit(FAILED)
 

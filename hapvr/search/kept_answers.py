@@ -1,5 +1,5 @@
 """Answers of the search service that stay for a while, with small pictures of what was searched
-for.
+for, and its features.
 
 answers/<job>.json    one answer, as it was given
 """
@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
+from hapvr.search.kept_frames import KeptFrames, read_frames
 from hapvr.search.match import SearchAnswer
 
 FOLDER = "answers"
@@ -38,6 +39,9 @@ class KeptAnswer:
     pictures: Mapping[float, bytes]
     """Second of the query -> its frame as JPEG; empty for a query of the collection."""
 
+    frames: KeptFrames | None = None
+    """For a closer look at pairs; None for a query of the collection."""
+
 
 def is_job(name: str) -> bool:
     """Whether a name is one that the service gives to searches, which is safe as a file's name."""
@@ -48,7 +52,13 @@ def keep_answer(root: DataRoot, kept: KeptAnswer) -> None:
     """Write an answer. Raises DataError where the data root cannot be written."""
     pictures = [[second, b64encode(jpeg).decode()] for second, jpeg in kept.pictures.items()]
     answer = _ANSWER.dump_python(kept.answer, mode="json")
-    record = {"name": kept.name, "sha256": kept.sha256, "answer": answer, "pictures": pictures}
+    record = {
+        "name": kept.name,
+        "sha256": kept.sha256,
+        "answer": answer,
+        "pictures": pictures,
+        "frames": None if kept.frames is None else kept.frames.record(),
+    }
     with root.write(_place(kept.job)) as stream:
         stream.write(json.dumps(record, ensure_ascii=False).encode())
 
@@ -63,6 +73,7 @@ def read_answer(root: DataRoot, job: str) -> KeptAnswer | None:
     try:
         record = json.loads(text)
         pictures = {float(second): b64decode(jpeg) for second, jpeg in record["pictures"]}
+        frames = record.get("frames")
         answer = _ANSWER.validate_python(_without_computed(record["answer"]))
         return KeptAnswer(
             job=job,
@@ -70,6 +81,7 @@ def read_answer(root: DataRoot, job: str) -> KeptAnswer | None:
             sha256=record["sha256"],
             answer=answer,
             pictures=pictures,
+            frames=None if frames is None else read_frames(frames),
         )
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         hint = "Remove the file; the search can be repeated"

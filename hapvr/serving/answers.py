@@ -33,8 +33,8 @@ router = APIRouter()
 
 
 class JobState(Problem):
-    """A search. still: whether a picture was searched for. error, code: why it failed, else "".
-    answer: None until it is done, with the marks of this moment. places: of its videos."""
+    """A search. still: whether a picture was searched for. error, code, plain: why it failed, else
+    "". answer: None until it is done, with the marks of this moment. places: of its videos."""
 
     job: str
     status: Literal["waiting", "running", "done", "failed"]
@@ -59,7 +59,9 @@ SECONDS = ("query_start", "query_end", "ref_start", "ref_end", "offset")
 
 async def state_of(service: Service, job: Job, *, has_paths: bool) -> JobState:
     """A search as it is shown now."""
-    failure = {"error": "", "code": ""} if job.error is None else describe(job.error)[1]
+    failure = (
+        {"error": "", "code": "", "plain": ""} if job.error is None else describe(job.error)[1]
+    )
     answer: SearchAnswer | None = None
     places: dict[str, Place] = {}
     if job.status == "done":
@@ -73,6 +75,7 @@ async def state_of(service: Service, job: Job, *, has_paths: bool) -> JobState:
         still=is_still(job.name),
         error=failure["error"],
         code=failure["code"],
+        plain=failure["plain"],
         answer=answer,
         places=places,
     )

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from hapvr.collection import add_folders, collection_rows, update_collection
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import DataError
+from hapvr.reasons import plain_reason
 from hapvr.serving.background import Work, WorkState
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.refusals import Refusal, without_paths
@@ -39,11 +40,12 @@ class Folder(BaseModel):
 
 
 class Unusable(BaseModel):
-    """A file that cannot be searched. code, error: why, for programs and people."""
+    """A file that cannot be searched. code, error, plain: why, see `Problem`."""
 
     id: str
     code: str
     error: str
+    plain: str
 
 
 class CollectionState(BaseModel):
@@ -127,13 +129,18 @@ def unusable_reason(project: Project, name: str) -> str:
     file is known."""
     for file in unusable_files(project):
         if file.id == name or file.id.endswith(f"/{name.lstrip('/')}"):
-            return f"{file.id} cannot be searched: {file.error}"
+            return f"{file.id} cannot be searched: {file.plain or file.error}"
     return ""
 
 
 def _unusable(row: dict[str, Any]) -> Unusable:
+    code = row["reason"] or ""
+    message = row["message"] or ""
     return Unusable(
-        id=row["video_id"], code=row["reason"] or "", error=without_paths(row["message"] or "")
+        id=row["video_id"],
+        code=code,
+        error=without_paths(message),
+        plain=plain_reason(code, message),
     )
 
 

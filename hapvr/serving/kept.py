@@ -14,9 +14,11 @@ from hapvr.search.kept_answers import (
     remove_old_answers,
     seconds_to_keep,
 )
+from hapvr.search.kept_frames import frames_to_keep
 from hapvr.search.match import Query, SearchAnswer
-from hapvr.serving.collection import picture_at
+from hapvr.serving.collection import OpenIndex, picture_at
 from hapvr.serving.jobs import Job
+from hapvr.serving.refusals import Refusal
 from hapvr.steps.project import Project
 
 CLEAN_EVERY_S = 3600.0
@@ -33,9 +35,11 @@ class KeptAnswers:
         self._guard = threading.Lock()
         self._cleaned_s = -float("inf")
 
-    def keep(self, job: Job, answer: SearchAnswer) -> None:
-        """Keep the answer of a search, with pictures of its query. Where the data root cannot be
-        written, it stays until the service ends, as without this."""
+    def keep(self, job: Job, answer: SearchAnswer, *, network: str) -> None:
+        """Keep the answer of a search, with pictures and features of its query. Where the data root
+        cannot be written, it stays until the service ends, as without this.
+
+        network: digest of the network that made the features."""
         if not self._days or job.query is None or not self._root.is_writable():
             return
         try:
@@ -45,6 +49,7 @@ class KeptAnswers:
                 sha256=job.query.sha256,
                 answer=answer,
                 pictures=_pictures(job.query, answer),
+                frames=None if job.query.video_id else frames_to_keep(job.query.features, network),
             )
             keep_answer(self._root, kept)
             self._clean()
@@ -58,6 +63,20 @@ class KeptAnswers:
         except (DamagedError, DataError) as error:
             _LOG.warning("a kept answer cannot be read: %s", error)
             return None
+
+    def query(self, job_id: str, index: OpenIndex) -> Query:
+        """What a search was for whose answer is kept, with as many frames as were kept.
+
+        Raises Refusal `gone` where they cannot be compared with this index, and `unknown_job`."""
+        kept = self.read(job_id)
+        if kept is None:
+            raise Refusal(404, "unknown_job", "jobs: this search is not kept any more")
+        if kept.answer.query_id:
+            return index.read_id(kept.answer.query_id)
+        if kept.frames is None or kept.frames.network != index.searcher.current.digest:
+            sentence = "jobs: another model answers by now; search once more to look closer"
+            raise Refusal(410, "gone", sentence)
+        return Query(name=kept.name, features=kept.frames.features(), sha256=kept.sha256)
 
     def _clean(self) -> None:
         """Remove what was kept for long enough, now and then."""

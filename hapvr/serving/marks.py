@@ -15,9 +15,20 @@ from hapvr.errors import ArgumentError, DataError
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.segments import Segment
 from hapvr.search import marks as stored
+from hapvr.search.collection import VideoMetadata
+from hapvr.search.match import Query as SearchQuery
 from hapvr.serving import jobs
 from hapvr.serving.collection import OpenIndex
-from hapvr.serving.service import IndexOf, MarkerOf, Name, Service, ServiceOf, SomeName, Values
+from hapvr.serving.service import (
+    HasPathsOf,
+    IndexOf,
+    MarkerOf,
+    Name,
+    Service,
+    ServiceOf,
+    SomeName,
+    Values,
+)
 
 MAX_MATRIX_CELLS = 250_000
 """Frame similarities of a pair; of longer videos every n-th frame is compared."""
@@ -48,9 +59,11 @@ class MarkedPair(PairOfVideos):
 
 @dataclass(frozen=True, kw_only=True)
 class ShownMark(stored.Mark):
-    """in_collection: whether both names are those of videos that can be compared."""
+    """in_collection: whether both names are those of videos that can be compared. paths: where the
+    two files lie now; "" where that is not known, and for those who may only read."""
 
     in_collection: bool
+    paths: tuple[str, str]
 
 
 class Marks(BaseModel):
@@ -78,7 +91,7 @@ class Matrix(BaseModel):
 
 
 @router.get("/pairs")
-def marks(service: ServiceOf) -> Marks:
+def marks(service: ServiceOf, has_paths: HasPathsOf) -> Marks:
     """All marks, the oldest first. in_collection: whether both names are those of videos that can
     be compared."""
     index: OpenIndex | None = None
@@ -87,17 +100,25 @@ def marks(service: ServiceOf) -> Marks:
 
     shown = []
     for row in stored.read_marks(service.project.root).rows():
-        files = zip(row.names, (row.first, row.second), strict=True)
-        in_collection = all(_has_file(index, name, digest) for name, digest in files)
-        shown.append(ShownMark(**asdict(row), in_collection=in_collection))
+        first = _video(index, row.names[0], row.first)
+        second = _video(index, row.names[1], row.second)
+        paths = (_path(first, has_paths=has_paths), _path(second, has_paths=has_paths))
+        in_collection = first is not None and second is not None
+        shown.append(ShownMark(**asdict(row), in_collection=in_collection, paths=paths))
     return Marks(marks=shown)
 
 
-def _has_file(index: OpenIndex | None, name: str, digest: str) -> bool:
-    """Whether a name is that of a video of the index with these bytes."""
+def _video(index: OpenIndex | None, name: str, digest: str) -> VideoMetadata | None:
+    """The video of the index that has this name and these bytes; None where there is none."""
     if index is None or name not in index.searcher.collection.shard_of:
-        return False
-    return index.metadata(name).sha256 == digest
+        return None
+    metadata = index.metadata(name)
+    return metadata if metadata.sha256 == digest else None
+
+
+def _path(video: VideoMetadata | None, *, has_paths: bool) -> str:
+    """Where the file of a video lies now, for those who may know."""
+    return (video.path_text or "") if video is not None and has_paths else ""
 
 
 @router.patch("/pairs")
@@ -146,11 +167,10 @@ async def matrix(
 ) -> Matrix:
     """The similarity of frames as numbers: a row per frame of the query, a column per frame of the
     reference; and what people said of the pair."""
-    job = service.live_job(pair.job) if pair.job is not None else None
     deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
 
     def compare() -> Matrix:
-        query = index.read_id(pair.query or "") if job is None else job.read_query()
+        query = _compared_query(service, index, pair)
         reference = index.metadata(pair.reference)
         verdict = stored.read_marks(service.project.root).verdict(query.sha256, reference.sha256)
         frames = index.searcher.matrix(
@@ -160,3 +180,11 @@ async def matrix(
         return Matrix.model_validate(frames | {"values": values, "mark": verdict or ""})
 
     return await anyio.to_thread.run_sync(compare, limiter=service.reading)
+
+
+def _compared_query(service: Service, index: OpenIndex, pair: PairOfVideos) -> SearchQuery:
+    """The query of a pair: a video, or what a search was for, of which the answer may be left."""
+    if pair.job is None:
+        return index.read_id(pair.query or "")
+    job = service.jobs.find(pair.job)
+    return service.kept.query(pair.job, index) if job is None else job.read_query()

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
+from hapvr.reasons import plain_reason
 from hapvr.settings import explain
 
 STATUS_OF_REASON = {
@@ -43,10 +44,12 @@ class Refusal(HTTPException):
 
 
 class Problem(BaseModel):
-    """Every error: one sentence, and a code for programs."""
+    """Every error: one sentence, and a code for programs. plain: the same for people who use the
+    page, and what to do next; "" where `error` is plain enough."""
 
     error: str
     code: str
+    plain: str = ""
 
 
 def without_paths(text: str) -> str:
@@ -65,7 +68,8 @@ def shown_model(name: str) -> str:
 def describe(error: BaseException) -> tuple[int, dict[str, str]]:
     """HTTP status and body of an error."""
     status, code, sentence = _status_code_sentence(error)
-    return status, {"error": without_paths(sentence), "code": code}
+    plain = plain_reason(code, sentence)
+    return status, {"error": without_paths(sentence), "code": code, "plain": plain}
 
 
 def _status_code_sentence(error: BaseException) -> tuple[int, str, str]:

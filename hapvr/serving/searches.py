@@ -155,7 +155,7 @@ def _search(
             continue
         warnings = tuple(map(without_paths, answer.warnings))
         shown = replace(answer, warnings=warnings, model=shown_model(answer.model))
-        service.kept.keep(job, shown)
+        service.kept.keep(job, shown, network=index.searcher.current.digest)
         return shown
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import Depends, FastAPI
 from starlette.datastructures import MutableHeaders
+from starlette.responses import RedirectResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
@@ -126,6 +127,8 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
     guarded = [Depends(request_of_address), Depends(caller_of)]
     for room in (searches, answers, videos, marks, watch, pairs, folders):
         app.include_router(room.router, dependencies=guarded)
+    # Programs' people look there; FastAPI's own page would load scripts from elsewhere.
+    app.add_route("/docs", lambda _: RedirectResponse("./#/requests"), include_in_schema=False)
     app.mount("/", StaticFiles(packages=[("hapvr.serving", "page")], html=True))
     app.add_middleware(bounded_body, max_bytes=service.limits.max_bytes)
     app.add_middleware(Guard, any_host=any_host)

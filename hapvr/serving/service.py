@@ -228,6 +228,7 @@ async def has_paths_of(service: ServiceOf, caller: Annotated[Caller, Depends(cal
     return caller.may_mark
 
 
+CallerOf = Annotated[Caller, Depends(caller_of)]
 HasPathsOf = Annotated[bool, Depends(has_paths_of)]
 CallerOf = Annotated[Caller, Depends(caller_of)]
 IndexOf = Annotated[OpenIndex, Depends(index_of)]

@@ -10,8 +10,9 @@ from hapvr.data.manifest import training_shard_keys
 from hapvr.data.shards import STATUS_OK
 from hapvr.errors import ConfigError, DataError
 from hapvr.steps.benchmark_features import benchmark_shards
+from hapvr.steps.model_places import CURRENT_NAME
 from hapvr.steps.project import Project
-from hapvr.steps.training import CURRENT_NAME, trained_run
+from hapvr.steps.training import trained_run
 from hapvr.steps.training_data import (
     data_digests,
     has_stages,

@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.config import Config
-from hapvr.config_file import load_config
+from hapvr.config_file import dump_config, load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard
 from hapvr.errors import ConfigError
+from hapvr.files import write_text
 from hapvr.steps.file_digests import FileDigests
 
 REGISTRY = "mlflow/mlflow.db"
 """MLflow's database, where `tracking.uri` names no other."""
 COLLECTION_FILE = "collection.yaml"
 """The configuration of a data root that `hapvr index add` made."""
+RECORDED_FILE = "configuration.yaml"
+"""The configuration that made a data root, for those who name the root instead; see
+`record_configuration`."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +42,11 @@ class Project:
     def open(
         config_path: Path, *, folder: Path | None = None, overrides: Mapping[str, Any] | None = None
     ) -> Project:
-        """Read a configuration, or that of the collection whose data root this is. Raises
-        ConfigError. folder: what relative paths start from; default is the working directory."""
+        """Read a configuration, or that of the data root that is named. Raises ConfigError. folder:
+        what relative paths start from; default is the working directory."""
         of_folder = config_path.is_dir() or not (config_path.suffix or config_path.exists())
         if of_folder:
-            config_path = config_path / COLLECTION_FILE
-            if not config_path.is_file():
-                raise ConfigError(
-                    f"{config_path.parent} is not a collection; `hapvr index add FOLDER --data "
-                    f"{config_path.parent}` makes one"
-                )
+            config_path = _configuration_of(config_path)
         config = load_config(config_path, overrides=overrides)
         base = (folder or Path.cwd()).resolve()
         root = DataRoot(config.data_root if "://" in config.data_root else base / config.data_root)
@@ -69,3 +68,24 @@ class Project:
     def tracking_uri(self) -> str:
         """The MLflow server of the configuration, or a SQLite file in the data root."""
         return self.config.tracking.uri or f"sqlite:///{self.root.local_path(REGISTRY)}"
+
+
+def _configuration_of(root: Path) -> Path:
+    """The configuration in a data root. Raises ConfigError where there is none."""
+    for name in (COLLECTION_FILE, RECORDED_FILE):
+        if (root / name).is_file():
+            return root / name
+    raise ConfigError(
+        f"{root} is not a collection; `hapvr index add FOLDER --data {root}` makes one"
+    )
+
+
+def record_configuration(project: Project) -> None:
+    """Write the configuration, with all its values, into the data root, so that every verb takes
+    the root instead. A root in an object store, and a collection, which has its own, get none."""
+    if project.root.local is None or (project.root.local / COLLECTION_FILE).exists():
+        return
+    config = project.config.model_copy(update={"data_root": str(project.root.local)})
+    comment = "# What made this data root; it is written anew by each run of the demo.\n"
+    project.root.local.mkdir(parents=True, exist_ok=True)
+    write_text(project.root.local / RECORDED_FILE, comment + dump_config(config))

@@ -3,7 +3,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +16,10 @@ from typing import Any
 
 from hapvr.config import Config
 from hapvr.config_file import dump_config, load_config
+from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError, DataError
+from hapvr.data.manifest import shard_keys
+from hapvr.errors import DataError
 from hapvr.files import digest_of, read_json_as, read_text, write_text
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import environment, git_revision, require_settings
@@ -26,6 +27,7 @@ from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.search.collection import serving_index
 from hapvr.steps.benchmark_features import check_evaluation
+from hapvr.steps.model_places import CURRENT_NAME, MODELS, RUN_KEY, current_key
 from hapvr.steps.project import Project
 from hapvr.steps.training_data import (
     copies_of,
@@ -37,12 +39,9 @@ from hapvr.steps.training_data import (
 from hapvr.train import run_folder
 from hapvr.train.sources import SOURCES
 
-MODELS = "models"
-CURRENT_NAME = f"{MODELS}/current.json"
 NETWORK_ARTIFACT = "network"
 """Of an MLflow run: the trained network, as `hapvr.model.checkpoint.load_network` reads it."""
 DAY_S = 86_400.0
-RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         raise DataError(
             f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them"
         )
+    _require_ingested(project.root)
     check_evaluation(project)
     config = project.config
     folder = project.root.local_path(f"{MODELS}/{key}")
@@ -95,6 +95,16 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, "copies": copies, **record}
     write_text(folder / run_folder.RUN_NAME, json.dumps(stored, indent=1))
     return TrainingRun(key, folder, run_id)
+
+
+def _require_ingested(root: DataRoot) -> None:
+    """Raises DataError where no video was read and no features were imported."""
+    if shard_keys(root) or root.list_folders(FEATURES_STAGE):
+        return
+    raise DataError(
+        f"training: nothing is ingested below {root.url}; run `hapvr download`, `hapvr sample` and "
+        "`hapvr extract` with the same configuration, then train"
+    )
 
 
 def _begun_record(folder: Path) -> dict[str, Any] | None:
@@ -257,19 +267,6 @@ def training_result(run: TrainingRun) -> dict[str, Any]:
     return asdict(
         read_json_as(run.folder / run_folder.RESULT_NAME, run_folder.TrainingResult, hint=hint)
     )
-
-
-def current_key(root: DataRoot) -> str:
-    """The key of the run whose training ended last. Raises DamagedError if CURRENT_NAME names a run
-    that does not exist."""
-    key = str(root.read_json(CURRENT_NAME).get("key"))
-    models = root.local_path(MODELS)
-    if not RUN_KEY.fullmatch(key) or not (models / key).is_dir():
-        raise DamagedError(
-            f"{root.local_path(CURRENT_NAME)} names the run {key!r:.120}, which is not "
-            f"there; train again, or write the key of a run below {models} into it"
-        )
-    return key
 
 
 def trained_run(project: Project, key: str = "") -> TrainingRun:

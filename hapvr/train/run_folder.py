@@ -27,15 +27,16 @@ from hapvr.files import (
     write_atomic,
     write_text,
 )
+from hapvr.train.run_names import (
+    CHECKPOINTS as CHECKPOINTS,
+    FAILURE_NAME as FAILURE_NAME,
+    NETWORK as NETWORK,
+    RESULT_NAME as RESULT_NAME,
+    RUN_NAME as RUN_NAME,
+)
 
 CONFIG_NAME = "config.yaml"
-RUN_NAME = "run.json"
-FAILURE_NAME = "failure.txt"
 HISTORY_NAME = "history.jsonl"
-RESULT_NAME = "result.json"
-"""Written last, when a training has come to its end."""
-CHECKPOINTS = "checkpoints"
-NETWORK = "network"
 NUM_KEPT = 2
 """Checkpoints; the one before the last replaces a damaged one."""
 

@@ -54,6 +54,13 @@ def test_numbers_of_other_videos_are_marked(benchmark: str, row: str, measured_o
     assert measured_on in line
 
 
+def test_a_method_without_published_numbers_says_so() -> None:
+    table = published_markdown("fivr-5k", {"ours": {"DSVR": 0.5}})
+    assert "| S2VS | - | - | - | - | - | - |" in table
+    assert "\nS2VS: not published;" in table
+    assert "| HAP-VR, all modules | 89.75 | 88.59 | 80.72 | 81.56 | 78.32 | 66.87 |" in table
+
+
 @pytest.mark.parametrize("benchmark", ["svd-unlabelled", "vcdb", "vcdb-distractors"])
 def test_numbers_of_the_papers_pool_stand_without_a_mark(benchmark: str) -> None:
     known = published_metrics(benchmark)

@@ -1,6 +1,7 @@
 """Answers that stay at their address when the service has ended."""
 
 import io
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -8,10 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from hapvr.care.stores import STORES
+from hapvr.scorer.segments import FrameTimes
+from hapvr.scorer.videos import SampledFeatures
+from hapvr.search import kept_frames
 from hapvr.search.kept_answers import forget_answers, kept_jobs, read_answer
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Client, serving
@@ -33,7 +38,8 @@ def answered(client: Client, folder: Path) -> str:
 
 
 def test_an_answer_outlives_the_service(collection: Path, tmp_path: Path) -> None:
-    """With its pictures, present marks, and as a table; a closer look wants another search."""
+    """With its pictures, present marks, the similarities of frames, and as a table; all numbers
+    want another search."""
     with served(collection, tmp_path) as client:
         job = answered(client, tmp_path)
         before = client.get(f"/jobs/{job}").json
@@ -48,9 +54,48 @@ def test_an_answer_outlives_the_service(collection: Path, tmp_path: Path) -> Non
         assert client.ask("PATCH", "/pairs", body=marked).status == 200
         (first, *_) = client.get(f"/jobs/{job}").json["answer"]["matches"]
         assert (first["reference"], first["verdict"]) == (BEST, "no match")
-        for path in (f"/jobs/{job}/explanation", "/pairs/matrix"):
-            answer = client.get(path, job=job, reference=BEST)
-            assert (answer.status, answer.json["code"]) == (410, "gone")
+        answer = client.get(f"/jobs/{job}/explanation", job=job, reference=BEST)
+        assert (answer.status, answer.json["code"]) == (410, "gone")
+
+
+def test_a_kept_answer_has_the_similarities_of_frames(collection: Path, tmp_path: Path) -> None:
+    """But for the rounding of what is kept the same as before; not once another network answers."""
+    with served(collection, tmp_path) as client:
+        job = answered(client, tmp_path)
+        before = client.get("/pairs/matrix", job=job, reference=BEST).json
+        project = client.service.project
+    with serving(project) as client:
+        kept = client.get("/pairs/matrix", job=job, reference=BEST).json
+        assert np.allclose(kept["values"], before["values"], atol=0.01)
+        assert kept["query_times_s"] == before["query_times_s"]
+        assert _times(kept["segments"]) == _times(before["segments"])
+        file = project.root.local_path(f"answers/{job}.json")
+        record = json.loads(file.read_text())
+        record["frames"]["network"] = "0" * 16
+        file.write_text(json.dumps(record))
+        answer = client.get("/pairs/matrix", job=job, reference=BEST)
+        assert (answer.status, answer.json["code"]) == (410, "gone")
+        assert "another model answers by now" in answer.json["error"]
+
+
+def _times(segments: list[dict[str, Any]]) -> list[list[float]]:
+    return [[value for name, value in part.items() if name.endswith("_s")] for part in segments]
+
+
+def test_few_frames_of_a_long_query_are_kept(tmp_path: Path) -> None:
+    """As many as fit, evenly apart, with every crop; what is read is what was kept."""
+    regions = np.arange(40 * 3 * 8, dtype=np.float32).reshape(40, 3, 8)
+    clock = FrameTimes(tuple(map(float, range(40))), 40.0)
+    hashes = np.zeros(40, np.uint64)
+    crop = SampledFeatures(regions + 1, clock, hashes)
+    query = SampledFeatures(regions, clock, hashes, crops=(crop,))
+    few = kept_frames.frames_to_keep(query, "n", max_bytes=10 * 2 * 2 * 3 * 8)
+    assert few.times_s == (0.0, 4.0, 9.0, 13.0, 17.0, 22.0, 26.0, 30.0, 35.0, 39.0)
+    again = kept_frames.read_frames(json.loads(json.dumps(few.record())))
+    features = again.features()
+    assert np.array_equal(features.regions, few.views[0])
+    assert np.array_equal(features.crops[0].regions, few.views[1])
+    assert features.clock == FrameTimes(few.times_s, 40.0)
 
 
 def test_nothing_is_kept_where_nobody_wants_it(collection: Path, tmp_path: Path) -> None:

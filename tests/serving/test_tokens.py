@@ -81,6 +81,8 @@ def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
             assert client.ask("PATCH", "/pairs", body=marked).status == 401
             assert {client.get(path).status for path in ("/", "/main.js", "/health")} == {200}
         assert ben.search(id=SHORT, top=1).status == 200
+        assert ben.get("/index").json["may_mark"] is False
+        assert anna.get("/index").json["may_mark"] is True
         assert nobody.get("/ready").status == 200
         for refused in (
             ben.ask("PATCH", "/pairs", body=marked),

@@ -9,6 +9,10 @@ const WAIT_S = 10;
 let token = sessionStorage.getItem("token") ?? "";
 let ticket = ""; // for pictures and videos, which the browser loads without headers
 let asking = null;
+let mayMark = true; // until the service says otherwise
+
+// Whether this reader may mark pairs, watch for clips and start work; otherwise such buttons are not shown.
+export const mayChange = () => mayMark;
 
 const bearer = () => token ? { authorization: `Bearer ${token}` } : {};
 
@@ -56,30 +60,8 @@ async function value(answer) {
   return found;
 }
 
-// What people read instead of a sentence for those who run the service.
-const SENTENCES = {
-  no_video_stream: "This file has sound but no pictures, so there is nothing to compare. Choose a video or a photo.",
-  not_video: "This file is neither a video nor a photo that can be read. Choose another file.",
-  empty_file: "This file is empty. Copy it again, then try once more.",
-  no_frames: "No picture of this file can be read; it may be damaged or end too early. Copy it again, or convert it to MP4.",
-  decode_error: "This file is damaged, or of a kind that cannot be read. Copy it again, or convert it to MP4.",
-  unsupported_codec: "This kind of video cannot be read. Convert it to MP4 (H.264), then try once more.",
-  crashed: "This file could not be read: the reader gave up. Convert it to MP4, then try once more.",
-  too_long: "This video is longer than one search may be. Choose a shorter piece of it.",
-  timeout: "This took too long and was ended. Try a shorter piece of the video.",
-  unknown_job: "This answer is gone: the service was started again, or many searches came after it. Search once more.",
-  unknown_id: "The collection has no video of this name. Choose one of the suggestions.",
-  missing_file: "There is no such file where the service looks, or it went away. Check the path.",
-  upload_timeout: "The file arrived too slowly. Try again, or over a faster connection.",
-  canceled: "The search was canceled.",
-  busy: "Many searches run just now. Try again in a few seconds.",
-};
-
 // A sentence of the service for people: without the name of its part and without marks of code.
-export function plain({ error, code } = {}) {
-  if (code === "no_frames" && /name another part/.test(error)) return sentence(error);
-  return SENTENCES[code] ?? sentence(error);
-}
+export const plain = ({ error, plain: said } = {}) => said ? sentence(said) : sentence(error);
 
 function sentence(text) {
   const said = (text ?? "").replace(/^(search|query|jobs|pairs|video|index|watch|media|thumbnails|pictures|upload|request): /, "").replaceAll("`", "");
@@ -98,6 +80,7 @@ export const get = (path, values = {}, options = {}) => call(path + query(values
 export const getIndex = async () => {
   const index = await get("index");
   ticket = index.ticket;
+  mayMark = index.may_mark;
   return index;
 };
 export const getVideo = (id) => get(`videos/${encodeURIComponent(id)}`);

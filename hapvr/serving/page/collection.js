@@ -1,6 +1,6 @@
 // The collection on the first page: what it holds, what cannot be used and why, and taking in what is new.
 
-import { getCollection, getUpdate, plain, startUpdate } from "./api.js";
+import { getCollection, getUpdate, mayChange, plain, startUpdate } from "./api.js";
 import { element, minute, notice, number, placeLine, say } from "./dom.js";
 import { readable } from "./words.js";
 
@@ -22,8 +22,8 @@ export async function collectionPanel(place) {
       element("ul", { class: "folders" }, state.folders.map((folder) => element("li", {},
         element("strong", { class: "name" }, folder.name), ` ${number(folder.videos)} ${folder.videos === 1 ? "video" : "videos"}`,
         !folder.there && element("span", { class: "badge" }, "not there now; its drive may be away"), placeLine(folder.path)))),
-      state.can_update && element("p", { class: "row" }, update,
-        element("span", { class: "quiet" }, "looks for files that are new, moved or gone, and compares them with the watch lists")),
+      state.can_update && mayChange() ? element("p", { class: "row" }, update,
+        element("span", { class: "quiet" }, "looks for files that are new, moved or gone, and compares them with the watch lists")) : "",
       work, unusable(state.unusable));
     const job = await getUpdate();
     if (job.running) follow(() => job);

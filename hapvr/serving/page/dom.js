@@ -40,6 +40,13 @@ export function say(text) {
   document.getElementById("said").textContent = text;
 }
 
+// The heads of a table's columns; of columns that need none for the eye, the names are for screen readers alone.
+export const headRow = (names, unseen = []) => element("thead", {}, element("tr", {}, names.map((name) =>
+  element("th", { scope: "col" }, unseen.includes(name) ? element("span", { class: "hidden" }, name) : name))));
+
+// What may be wider than the screen, so that keys scroll it, too.
+export const scrollable = (label, content) => element("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": label }, content);
+
 export function notice(text, kind = "warning") {
   return element("p", { class: `notice ${kind}` }, text);
 }

@@ -1,11 +1,11 @@
 // Groups of copies and pairs of other kinds: those that are certain, and those that a person has to look at.
 
-import { get, getDuplicateJob, media, startDuplicateJob } from "./api.js";
-import { bytes, clock, element, notice, number, percent, placeLine, verdictClass } from "./dom.js";
+import { get, getDuplicateJob, mayChange, media, startDuplicateJob } from "./api.js";
+import { bytes, clock, element, headRow, notice, number, percent, placeLine, scrollable, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picture } from "./pictures.js";
 import { goToUnsureByKey, keepPairs, pairAddress, unsureAfter } from "./session.js";
-import { clockNote, isUnsure, judged, titleOf, TO_DO } from "./words.js";
+import { clockNote, isUnsure, judged, titleOf, toDo } from "./words.js";
 
 const PIECE = 50;
 const LEAST_PROBABILITY = 0.5; // of what is kept to be looked at
@@ -22,8 +22,8 @@ const FACTS = [
   ["File", (row) => row.num_bytes ? bytes(row.num_bytes) : "–"],
 ];
 const SECTIONS = {
-  certain: ["Certain", "The program is sure that these show the same footage."],
-  unsure: ["Unsure", TO_DO],
+  certain: ["Certain", () => "The program is sure that these show the same footage."],
+  unsure: ["Unsure", toDo],
 };
 
 export async function showDuplicates(place, values) {
@@ -57,7 +57,7 @@ export async function showDuplicates(place, values) {
     const more = element("button", { type: "button", class: "main", onclick: () => load() }, "Show more");
     const queue = element("p", {});
     place.append(element("section", { class: `duplicates ${surety}` },
-      element("h2", {}, title, " ", count), element("p", { class: "quiet" }, hint), queue, list, element("p", {}, more)));
+      element("h2", {}, title, " ", count), element("p", { class: "quiet" }, hint()), queue, list, element("p", {}, more)));
     let shown = 0;
 
     async function load() {
@@ -121,8 +121,8 @@ export async function showDuplicates(place, values) {
   for (const each of sections) found = await each.load() ?? found;
   if (found && found.shards_searched < found.shards) {
     state.replaceChildren(notice(`${found.shards_searched ? "Some videos of this collection have" : "This collection has"} not been looked ` +
-      "through for duplicates yet."), element("p", {}, element("button", { type: "button", class: "main",
-      onclick: () => follow(startDuplicateJob) }, "Look through them now")));
+      "through for duplicates yet."), mayChange() ? element("p", {}, element("button", { type: "button", class: "main",
+      onclick: () => follow(startDuplicateJob) }, "Look through them now")) : "");
     getDuplicateJob().then((job) => job.running && follow(() => job)).catch(() => null);
   }
 
@@ -140,9 +140,8 @@ function card(group, pairs, reload) {
   return element("section", { class: "card group" },
     element("h3", {}, `${title} `, element("span", { class: "quiet" }, `${hint} · ${group.members.length} videos`)),
     common && element("p", { class: "quiet" }, common.replaceAll("`", "")),
-    element("div", { class: "scroll" }, element("table", { class: "stack" },
-      element("thead", {}, element("tr", {}, ["", "Video", ...FACTS.map(([text]) => text), "Compared with the first", ""].map((text) =>
-        element("th", { scope: "col" }, text)))),
+    scrollable(`${title}: ${titleOf(medoid.id, medoid.path)} and others`, element("table", { class: "stack" },
+      headRow(["Picture", "Video", ...FACTS.map(([text]) => text), "Compared with the first", "Actions"], ["Picture", "Actions"]),
       element("tbody", {}, [told, ...others].map((row) =>
         member(row, medoid, { differs, pairs, reload, kind: group.kind }))))));
 }

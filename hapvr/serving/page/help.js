@@ -1,6 +1,6 @@
 // The documentation that the service brings along. Text only ever becomes text: the marks of Markdown that it uses become elements.
 
-import { element } from "./dom.js";
+import { element, headRow, scrollable } from "./dom.js";
 
 export async function showHelp(place) {
   const answer = await fetch("same_footage.md");
@@ -13,7 +13,7 @@ function blocks(texts) {
     const lines = text.trimEnd().split("\n");
     if (/^#/.test(text)) return heading(text);
     if (lines[0].startsWith("|")) return table(lines);
-    if (/^ {4}/.test(text)) return element("pre", {}, lines.map((line) => line.slice(4)).join("\n"));
+    if (/^ {4}/.test(text)) return element("pre", { tabIndex: 0 }, lines.map((line) => line.slice(4)).join("\n"));
     if (/^(-|\d+\.) /.test(text)) return list(text);
     return element("p", {}, inline(lines.join(" ")));
   });
@@ -26,8 +26,7 @@ function heading(text) {
 
 function table(lines) {
   const cells = (line) => line.split("|").slice(1, -1).map((cell) => inline(cell.trim()));
-  return element("div", { class: "scroll" }, element("table", {},
-    element("thead", {}, element("tr", {}, cells(lines[0]).map((cell) => element("th", { scope: "col" }, cell)))),
+  return scrollable(`Table: ${lines[0].split("|").slice(1, -1).map((cell) => cell.trim()).filter(Boolean).join(", ")}`, element("table", {}, headRow(cells(lines[0])),
     element("tbody", {}, lines.slice(2).map((line) => element("tr", {}, cells(line).map((cell) => element("td", {}, cell)))))));
 }
 

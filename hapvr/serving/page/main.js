@@ -1,9 +1,10 @@
 // Which view an address shows. The address after # holds all that a view needs, so links and reloads work.
 
-import { getIndex, plain } from "./api.js";
+import { getIndex, mayChange, plain } from "./api.js";
 import { element, notice, number, percent, say } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { showHelp } from "./help.js";
+import { showInterface } from "./interface.js";
 import { showMarks } from "./marks.js";
 import { showPair } from "./pair.js";
 import { showReport } from "./report.js";
@@ -17,11 +18,15 @@ const views = {
   results: { show: showResults, tab: "search" },
   report: { show: showReport, tab: "search" },
   help: { show: showHelp, tab: "" },
+  requests: { show: showInterface, tab: "" },
   pair: { show: showPair, tab: "" },
   duplicates: { show: showDuplicates, tab: "duplicates" },
   marks: { show: showMarks, tab: "marks" },
   watch: { show: showWatch, tab: "watch" },
 };
+
+const ONLY_READS = "With your token you can search and look. To mark pairs, watch for clips or take in new files, ask whoever " +
+  "runs this service for a token that may.";
 
 let leave = () => {};
 let turn = 0;
@@ -43,7 +48,7 @@ async function route() {
     if (mine !== turn) left?.();
     else leave = left ?? leave;
   } catch (error) {
-    place.replaceChildren(notice(error.message, "problem"), element("p", {}, element("a", { href: "#/" }, "New search")));
+    place.replaceChildren(element("h1", {}, "This cannot be shown"), notice(error.message, "problem"), element("p", {}, element("a", { href: "#/" }, "New search")));
   }
   if (mine === turn) {
     content.querySelector(".loading")?.remove();
@@ -67,6 +72,7 @@ async function showIndex() {
     keepWarnings(index.warnings ?? []);
     notices.replaceChildren(
       ...(index.problem ? [notice(plain({ error: index.problem }), "problem")] : []),
+      ...(mayChange() ? [] : [notice(ONLY_READS, "quiet")]),
       ...(index.warnings ?? []).map((text) => notice(text.replaceAll("`", ""))),
     );
   } catch (error) {

@@ -1,7 +1,7 @@
 // What people say about pairs: the buttons, and the list of everything that was said.
 
-import { get, mark } from "./api.js";
-import { element, markNames, minute, notice, say } from "./dom.js";
+import { get, mark, mayChange } from "./api.js";
+import { copyButton, element, headRow, markNames, minute, notice, say, scrollable } from "./dom.js";
 import { readable } from "./words.js";
 import { keepPairs, pairAddress } from "./session.js";
 
@@ -9,14 +9,15 @@ import { keepPairs, pairAddress } from "./session.js";
 // changed(verdict or null) is called once a mark is kept.
 export function verdicts(pair, match, state, { label = "", changed = () => null } = {}) {
   let current = null;
-  const buttons = Object.entries(markNames).map(([verdict, text]) => element("button", {
+  const buttons = !mayChange() ? [] : Object.entries(markNames).map(([verdict, text]) => element("button", {
     type: "button", class: `verdict ${verdict}`, "aria-label": label ? `${label}: ${text}` : null, onclick: () => decide(verdict),
   }, text[0].toUpperCase() + text.slice(1)));
   function show(verdict) {
     current = verdict || null;
-    Object.keys(markNames).forEach((name, place) => buttons[place].setAttribute("aria-pressed", String(name === current)));
+    Object.keys(markNames).forEach((name, place) => buttons[place]?.setAttribute("aria-pressed", String(name === current)));
   }
   async function decide(verdict) {
+    if (!mayChange()) return;
     const wanted = verdict === current ? null : verdict;
     try {
       await mark(pair, wanted);
@@ -62,12 +63,13 @@ export async function showMarks(place) {
   const body = element("tbody", {}, marks.toReversed().map((row) => {
     const line = element("tr", {},
       element("td", {}, element("span", { class: `badge ${row.verdict}` }, markNames[row.verdict])),
-      row.names.map((name) => element("td", { class: "name" }, readable(name))),
+      row.names.map((name, side) => element("td", { class: "name" }, readable(name),
+        row.paths[side] && element("span", { class: "block" }, copyButton(row.paths[side], `Copy the path of ${row.names[side]}`)))),
       element("td", { class: "quiet", "data-label": "Since (UTC)" }, minute(row.since)),
       element("td", { class: "name", "data-label": "By" }, by(row.by)),
       element("td", { class: "actions" }, row.in_collection && element("a", { class: "button", "aria-label": `Compare ${row.names[0]} and ${row.names[1]}`,
-        href: pairAddress({ query: row.names[0], reference: row.names[1] }) }, "Compare"), element("button", { type: "button", onclick: take,
-        "aria-label": `Take back: ${row.names[0]} and ${row.names[1]}` }, "Take back")));
+        href: pairAddress({ query: row.names[0], reference: row.names[1] }) }, "Compare"), mayChange() && element("button", { type: "button",
+        onclick: take, "aria-label": `Take back: ${row.names[0]} and ${row.names[1]}` }, "Take back")));
     async function take() {
       try {
         await mark({ query: row.first, reference: row.second }, null);
@@ -79,7 +81,6 @@ export async function showMarks(place) {
     }
     return line;
   }));
-  place.append(state, element("div", { class: "card scroll" }, element("table", { class: "stack" },
-    element("thead", {}, element("tr", {}, ["Said", "Video", "Video", "Since (UTC)", "By", ""].map((text) => element("th", { scope: "col" }, text)))),
-    body)));
+  place.append(state, element("div", { class: "card" }, scrollable("All marks", element("table", { class: "stack" },
+    headRow(["Said", "Video", "Video", "Since (UTC)", "By", "Actions"], ["Actions"]), body))));
 }

@@ -1,12 +1,12 @@
 // Two videos next to each other: players in step, the heat map, what people say, and the way to the next pair.
 
-import { get, getVideo, media, queryThumbnail, thumbnail } from "./api.js";
+import { get, getVideo, mayChange, media, queryThumbnail, thumbnail } from "./api.js";
 import { element, notice, placeLine, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { heatMap } from "./matrix.js";
 import { players } from "./players.js";
 import { fileOf, knownJob, neighbours, stateOf } from "./session.js";
-import { clockNote, isUnsure, judged, readable, titleOf, TO_DO } from "./words.js";
+import { clockNote, isUnsure, judged, readable, titleOf, toDo } from "./words.js";
 
 export async function showPair(place, values) {
   const [query, job, reference] = ["query", "job", "reference"].map((one) => values.get(one) || undefined);
@@ -33,7 +33,7 @@ export async function showPair(place, values) {
   // What the pair is called now, and the way to the next one that a person has to decide.
   function showVerdict() {
     verdictLine.className = `headline ${verdictClass(match?.verdict)}`;
-    verdictLine.textContent = match ? judged(match) + (isUnsure(match) ? `. ${TO_DO}` : "") : "";
+    verdictLine.textContent = match ? judged(match) + (isUnsure(match) ? `. ${toDo()}` : "") : "";
     const { unsure, unsureLeft } = neighbours(location.hash);
     queue.replaceChildren(unsure ? element("a", { class: "button", href: unsure, title: "key u" }, `Next unsure (${unsureLeft} left)`) : "");
   }
@@ -99,8 +99,8 @@ export async function showPair(place, values) {
   place.append(both.element, element("div", { class: "below" },
     !missing && (map = heatMap(answer, segments, both.compare)).figure,
     element("aside", { class: "card" },
-      element("h2", {}, "Is it the same footage?"),
-      element("div", { class: "row" }, verdict.buttons),
+      mayChange() && element("h2", {}, "Is it the same footage?"),
+      mayChange() && element("div", { class: "row" }, verdict.buttons),
       second.path && element("p", {}, placeLine(second.path)),
       query && element("p", {}, element("button", { type: "button", onclick: () => {
         const at = both.times()[0];
@@ -110,7 +110,7 @@ export async function showPair(place, values) {
       second.playable && element("p", {}, element("a", { href: media(reference), target: "_blank", rel: "noopener" }, "Open the video in a new tab")),
       element("h2", {}, "Keys"),
       element("dl", { class: "keys" }, [["← →", "previous, next pair"], ["space", "play or pause both"], [", .", "one second back, on"],
-        ["m n", "match, not a match"], ["u", "next unsure pair"], ["Esc", "back to the list"]].flatMap(([key, text]) =>
+        ...(mayChange() ? [["m n", "match, not a match"]] : []), ["u", "next unsure pair"], ["Esc", "back to the list"]].flatMap(([key, text]) =>
         [element("dt", {}, key), element("dd", {}, text)])))));
   both.compare(...(segments[0] ? [segments[0].query_start_s, segments[0].reference_start_s] : [0, 0]));
 

@@ -1,12 +1,12 @@
 // The answer of one search: what matches, what a person has to look at, and what does not match.
 
-import { getTable, watchFor } from "./api.js";
+import { getTable, mayChange, watchFor } from "./api.js";
 import { element, middle, minute, notice, number, percent, placeLine, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picture, picturePair } from "./pictures.js";
 import { fileOf, goToUnsureByKey, keepPairs, pairAddress, rememberSearch, stateOf, unsaid, unsureAfter } from "./session.js";
 import { missing, why } from "./why.js";
-import { covers, headline, isUnsure, judged, lookedAt, noteOf, readable, span, titleOf, TO_DO } from "./words.js";
+import { covers, headline, isUnsure, judged, lookedAt, noteOf, readable, span, titleOf, toDo } from "./words.js";
 
 export async function showResults(place, values) {
   const id = values.get("job");
@@ -24,7 +24,7 @@ export async function showResults(place, values) {
         answer.incidents && element("p", {}, "Asked: which videos show the same incident, also from other cameras."),
         element("p", { class: "quiet" }, lookedAt(answer, state.still)), basis(answer))),
     ...unsaid(answer.warnings).map((text) => notice(text.replaceAll("`", ""))), problems, lists,
-    missing(id), keep(id, answer, state.still), watch(id), element("p", {}, element("a", { href: "#/" }, "New search")));
+    missing(id), keep(id, answer, state.still), mayChange() ? watch(id) : "", element("p", {}, element("a", { href: "#/" }, "New search")));
 
   async function refresh(reference = "") {
     state = await stateOf(id).catch((error) => {
@@ -55,7 +55,7 @@ export async function showResults(place, values) {
       others.length ? list(others) : "",
       unsure.length ? element("section", { class: "unsure" },
         element("h2", {}, `Unsure: ${unsure.length === 1 ? "1 video" : `${unsure.length} videos`} to look at`),
-        element("p", { class: "quiet" }, TO_DO, " ",
+        element("p", { class: "quiet" }, toDo(), " ",
           element("a", { class: "button", href: unsureAfter(-1), title: "key u" }, "Go through them")), list(unsure)) : "",
       folded.length ? element("details", { class: "tail" },
         element("summary", {}, `${number(folded.length)}${others.length + unsure.length ? " more" : ""} that do not match`), list(folded)) : "");

@@ -1,11 +1,11 @@
 // The watch lists: what each watches for, when it was compared last, and what was found, the newest first.
 
-import { get, getWatchRun, plain, removeWatchList, runWatchLists, search, watchThumbnail } from "./api.js";
+import { get, getWatchRun, mayChange, plain, removeWatchList, runWatchLists, search, watchThumbnail } from "./api.js";
 import { element, middle, minute, notice, number, placeLine, say, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picturePair, small } from "./pictures.js";
 import { keepJob, keepPairs, pairAddress } from "./session.js";
-import { clockNote, covers, isUnsure, judged, readable, span, titleOf, TO_DO } from "./words.js";
+import { clockNote, covers, isUnsure, judged, readable, span, titleOf, toDo } from "./words.js";
 
 const PIECE = 50;
 const AGAIN_MS = 1000;
@@ -46,7 +46,7 @@ export async function showWatch(place, values) {
   }
 
   function showLists(found) {
-    const run = element("button", { type: "button", onclick: () => follow(runWatchLists) }, "Compare now");
+    const run = mayChange() && element("button", { type: "button", onclick: () => follow(runWatchLists) }, "Compare now");
     const all = chosen && element("a", { class: "button", href: "#/watch" }, "Show all lists");
     lists.replaceChildren(found.lists.length ? element("section", { class: "card" },
       element("p", { class: "row" }, found.last_run ? `Compared last on ${minute(found.last_run)} UTC.` : "Not compared yet.", run, all),
@@ -97,7 +97,7 @@ function watched(list, remove) {
       element("a", { class: "name", href: `#/watch?${new URLSearchParams({ watch_list: list.name })}` }, list.name),
       element("span", { class: "quiet" }, list.problem ? plain({ error: list.problem })
         : `${list.num_queries === 1 ? "1 clip" : `${number(list.num_queries)} clips`}, ${list.matches === 1 ? "1 find" : `${number(list.matches)} finds`}`)),
-    list.removable ? element("button", { type: "button", "aria-label": `Remove ${list.name}`, onclick: () => remove(list.name) }, "Remove")
+    list.removable ? mayChange() && element("button", { type: "button", "aria-label": `Remove ${list.name}`, onclick: () => remove(list.name) }, "Remove")
       : element("span", { class: "quiet" }, "from the configuration"));
 }
 
@@ -131,7 +131,7 @@ function row(found, pairs, state, again) {
     element("div", { class: "what" },
       element("span", { class: "name" }, title),
       element("strong", { class: `said ${verdictClass(match.verdict)}` }, judged(match)),
-      isUnsure(match) && element("span", {}, TO_DO),
+      isUnsure(match) && element("span", {}, toDo()),
       element("span", { class: "part" }, part ? span(part) : "alike as a whole; no part could be matched second by second"),
       covers(match) && element("span", { class: "quiet" }, covers(match)),
       found.clock_note && element("span", { class: "quiet" }, clockNote(found)),

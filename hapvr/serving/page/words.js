@@ -1,5 +1,6 @@
 // What the page says of videos and pairs, in plain words. Numbers for experts are behind "How sure is this?".
 
+import { mayChange } from "./api.js";
 import { clock, number, probability } from "./dom.js";
 
 const CONTENT = /\b[0-9a-f]{64}\b/g;
@@ -31,7 +32,8 @@ export function judged(row, { incidents = false } = {}) {
   return `${incidents ? "Same incident" : "Same footage"}, ${(row.probability ?? 1) >= 0.98 ? "almost certain" : "very likely"}${sure}`;
 }
 
-export const TO_DO = "Compare the two, then press Match or Not a match.";
+// What a person does with a pair that is unsure.
+export const toDo = () => mayChange() ? "Compare the two, then press Match or Not a match." : "Compare the two.";
 
 // Whether a person has to decide: also of two that are alike while no stretch of them could be matched second by second.
 export const isUnsure = (match) => !match.mark && !match.same_file && (match.verdict === "unsure" || match.aligned === false);

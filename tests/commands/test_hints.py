@@ -1,0 +1,44 @@
+"""Hints name the command that can be typed where it was called."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hapvr.commands.terminal import as_typed
+
+HINT = "next: `hapvr search CLIP`"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A program of that name."""
+    file = tmp_path / "bin" / "hapvr"
+    file.parent.mkdir()
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755)
+    return file
+
+
+def test_a_program_that_was_called_by_its_path_is_named_so(
+    monkeypatch: pytest.MonkeyPatch, installed: Path
+) -> None:
+    """As after `make`, whose environment is not on the user's path."""
+    monkeypatch.setattr(sys, "argv", [".venv/bin/hapvr", "index"])
+    assert as_typed(HINT) == "next: `.venv/bin/hapvr search CLIP`"
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "argv", [str(installed), "index"])
+    assert as_typed(HINT) == f"next: `{installed} search CLIP`"
+
+
+def test_a_program_on_the_path_is_named_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, installed: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(installed.parent))
+    monkeypatch.setattr(sys, "argv", [str(installed), "index"])
+    assert as_typed(HINT) == HINT
+
+
+def test_other_programs_name_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/pytest"])
+    assert as_typed(HINT) == HINT
