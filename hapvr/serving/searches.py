@@ -153,7 +153,8 @@ def _search(
             continue
         warnings = tuple(map(without_paths, answer.warnings))
         shown = replace(answer, warnings=warnings, model=shown_model(answer.model))
-        service.kept.keep(job, shown)
+        is_current = partial(service.collection.is_current, index)
+        service.kept.keep(job, shown, is_current=is_current)
         return shown
 
 

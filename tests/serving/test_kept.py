@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from PIL import Image
 
 from hapvr.care.stores import STORES
+from hapvr.errors import DamagedError
 from hapvr.search.kept_answers import forget_answers, kept_jobs, read_answer
+from hapvr.serving.kept import KeptAnswers
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Client, serving
 from tests.steps.search_projects import LONG, copied
@@ -68,6 +71,50 @@ def test_old_answers_go(collection: Path, tmp_path: Path, monkeypatch: pytest.Mo
         os.utime(root.local_path(f"answers/{old}.json"), (three_days_ago, three_days_ago))
         new = answered(client, tmp_path)
         assert kept_jobs(root) == [new]
+
+
+def test_old_answers_are_not_given(collection: Path, tmp_path: Path) -> None:
+    """Also where nobody has searched since, and where answers are not kept any more."""
+    with served(collection, tmp_path, **{"retention.answer_days": 2}) as client:
+        project = client.service.project
+        job = answered(client, tmp_path)
+        kept = KeptAnswers(project)
+        assert kept.read(job) is not None
+        three_days_ago = time.time() - 3 * 86_400
+        os.utime(project.root.local_path(f"answers/{job}.json"), (three_days_ago, three_days_ago))
+        assert kept.read(job) is None
+    assert kept_jobs(project.root) == [job]
+    KeptAnswers(project)
+    assert kept_jobs(project.root) == []
+
+
+def test_no_answer_of_a_replaced_index_is_kept(collection: Path, tmp_path: Path) -> None:
+    """A video that was forgotten while the search ran would be named for weeks."""
+    with served(collection, tmp_path) as client:
+        service = client.service
+        job = service.jobs.find(answered(client, tmp_path))
+        assert job is not None
+        index = service.collection.current()
+        assert service.collection.is_current(index)
+        service.project.root.write_json("search/current.json", {})
+        is_current = partial(service.collection.is_current, index)
+        service.kept.keep(job, job.task.result(), is_current=is_current)
+        assert kept_jobs(service.project.root) == []
+
+
+@pytest.mark.parametrize("before", [b'"similarity": 0.', b'"name": "my', b'"rank": 1', b"long.mp4"])
+def test_an_answer_with_a_flipped_bit_is_no_answer(
+    collection: Path, tmp_path: Path, before: bytes
+) -> None:
+    with served(collection, tmp_path) as client:
+        job = answered(client, tmp_path)
+        root = client.service.project.root
+        path = root.local_path(f"answers/{job}.json")
+        content = path.read_bytes()
+        assert before in content
+        path.write_bytes(content.replace(before, before[:-1] + bytes([before[-1] ^ 1])))
+        with pytest.raises(DamagedError, match=job):
+            read_answer(root, job)
 
 
 def test_an_answer_that_names_a_forgotten_video_goes(collection: Path, tmp_path: Path) -> None:
