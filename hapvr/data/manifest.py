@@ -101,6 +101,11 @@ def shard_keys(root: DataRoot) -> list[str]:
     return [name for name in root.list_folders(MANIFEST_STAGE) if root.exists(_name(name))]
 
 
+def has_shard(root: DataRoot, shard: str) -> bool:
+    """Whether the manifest lists the videos of a shard; those of imported ones it does not."""
+    return root.exists(_name(shard))
+
+
 def source_of(shard: str) -> str:
     """The source whose videos a shard holds."""
     return shard.rpartition("-")[0]

@@ -13,7 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
+from hapvr.errors import (
+    ArgumentError,
+    ConfigError,
+    DataError,
+    HapvrError,
+    MissingPartError,
+    VideoError,
+)
 from hapvr.settings import explain
 
 STATUS_OF_REASON = {
@@ -83,6 +90,8 @@ def _status_code_sentence(error: BaseException) -> tuple[int, str, str]:
         return STATUS_OF_REASON.get(error.reason, 422), error.reason, str(error)
     if isinstance(error, DataError):
         return 503, "no_index", str(error)
+    if isinstance(error, ConfigError | MissingPartError):  # the owner's to correct
+        return 503, "configuration", str(error)
 
     _LOG.error("unforeseen error", exc_info=error)
     sentence = (
