@@ -20,6 +20,7 @@ from hapvr.errors import (
     HapvrError,
     MissingPartError,
     VideoError,
+    without_logins,
 )
 from hapvr.settings import explain
 
@@ -72,7 +73,7 @@ def shown_model(name: str) -> str:
 def describe(error: BaseException) -> tuple[int, dict[str, str]]:
     """HTTP status and body of an error."""
     status, code, sentence = _status_code_sentence(error)
-    return status, {"error": without_paths(sentence), "code": code}
+    return status, {"error": without_paths(without_logins(sentence)), "code": code}
 
 
 def _status_code_sentence(error: BaseException) -> tuple[int, str, str]:
