@@ -98,11 +98,7 @@ def build_shard(
     Raises DataError where the shard cannot be written."""
     shard = recipe.shard
     with shard.lock():
-        forgotten = _forgotten(shard, [*video_ids, *(row["video_id"] for row in lost)])
-        recipe = recipe.without(forgotten)
-        video_ids = [video_id for video_id in video_ids if video_id not in forgotten]
-        lost = [row for row in lost if row["video_id"] not in forgotten]
-
+        recipe, video_ids, lost = _without_forgotten(recipe, video_ids, lost)
         finished = shard.is_finished(recipe.provenance)
         if finished and not retry:
             return StageResult.of(shard, done=False)
@@ -118,13 +114,22 @@ def build_shard(
         return StageResult.of(shard, done=True)
 
 
-def _forgotten(shard: Shard, video_ids: Iterable[str]) -> set[str]:
-    """Those of some videos that the manifest has no more; none of a shard that it does not list, as
-    imported ones. `forget` begins with the manifest, and waits for this shard."""
+def _without_forgotten(
+    recipe: ShardRecipe, video_ids: Sequence[str], lost: Sequence[IndexRow]
+) -> tuple[ShardRecipe, Sequence[str], Sequence[IndexRow]]:
+    """Recipe, videos and lost rows without the videos that the manifest has no more; as they are of
+    a shard that it does not list, as imported ones. `forget` begins with the manifest, and waits
+    for this shard."""
+    shard = recipe.shard
     if not has_shard(shard.root, shard.key):
-        return set()
+        return recipe, video_ids, lost
     listed = {row.video_id for row in read_manifest_shard(shard.root, shard.key)}
-    return {video_id for video_id in video_ids if video_id not in listed}
+    asked = {row["video_id"] for row in lost}.union(video_ids)
+    return (
+        recipe.without(asked - listed),
+        [video_id for video_id in video_ids if video_id in listed],
+        [row for row in lost if row["video_id"] in listed],
+    )
 
 
 def _rows_to_keep(
