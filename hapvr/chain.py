@@ -255,8 +255,10 @@ def stale(project: Project) -> dict[str, dict[str, str]]:
     """As `outdated`: what was made of other files or frames than are stored now, and what is gone;
     nothing while `forget` is under way."""
     root = project.root
-    changed = root.read_json(CHANGED_PLACE, hint="remove it") if root.exists(CHANGED_PLACE) else {}
-    wanted: dict[str, dict[str, str]] = {"videos": changed}
+    changed: dict[str, str] = {}
+    if root.exists(CHANGED_PLACE):
+        changed = root.read_json_as(CHANGED_PLACE, dict[str, str], hint="remove it")
+    wanted = {"videos": changed}
     if root.exists(FORGETTING):
         return wanted
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hapvr.config import Config
-from hapvr.errors import ConfigError
+from hapvr.errors import ConfigError, without_logins
 from hapvr.files import read_bytes
 from hapvr.model.settings import family_of
 from hapvr.settings import Settings, explain
@@ -147,7 +147,8 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
             )
         elif isinstance(error, ValidationError):
             names = [name for text in variables.values() for name in VARIABLE.findall(text)]
-            reason = explain(error, secrets=[os.environ[name].rstrip("\r\n") for name in names])
+            secrets = [os.environ[name].rstrip("\r\n") for name in names]
+            reason = without_logins(explain(error, secrets=secrets))
         raise ConfigError(f"config: {origin} is not valid: {reason}") from error
     webhook = config.watch.webhook
     if (

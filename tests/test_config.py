@@ -284,6 +284,17 @@ def test_what_is_wrong_with_a_secret_is_said_without_it(
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["shard_videos", "sampling.mode", "retention.answer_days"])
+def test_what_is_wrong_with_an_address_is_said_without_its_login(
+    tmp_path: Path, place: str
+) -> None:
+    """One that was pasted below the wrong key."""
+    path = write(tmp_path / "a.yaml", MINIMAL)
+    with pytest.raises(ConfigError, match=f"{place}: .*registry.example") as caught:
+        load_config(path, overrides={place: "https://ann:hunter2@registry.example"})
+    assert "hunter2" not in str(caught.value)
+
+
 def test_what_is_shown_of_a_configuration_has_no_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,7 +53,9 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import (
     FORGETTING,
     FORGOTTEN,
+    PLANNED,
     forgotten_digests,
+    planned_moves,
     read_manifest_shard,
     shard_keys,
 )
@@ -70,6 +72,7 @@ from hapvr.steps.project import REGISTRY
 from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.sources import CORPUS_FOLDER
 from hapvr.steps.watch_lists import SCHEMA as WATCH_SCHEMA
+from hapvr.steps.watch_queries import LISTS, check_watch_list
 
 
 def _single(*places: str) -> Callable[[DataRoot], list[str]]:
@@ -196,6 +199,16 @@ STORES: dict[str, Store] = {
         check=lambda root, _: read_rows(root, GROUPS_PLACE, GROUP_SCHEMA),
         remake=CHAIN["duplicate_groups"].run,
         forget=forget_in_groups,
+    ),
+    "plans": Store(
+        keys=_single(PLANNED),
+        check=lambda root, _: planned_moves(root),
+        advice="Nothing else knows which files plans have moved",
+    ),
+    "watch_lists": Store(
+        keys=_folders(LISTS),
+        check=check_watch_list,
+        advice="Remove the list on the page, and search for the clip again to watch for it",
     ),
     "watch_matches": _rows("watch_matches", WATCH_SCHEMA, forget_in_watch_lists),
     "outbox": Store(

@@ -164,7 +164,8 @@ def _is_data_root(folder: Path) -> bool:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Print why a call failed and end it with this exit code."""
+    """Print why a call failed, without logins of addresses, and end it with this exit code."""
+    message = without_logins(message)
     if printing_json.get():
         say(json.dumps({"error": message, "exit_code": code}, ensure_ascii=False))
     say(f"error: {as_typed(one_line(message))}", err=True)

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -27,6 +27,7 @@ from hapvr.settings import first_line
 Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
+REMOVE_HINT = "Correct its permissions and run again"
 
 DATA_ERRORS = (
     pa.ArrowException,
@@ -200,14 +201,17 @@ class DataRoot:
         return Path(tempfile.gettempdir()) / f"hapvr-{digest[:32]}.lock"
 
     def delete(self, name: str) -> None:
-        """Remove a file if it is there."""
-        if self.exists(name):
-            self.filesystem.delete_file(self.path(name))
+        """Remove a file if it is there. Raises DataError where it cannot be removed."""
+        with self._naming(f"cannot remove {name}", hint=REMOVE_HINT), suppress(FileNotFoundError):
+            if self.exists(name):  # another process may remove it meanwhile
+                self.filesystem.delete_file(self.path(name))
 
     def delete_folder(self, name: str) -> None:
-        """Remove a folder and all it holds if it is there."""
-        if self._info(self.path(name)).type == pafs.FileType.Directory:
-            self.filesystem.delete_dir(self.path(name))
+        """Remove a folder and all it holds if it is there. Raises DataError where it cannot be
+        removed."""
+        with self._naming(f"cannot remove {name}", hint=REMOVE_HINT), suppress(FileNotFoundError):
+            if self._info(self.path(name)).type == pafs.FileType.Directory:
+                self.filesystem.delete_dir(self.path(name))
 
     def sha256(self, name: str) -> str:
         """Hex SHA-256 of a file's bytes."""

@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import pyarrow as pa
+from pydantic import Field
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
@@ -58,6 +59,23 @@ VIDEO_COLUMNS = (
 )
 
 
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+@dataclass(frozen=True)
+class _Forgotten:
+    """The file at FORGOTTEN."""
+
+    names: list[Digest]
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """The file at PLANNED."""
+
+    moved: list[Digest]
+
+
 @dataclass(frozen=True)
 class ManifestRow:
     """One video that some source offered: its global id, source, split, shard, and where it is
@@ -81,6 +99,11 @@ def root_id(root: DataRoot) -> str:
 def shard_keys(root: DataRoot) -> list[str]:
     """All shards of the manifest, sorted."""
     return [name for name in root.list_folders(MANIFEST_STAGE) if root.exists(_name(name))]
+
+
+def has_shard(root: DataRoot, shard: str) -> bool:
+    """Whether the manifest lists the videos of a shard; those of imported ones it does not."""
+    return root.exists(_name(shard))
 
 
 def source_of(shard: str) -> str:
@@ -160,7 +183,7 @@ def forgotten_digests(root: DataRoot) -> frozenset[str]:
         "restore it from a copy, or remove it: what was forgotten and is still there is "
         "then listed again"
     )
-    return frozenset(root.read_json(FORGOTTEN, hint=hint)["names"])
+    return frozenset(root.read_json_as(FORGOTTEN, _Forgotten, hint=hint).names)
 
 
 def planned_moves(root: DataRoot) -> frozenset[str]:
@@ -169,7 +192,7 @@ def planned_moves(root: DataRoot) -> frozenset[str]:
     if not root.exists(PLANNED):
         return frozenset()
     hint = "remove it: `hapvr index add` then names the files that plans have moved"
-    return frozenset(root.read_json(PLANNED, hint=hint)["moved"])
+    return frozenset(root.read_json_as(PLANNED, _Planned, hint=hint).moved)
 
 
 def name_digest(name: str) -> str:

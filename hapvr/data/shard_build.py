@@ -1,7 +1,8 @@
 """How every step makes a shard, which it describes in a `ShardRecipe`, of a generator that makes
 the entries of single videos.
 
-1. The shard is locked, so that two processes at once make it once.
+1. The shard is locked, so that two processes at once make it once. Videos that were forgotten while
+   it waited are left out.
 2. A shard that was made from the same settings and inputs is left alone.
 3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only
    the others are made.
@@ -13,13 +14,14 @@ the entries of single videos.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from hapvr.data.manifest import has_shard, read_manifest_shard
 from hapvr.data.shards import STATUS_OK, Columns, Shard, index_row
 from hapvr.data.video_rows import VideoRows
 from hapvr.progress import Progress, no_progress
@@ -47,6 +49,11 @@ class ShardRecipe:
     @property
     def provenance(self) -> Provenance:
         return Provenance(self.shard.stage, self.settings, self.inputs, environment())
+
+    def without(self, video_ids: Collection[str]) -> ShardRecipe:
+        """The recipe without the inputs that are of these videos."""
+        staying = {name: text for name, text in self.inputs.items() if name not in video_ids}
+        return replace(self, inputs=staying)
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,7 @@ def build_shard(
     Raises DataError where the shard cannot be written."""
     shard = recipe.shard
     with shard.lock():
+        recipe, video_ids, lost = _without_forgotten(recipe, video_ids, lost)
         finished = shard.is_finished(recipe.provenance)
         if finished and not retry:
             return StageResult.of(shard, done=False)
@@ -104,6 +112,24 @@ def build_shard(
             entries = _in_order(video_ids, kept, earlier, new_entries)
             _write([recipe], entries, len(video_ids), lost, progress)
         return StageResult.of(shard, done=True)
+
+
+def _without_forgotten(
+    recipe: ShardRecipe, video_ids: Sequence[str], lost: Sequence[IndexRow]
+) -> tuple[ShardRecipe, Sequence[str], Sequence[IndexRow]]:
+    """Recipe, videos and lost rows without the videos that the manifest has no more; as they are of
+    a shard that it does not list, as imported ones. `forget` begins with the manifest, and waits
+    for this shard."""
+    shard = recipe.shard
+    if not has_shard(shard.root, shard.key):
+        return recipe, video_ids, lost
+    listed = {row.video_id for row in read_manifest_shard(shard.root, shard.key)}
+    asked = {row["video_id"] for row in lost}.union(video_ids)
+    return (
+        recipe.without(asked - listed),
+        [video_id for video_id in video_ids if video_id in listed],
+        [row for row in lost if row["video_id"] in listed],
+    )
 
 
 def _rows_to_keep(

@@ -1,21 +1,22 @@
 """Answers of the search service that stay for a while, with small pictures of what was searched
 for, and its features.
 
-answers/<job>.json    one answer, as it was given
+answers/<job>.json    one answer, as it was given, with its digest: a flipped bit is no answer
 """
 
 import json
 import re
 import time
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Base64Bytes, Field, FiniteFloat, TypeAdapter
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError
+from hapvr.errors import DataError
+from hapvr.files import digest_of
 from hapvr.search.kept_frames import KeptFrames, read_frames
 from hapvr.search.match import SearchAnswer
 
@@ -24,6 +25,7 @@ MAX_PICTURES = 60
 DAY_S = 86_400
 _JOB = re.compile(r"[\w-]{16}", re.ASCII)
 _ANSWER = TypeAdapter(SearchAnswer)
+HINT = "remove the file; the search can be repeated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,32 @@ class KeptAnswer:
     """For a closer look at pairs; None for a query of the collection."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """What is stored of a `KeptAnswer`."""
+
+    name: str
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+    answer: SearchAnswer
+    pictures: list[tuple[FiniteFloat, Base64Bytes]]
+    frames: dict[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """The file of an answer. record: see `_Record`. sha256: of the record."""
+
+    record: dict[str, Any]
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if self.sha256 != digest_of(self.record):
+            raise ValueError("this is not the answer that was written")
+
+
+_RECORD = TypeAdapter(_Record)
+
+
 def is_job(name: str) -> bool:
     """Whether a name is one that the service gives to searches, which is safe as a file's name."""
     return _JOB.fullmatch(name) is not None
@@ -59,43 +87,28 @@ def keep_answer(root: DataRoot, kept: KeptAnswer) -> None:
         "pictures": pictures,
         "frames": None if kept.frames is None else kept.frames.record(),
     }
+    stored = {"record": record, "sha256": digest_of(record)}
     with root.write(_place(kept.job)) as stream:
-        stream.write(json.dumps(record, ensure_ascii=False).encode())
+        stream.write(json.dumps(stored).encode())
 
 
 def read_answer(root: DataRoot, job: str) -> KeptAnswer | None:
     """The answer of a search; None where it is not kept, or not any more. Raises DamagedError for
-    a file that is something else."""
+    a file that is something else, DataError for one that cannot be read."""
     if not is_job(job) or not root.exists(_place(job)):
         return None
-    with root.open(_place(job)) as stream:
-        text = stream.read()
-    try:
-        record = json.loads(text)
-        pictures = {float(second): b64decode(jpeg) for second, jpeg in record["pictures"]}
-        frames = record.get("frames")
-        answer = _ANSWER.validate_python(_without_computed(record["answer"]))
-        return KeptAnswer(
-            job=job,
-            name=record["name"],
-            sha256=record["sha256"],
-            answer=answer,
-            pictures=pictures,
-            frames=None if frames is None else read_frames(frames),
-        )
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
-        hint = "Remove the file; the search can be repeated"
-        raise DamagedError(f"answers: {_place(job)} is damaged. {hint}") from error
-
-
-def _without_computed(answer: dict[str, Any]) -> dict[str, Any]:
-    """Without what follows from the rest."""
-    matches = [
-        {name: value for name, value in match.items() if name != "offset_s"}
-        for match in answer["matches"]
-    ]
-    rest = {name: value for name, value in answer.items() if name != "headline"}
-    return rest | {"matches": matches}
+    stored = root.read_json_as(_place(job), _Stored, hint=HINT)
+    with root.corruption_errors(_place(job), hint=HINT):
+        record = _RECORD.validate_python(stored.record)
+        frames = None if record.frames is None else read_frames(record.frames)
+    return KeptAnswer(
+        job=job,
+        name=record.name,
+        sha256=record.sha256,
+        answer=record.answer,
+        pictures=dict(record.pictures),
+        frames=frames,
+    )
 
 
 def kept_jobs(root: DataRoot) -> list[str]:
@@ -104,15 +117,23 @@ def kept_jobs(root: DataRoot) -> list[str]:
     return [name for name in names if is_job(name)]
 
 
+def is_old(root: DataRoot, job: str, *, days: float) -> bool:
+    """Whether an answer was kept for that long, or nobody knows since when."""
+    (written_ns,) = root.modified_ns(_place(job))
+    return written_ns / 1e9 <= time.time() - days * DAY_S
+
+
 def remove_old_answers(root: DataRoot, *, days: float) -> int:
-    """Remove what was kept longer than that; returns how many there were."""
-    jobs = kept_jobs(root)
-    written_ns = root.modified_ns(*map(_place, jobs)) if jobs else []
-    limit_s = time.time() - days * DAY_S
-    old = [job for job, time_ns in zip(jobs, written_ns, strict=True) if time_ns / 1e9 < limit_s]
+    """Remove what was kept for that long; returns how many there were."""
+    old = [job for job in kept_jobs(root) if is_old(root, job, days=days)]
     for job in old:
-        root.delete(_place(job))
+        remove_answer(root, job)
     return len(old)
+
+
+def remove_answer(root: DataRoot, job: str) -> None:
+    """Remove the answer of a search, if it is there."""
+    root.delete(_place(job))
 
 
 def forget_answers(root: DataRoot, values: frozenset[str]) -> None:
@@ -120,13 +141,13 @@ def forget_answers(root: DataRoot, values: frozenset[str]) -> None:
     those that cannot be read, as nobody knows what they hold."""
     for job in kept_jobs(root):
         if _names(root, job, values):
-            root.delete(_place(job))
+            remove_answer(root, job)
 
 
 def _names(root: DataRoot, job: str, values: frozenset[str]) -> bool:
     try:
         kept = read_answer(root, job)
-    except DamagedError:
+    except DataError:
         return True
     if kept is None:
         return False

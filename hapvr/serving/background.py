@@ -80,7 +80,7 @@ class Work:
             self.state.error = ""
             try:
                 work(self)
-            except Exception as error:
+            except BaseException as error:  # Rust's PanicException is not an Exception
                 self.state.error = describe(error)[1]["error"]
             with self._guard:
                 if not self._wanted_again:

@@ -13,8 +13,8 @@ import numpy as np
 
 from hapvr.data.frames import VideoFrames, thumbnail
 from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
-from hapvr.search.collection import REFRESH_S, VideoMetadata, current_index
-from hapvr.search.frame_index import FrameIndex
+from hapvr.search.collection import REFRESH_S, CurrentIndex, VideoMetadata, current_index
+from hapvr.search.frame_index import STATE_FILE, FrameIndex
 from hapvr.search.match import Query
 from hapvr.serving.refusals import without_paths
 from hapvr.steps.project import Project
@@ -129,6 +129,17 @@ class Collection:
             )
         return self.opened
 
+    def is_current(self, index: OpenIndex) -> bool:
+        """Whether an index is the one that counts at this moment."""
+        with suppress(DataError):
+            return self._state()[1] == index.state
+        return False
+
+    def _state(self) -> tuple[CurrentIndex, str]:
+        """The index that counts now, and which version of it that is."""
+        current = current_index(self.project.root)
+        return current, f"{current} {self.project.root.sha256(_state_file(current))}"
+
     def _look(self) -> None:
         """Open the index that counts now, unless it is the one that is open."""
         try:
@@ -144,15 +155,12 @@ class Collection:
         self._looked_s = time.monotonic()
 
     def _open_current(self) -> None:
-        root = self.project.root
-        current = current_index(root)
-        state_file = f"{current.place}/index.json"
-        state = f"{current} {root.sha256(state_file)}"
+        current, state = self._state()
         if self.opened is not None and self.opened.state == state:
             self.opened.searcher.look_at_registry()
             return
 
-        changed_s = root.modified_ns(state_file)[0] / 1e9
+        changed_s = self.project.root.modified_ns(_state_file(current))[0] / 1e9
         searcher = Searcher.open(self.project, model=self._model)
         self.opened = OpenIndex(searcher, state, changed_s)
         # No daemon: Python ends those inside of native code, which aborts the process.
@@ -166,3 +174,8 @@ class Collection:
         with suppress(HapvrError, OSError):
             alive = threading.main_thread().is_alive
             searcher.damage.extend(searcher.index.verify(self._verified, until=lambda: not alive()))
+
+
+def _state_file(current: CurrentIndex) -> str:
+    """What an index records of itself."""
+    return f"{current.place}/{STATE_FILE}"

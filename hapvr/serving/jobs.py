@@ -216,7 +216,7 @@ class DuplicateJob:
                 make_duplicate_pairs(searcher.project, searcher, key, progress=progress)
                 before += count
             make_duplicate_groups(searcher.project, searcher, progress=lambda *_: self._end.check())
-        except Exception as error:
+        except BaseException as error:  # Rust's PanicException is not an Exception
             state.error = describe(error)[1]["error"]
         finally:
             state.running = False

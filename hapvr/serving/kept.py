@@ -4,13 +4,16 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DataError
 from hapvr.search.kept_answers import (
     KeptAnswer,
+    is_old,
     keep_answer,
     nearest_pictures,
     read_answer,
+    remove_answer,
     remove_old_answers,
     seconds_to_keep,
 )
@@ -30,16 +33,29 @@ class KeptAnswers:
     """What one service keeps of its searches. Any thread may ask."""
 
     def __init__(self, project: Project) -> None:
+        """Remove what was kept for long enough while no service ran."""
         self._root = project.root
         self._days = project.config.retention.answer_days
         self._guard = threading.Lock()
         self._cleaned_s = -float("inf")
+        self._clean()
 
-    def keep(self, job: Job, answer: SearchAnswer, *, network: str) -> None:
+    def keep(
+        self,
+        job: Job,
+        answer: SearchAnswer,
+        *,
+        network: str,
+        is_current: Callable[[], bool],
+    ) -> None:
         """Keep the answer of a search, with pictures and features of its query. Where the data root
         cannot be written, it stays until the service ends, as without this.
 
-        network: digest of the network that made the features."""
+        network: digest of the network that made the features
+        is_current: whether the index that gave the answer is still the one that counts. The answer
+            of another is not kept, as it may name a video that was forgotten meanwhile.
+        """
+        self._clean()
         if not self._days or job.query is None or not self._root.is_writable():
             return
         try:
@@ -52,15 +68,21 @@ class KeptAnswers:
                 frames=None if job.query.video_id else frames_to_keep(job.query.features, network),
             )
             keep_answer(self._root, kept)
-            self._clean()
+            # After it was written: `forget` removes what it finds once the index has changed.
+            if not is_current():
+                remove_answer(self._root, job.id)
         except (DataError, OSError) as error:
             _LOG.warning("the answer of a search is not kept: %s", error)
 
     def read(self, job_id: str) -> KeptAnswer | None:
-        """An answer; None where it is not kept."""
+        """An answer; None where it is not kept, or not any more."""
+        self._clean()
         try:
-            return read_answer(self._root, job_id)
-        except (DamagedError, DataError) as error:
+            kept = read_answer(self._root, job_id)
+            if kept is None or is_old(self._root, job_id, days=self._days):
+                return None
+            return kept
+        except DataError as error:
             _LOG.warning("a kept answer cannot be read: %s", error)
             return None
 
@@ -80,12 +102,16 @@ class KeptAnswers:
 
     def _clean(self) -> None:
         """Remove what was kept for long enough, now and then."""
-        assert self._days
         with self._guard:
             if time.monotonic() - self._cleaned_s < CLEAN_EVERY_S:
                 return
             self._cleaned_s = time.monotonic()
-        remove_old_answers(self._root, days=self._days)
+        if not self._root.is_writable():
+            return
+        try:
+            remove_old_answers(self._root, days=self._days)
+        except (DataError, OSError) as error:
+            _LOG.warning("old answers cannot be removed: %s", error)
 
 
 def _pictures(query: Query, answer: SearchAnswer) -> dict[float, bytes]:

@@ -13,7 +13,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
-from hapvr.errors import ArgumentError, DataError, HapvrError, VideoError
+from hapvr.errors import (
+    ArgumentError,
+    ConfigError,
+    DataError,
+    HapvrError,
+    MissingPartError,
+    VideoError,
+    without_logins,
+)
 from hapvr.reasons import plain_reason
 from hapvr.settings import explain
 
@@ -68,8 +76,8 @@ def shown_model(name: str) -> str:
 def describe(error: BaseException) -> tuple[int, dict[str, str]]:
     """HTTP status and body of an error."""
     status, code, sentence = _status_code_sentence(error)
-    plain = plain_reason(code, sentence)
-    return status, {"error": without_paths(sentence), "code": code, "plain": plain}
+    shown = without_paths(without_logins(sentence))
+    return status, {"error": shown, "code": code, "plain": plain_reason(code, sentence)}
 
 
 def _status_code_sentence(error: BaseException) -> tuple[int, str, str]:
@@ -87,6 +95,8 @@ def _status_code_sentence(error: BaseException) -> tuple[int, str, str]:
         return STATUS_OF_REASON.get(error.reason, 422), error.reason, str(error)
     if isinstance(error, DataError):
         return 503, "no_index", str(error)
+    if isinstance(error, ConfigError | MissingPartError):  # the owner's to correct
+        return 503, "configuration", str(error)
 
     _LOG.error("unforeseen error", exc_info=error)
     sentence = (

@@ -155,7 +155,9 @@ def _search(
             continue
         warnings = tuple(map(without_paths, answer.warnings))
         shown = replace(answer, warnings=warnings, model=shown_model(answer.model))
-        service.kept.keep(job, shown, network=index.searcher.current.digest)
+        is_current = partial(service.collection.is_current, index)
+        network = index.searcher.current.digest
+        service.kept.keep(job, shown, network=network, is_current=is_current)
         return shown
 
 

@@ -21,12 +21,13 @@ from hapvr.video.sources import path_of_text
 def remember_plan(project: Project, members: Sequence[GroupMember]) -> None:
     """Remember which files a plan moves, as digests of their paths. A data root that cannot be
     written to gets a warning."""
-    before = planned_moves(project.root)
-    planned = before | {name_digest(path) for path in moved_paths(members)}
-    if planned == before:
+    root = project.root
+    moved = {name_digest(path) for path in moved_paths(members)}
+    if moved <= planned_moves(root):
         return
     try:
-        project.root.write_json(PLANNED, {"moved": sorted(planned)})
+        with root.lock("plans"):  # another plan may be written at the same time
+            root.write_json(PLANNED, {"moved": sorted(moved | planned_moves(root))})
     except (DataError, OSError) as error:
         warnings.warn(f"{error}. `hapvr index add` will miss the files that this plan moves")
 

@@ -1,17 +1,19 @@
 """Watch lists and their queries: files and folders of the configuration, and the queries of
 searches that somebody keeps watching for."""
 
+import hashlib
 import os
 import re
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 from hapvr.config import WatchList
-from hapvr.errors import DataError, VideoError
-from hapvr.files import file_sha256, open_regular
+from hapvr.data.filesystem import DataRoot
+from hapvr.errors import DamagedError, DataError, VideoError
+from hapvr.files import READ_BYTES, file_sha256, open_regular
 from hapvr.search.match import Query
 from hapvr.steps.project import Project
 from hapvr.video.folders import VIDEO_SUFFIXES
@@ -30,7 +32,7 @@ class WatchQuery:
     sha256: str
     """"" where the file cannot be read"""
     problem: str = ""
-    """of a list"""
+    """of a list, or of the copy of a query"""
 
     @property
     def name(self) -> str:
@@ -55,13 +57,14 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
     """
     root = project.root
     root.local_path(LISTS)
+    replaced = VideoError(
+        "replaced",
+        f"watch: the file of {query.name} is not at hand, is another one now, or has more "
+        f"than {max_bytes} bytes; search for it again, or name its folder under watch.lists",
+    )
     is_usable = os.path.isfile(file) and file.stat().st_size <= max_bytes
     if not is_usable or file_sha256(file) != query.sha256:
-        raise VideoError(
-            "replaced",
-            f"watch: the file of {query.name} is not at hand, is another one now, or has more "
-            f"than {max_bytes} bytes; search for it again, or name its folder under watch.lists",
-        )
+        raise replaced
     place = Path(query.name)
     words = re.sub(r"[^a-z0-9]+", "-", place.stem.lower())[:40].strip("-")
     name = f"{words or 'query'}-{query.sha256[:8]}"
@@ -70,13 +73,35 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
         suffix = ".mp4"
     copied = f"{LISTS}/{name}/{query.sha256}{suffix}"
     with root.write(copied) as copy, open_regular(file) as source:
-        shutil.copyfileobj(source, copy)
+        digest = _copy(source, copy)
+        if digest != query.sha256:  # it was replaced meanwhile
+            raise replaced
     return name
+
+
+def _copy(source: IO[bytes], target: IO[bytes]) -> str:
+    """Copy what is left of a file; returns the SHA-256 of that."""
+    digest = hashlib.sha256()
+    while data := source.read(READ_BYTES):
+        target.write(data)
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def check_watch_list(root: DataRoot, name: str) -> None:
+    """Compare the copies of queries that a list has with their names, which are their digests: a
+    damaged one would find nothing. Raises DamagedError."""
+    for file in root.list_files(f"{LISTS}/{name}"):
+        place = f"{LISTS}/{name}/{file}"
+        if root.sha256(place) != file.partition(".")[0]:
+            raise DamagedError(f"watch: {place} below {root.url} is not what was copied there")
 
 
 def watch_queries(project: Project) -> list[WatchQuery]:
     """All queries of all lists, also files and lists that cannot be read."""
     queries: list[WatchQuery] = []
+    root = project.root
+    lists_folder = None if root.local is None else root.local / LISTS
     for watch_list in watch_lists(project):
         path = project.path(Path(watch_list.path))
         try:
@@ -88,8 +113,21 @@ def watch_queries(project: Project) -> list[WatchQuery]:
             )
             queries.append(WatchQuery(watch_list, path, "", problem))
         else:
-            queries += [WatchQuery(watch_list, file, _digest_or_none(file)) for file in files]
+            is_ours = path.parent == lists_folder
+            queries += [_query(watch_list, file, is_ours=is_ours) for file in files]
     return queries
+
+
+def _query(watch_list: WatchList, file: Path, *, is_ours: bool) -> WatchQuery:
+    """A file of a list. is_ours: whether it is a copy that was named after its digest."""
+    sha256 = _digest_or_none(file)
+    problem = ""
+    if is_ours and sha256 and sha256 != file.name.partition(".")[0]:
+        problem = (
+            f"watch: {file} is not what was copied there; remove the list, and search for the "
+            "clip again to watch for it"
+        )
+    return WatchQuery(watch_list, file, sha256, problem)
 
 
 def _files_of(path: Path) -> list[Path]:

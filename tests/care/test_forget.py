@@ -31,11 +31,11 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.training import tracker_of
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import open_frames
+from hapvr.steps.videos import make_frames, make_videos, open_frames
 from hapvr.steps.watch_queries import make_watch_list
 from hapvr.tables import write_table
 from tests.commands.conftest import invoke
-from tests.conftest import CHECKOUT, MakeOnce, make_feature_data
+from tests.conftest import CHECKOUT, MakeOnce, make_feature_data, write_clip
 from tests.scorer.bundles import write_scenes
 from tests.steps.data_projects import digests, folder_settings, open_project
 from tests.steps.search_projects import (
@@ -426,3 +426,20 @@ def test_benchmarks_that_were_made_of_a_forgotten_clip_are_made_again_without_it
         assert set(definition.video_ids) <= set(known)
     keys = manifest.collection_keys(root, manifest.shard_keys(root))
     assert not any(manifest.source_of(key) in names for key in keys)
+
+
+def test_a_step_that_waited_while_a_video_was_forgotten_leaves_it_out(tmp_path: Path) -> None:
+    """It has read what the step before said of the video, whose file is still there."""
+    for number in range(2):
+        write_clip(tmp_path / "in" / f"{number}.mp4", seed=number, seconds=2)
+    project = open_project(tmp_path, folder_settings(tmp_path / "in", tmp_path / "data"))
+    (key,) = make_manifest(project).shards
+    make_videos(project, key)
+    frames = project.shard("frames", key)
+    with ThreadPoolExecutor(1) as pool:
+        with frames.lock():
+            step = pool.submit(make_frames, project, key)
+            time.sleep(1.0)
+            forget(project, plan_forgetting(project, ["in/0.mp4"]))
+        step.result()
+    assert [row["video_id"] for row in frames.rows()] == ["in/1.mp4"]

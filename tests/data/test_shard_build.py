@@ -9,6 +9,7 @@ import pytest
 
 from hapvr.data.features import FeatureFile, fields
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import ManifestRow, write_manifest_shard
 from hapvr.data.shard_build import (
     IndexRow,
     ShardRecipe,
@@ -148,3 +149,23 @@ def test_two_shards_are_made_in_one_pass(tmp_path: Path) -> None:
     ]
     assert asked == [["second", "first"], ["first"]]
     assert not any(result.done for result in build_shards([second, first], num_videos=2, make=make))
+
+
+def test_what_was_forgotten_meanwhile_is_not_made(tmp_path: Path) -> None:
+    """Nor is it named by the shard: a step may have read what there is before it got the lock."""
+    root = DataRoot(tmp_path)
+    rows = [ManifestRow(name, "s", "train", "s-00000", f"/{name}") for name in ("a", "c")]
+    write_manifest_shard(root, "s-00000", rows)
+    shard = recipe(root).shard
+    asked = ShardRecipe(
+        shard=shard,
+        settings={},
+        inputs={"a": "1", "b": "2"},
+        columns=fields(num_regions=3, dims=4),
+    )
+    maker = Maker(1.0)
+    failed = [index_row(name, 0, reason="damaged") for name in ("c", "d")]
+    build_shard(asked, video_ids=["a", "b"], make=maker, lost=failed)
+    assert maker.asked == ["a"]
+    assert [row["video_id"] for row in shard.rows()] == ["a", "c"]
+    assert shard.read().provenance.inputs == {"a": "1"}

@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ import pytest
 from PIL import Image
 
 from hapvr.care.stores import STORES
+from hapvr.errors import DamagedError
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search import kept_frames
-from hapvr.search.kept_answers import forget_answers, kept_jobs, read_answer
+from hapvr.search.kept_answers import forget_answers, keep_answer, kept_jobs, read_answer
+from hapvr.serving.kept import KeptAnswers
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Client, serving
 from tests.steps.search_projects import LONG, copied
@@ -69,13 +73,14 @@ def test_a_kept_answer_has_the_similarities_of_frames(collection: Path, tmp_path
         assert np.allclose(kept["values"], before["values"], atol=0.01)
         assert kept["query_times_s"] == before["query_times_s"]
         assert _times(kept["segments"]) == _times(before["segments"])
-        file = project.root.local_path(f"answers/{job}.json")
-        record = json.loads(file.read_text())
-        record["frames"]["network"] = "0" * 16
-        file.write_text(json.dumps(record))
-        answer = client.get("/pairs/matrix", job=job, reference=BEST)
-        assert (answer.status, answer.json["code"]) == (410, "gone")
-        assert "another model answers by now" in answer.json["error"]
+        answer = read_answer(project.root, job)
+        assert answer is not None
+        assert answer.frames is not None
+        foreign = replace(answer.frames, network="0" * 16)
+        keep_answer(project.root, replace(answer, frames=foreign))
+        refusal = client.get("/pairs/matrix", job=job, reference=BEST)
+        assert (refusal.status, refusal.json["code"]) == (410, "gone")
+        assert "another model answers by now" in refusal.json["error"]
 
 
 def _times(segments: list[dict[str, Any]]) -> list[list[float]]:
@@ -113,6 +118,51 @@ def test_old_answers_go(collection: Path, tmp_path: Path, monkeypatch: pytest.Mo
         os.utime(root.local_path(f"answers/{old}.json"), (three_days_ago, three_days_ago))
         new = answered(client, tmp_path)
         assert kept_jobs(root) == [new]
+
+
+def test_old_answers_are_not_given(collection: Path, tmp_path: Path) -> None:
+    """Also where nobody has searched since, and where answers are not kept any more."""
+    with served(collection, tmp_path, **{"retention.answer_days": 2}) as client:
+        project = client.service.project
+        job = answered(client, tmp_path)
+        kept = KeptAnswers(project)
+        assert kept.read(job) is not None
+        three_days_ago = time.time() - 3 * 86_400
+        os.utime(project.root.local_path(f"answers/{job}.json"), (three_days_ago, three_days_ago))
+        assert kept.read(job) is None
+    assert kept_jobs(project.root) == [job]
+    KeptAnswers(project)
+    assert kept_jobs(project.root) == []
+
+
+def test_no_answer_of_a_replaced_index_is_kept(collection: Path, tmp_path: Path) -> None:
+    """A video that was forgotten while the search ran would be named for weeks."""
+    with served(collection, tmp_path) as client:
+        service = client.service
+        job = service.jobs.find(answered(client, tmp_path))
+        assert job is not None
+        index = service.collection.current()
+        assert service.collection.is_current(index)
+        service.project.root.write_json("search/current.json", {})
+        is_current = partial(service.collection.is_current, index)
+        network = index.searcher.current.digest
+        service.kept.keep(job, job.task.result(), network=network, is_current=is_current)
+        assert kept_jobs(service.project.root) == []
+
+
+@pytest.mark.parametrize("before", [b'"similarity": 0.', b'"name": "my', b'"rank": 1', b"long.mp4"])
+def test_an_answer_with_a_flipped_bit_is_no_answer(
+    collection: Path, tmp_path: Path, before: bytes
+) -> None:
+    with served(collection, tmp_path) as client:
+        job = answered(client, tmp_path)
+        root = client.service.project.root
+        path = root.local_path(f"answers/{job}.json")
+        content = path.read_bytes()
+        assert before in content
+        path.write_bytes(content.replace(before, before[:-1] + bytes([before[-1] ^ 1])))
+        with pytest.raises(DamagedError, match=job):
+            read_answer(root, job)
 
 
 def test_an_answer_that_names_a_forgotten_video_goes(collection: Path, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from hapvr.serving.background import Work
+from hapvr.steps.project import COLLECTION_FILE
 from tests.conftest import CHECKOUT
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Client, serving
@@ -76,6 +78,34 @@ def test_the_collection_says_what_it_holds(client: Client) -> None:
     assert not shown["can_update"]
     assert client.ask("POST", "/collection/job").json["code"] == "not_here"
     assert not client.get("/collection/job").json["running"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"x: [", b"nonsense: 1\n", b"\xff\xfe"], ids=["no YAML", "a wrong key", "no UTF-8"]
+)
+def test_a_configuration_that_breaks_while_it_is_served_is_named(
+    own: Client, content: bytes
+) -> None:
+    """It is the owner's to correct, and nothing to report."""
+    own.service.project.root.local_path(COLLECTION_FILE).write_bytes(content)
+    answer = own.get("/collection")
+    assert (answer.status, answer.json["code"]) == (503, "configuration")
+    assert COLLECTION_FILE in answer.json["error"]
+
+
+def test_work_that_ends_in_a_panic_of_a_library_has_ended() -> None:
+    """Those of Rust are no exceptions; the next work begins."""
+
+    class PanicException(BaseException): ...
+
+    def panic(_: Work) -> None:
+        raise PanicException("index out of bounds")
+
+    work = Work("panics")
+    work.start(panic)
+    work.close()
+    assert not work.state.running
+    assert "unexpected PanicException" in work.state.error
 
 
 def test_without_an_index_the_collection_is_shown_as_empty(own: Client) -> None:
