@@ -119,6 +119,10 @@ class SearchSettings(Settings):
     candidates: int = Field(
         default=100, ge=1, le=10_000, description="videos that the network compares with a query"
     )
+    first_stage: Literal["frames", "videos"] = "frames"
+    """what chooses the candidates: votes of frames, or one vector of each video, which the families
+    `tca` and `vvs` have. The latter looks at fewer vectors, and cannot find a short part of a long
+    video"""
     min_duplicate_probability: float = Field(default=0.9, ge=0.5, le=1)
     """pairs of duplicates below it are stored, but neither shown nor grouped"""
 

@@ -14,8 +14,9 @@ import numpy as np
 from hapvr.data.frames import VideoFrames, thumbnail
 from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
 from hapvr.search.collection import REFRESH_S, VideoMetadata, current_index
-from hapvr.search.frame_index import FrameIndex
+from hapvr.search.frame_index import STATE_FILE, FrameIndex
 from hapvr.search.match import Query
+from hapvr.search.video_index import has_videos, videos_place
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.videos import open_frames
@@ -141,8 +142,10 @@ class Collection:
     def _open_current(self) -> None:
         root = self.project.root
         current = current_index(root)
-        state_file = f"{current.place}/index.json"
+        state_file = f"{current.place}/{STATE_FILE}"
         state = f"{current} {root.sha256(state_file)}"
+        if has_videos(root, current.place):
+            state += f" {root.sha256(f'{videos_place(current.place)}/{STATE_FILE}')}"
         if self.opened is not None and self.opened.state == state:
             self.opened.searcher.look_at_registry()
             return
@@ -156,8 +159,9 @@ class Collection:
 
     def _verify(self, searcher: Searcher) -> None:
         """Read every file of the index; once one is found damaged, searches raise DamagedError."""
-        assert isinstance(searcher.index, FrameIndex)
-        # What cannot be read at this moment need not be damaged.
-        with suppress(HapvrError, OSError):
-            alive = threading.main_thread().is_alive
-            searcher.damage.extend(searcher.index.verify(self._verified, until=lambda: not alive()))
+        alive = threading.main_thread().is_alive
+        for index in filter(None, (searcher.index, searcher.video_index)):
+            assert isinstance(index, FrameIndex)
+            # What cannot be read at this moment need not be damaged.
+            with suppress(HapvrError, OSError):
+                searcher.damage.extend(index.verify(self._verified, until=lambda: not alive()))
