@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def fill(index: LanceIndex, videos: StoredVideos) -> None:
         numbers = np.repeat(np.arange(first, first + len(vectors)), num_frames)
         rows = pa.table(
             {
-                "video_id": [name_of(number) for number in numbers],
+                "video_id": [name_of(number) for number in numbers.tolist()],
                 "second": np.tile(np.arange(num_frames, dtype=np.float32), len(vectors)),
                 "hash": np.zeros(len(numbers), np.uint64),
                 VECTOR: pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.shape[2]),
@@ -72,7 +73,7 @@ def found_frames(rows: npt.NDArray[np.intp], similarities: Floats, num_frames: i
     """FOUND_FRAMES of row numbers [Q, K] of the drawn frames."""
     numbers = rows.reshape(-1)
     query_frames = np.repeat(np.arange(len(rows), dtype=np.int32), rows.shape[1])
-    names = [name_of(number) for number in numbers // num_frames]
+    names = [name_of(number) for number in (numbers // num_frames).tolist()]
     seconds = (numbers % num_frames).astype(np.float32)
     values = similarities.reshape(-1).astype(np.float32)
     return pa.table([query_frames, names, seconds, values], schema=FOUND_FRAMES)
@@ -204,9 +205,7 @@ def lance_rows(options: Any, trial: Trial) -> Iterator[dict[str, Any]]:
                 index = LanceIndex(folder, settings)
                 row = {"index": f"Lance, {bits} bits", "lists": lists, "re-ranked": refine}
                 row |= {"bytes": index_bytes(folder) / num_rows, "build processor s": built}
-                row |= trial.run(
-                    lambda query, index=index: index.search_frames(query, HITS), options.clients
-                )
+                row |= trial.run(partial(index.search_frames, k=HITS), options.clients)
                 yield row | {"peak GB": peak_gb()}
 
 

@@ -73,7 +73,8 @@ def video_vector(embedding: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]
 
     embedding: [T, 1, D], of a model that embeds videos, see `hapvr.model.family`
     """
-    return mean_directions(embedding[:, 0].astype(np.float32)[None])[0]
+    frames = np.asarray(embedding[:, 0], np.float32)
+    return np.asarray(mean_directions(frames))
 
 
 def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:

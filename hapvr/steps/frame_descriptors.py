@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from hapvr.data.features import (
     IMPORTED,
@@ -115,7 +116,7 @@ def descriptor_recipe(
         "hash": HASH_VERSION,
         "blank": arrays_sha256({"blank": blank}) if len(blank) else "",
     }
-    index_columns = descriptors.INDEX_COLUMNS
+    index_columns: tuple[pa.Field, ...] = descriptors.INDEX_COLUMNS
     if model.embeds_videos:
         settings["video_vectors"] = True
         index_columns = (*index_columns, VIDEO_VECTOR)
