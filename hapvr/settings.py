@@ -111,13 +111,14 @@ class IndexSettings(Settings):
     other keys are of `lance`"""
     min_indexed_rows: int = Field(default=50_000, ge=64)
     """a table with fewer rows is compared whole, which is exact"""
-    code_bits: int = Field(default=3, ge=1, le=9)
-    """bits of a code per dimension, in indexes that are built from now on; with fewer than 3, set
-    refine_factor to 4 or more"""
+    code_bits: int = Field(default=1, ge=1, le=9)
+    """bits of a code per dimension, in indexes that are built from now on; with fewer than 3, leave
+    refine_factor at 4 or more"""
     probed_lists: int = Field(default=16, ge=1, description="inverted lists that a query looks at")
-    refine_factor: int = Field(default=0, ge=0)
-    """this many times the requested rows are found by code and compared exactly; 0: the codes
-    decide, which is eight times as fast"""
+    refine_factor: int = Field(default=4, ge=0)
+    """this many times the requested rows are found by code, and their stored vectors are compared;
+    0: the codes decide, which reads no stored vectors, as is best in an object store, with code_bits 3
+    or more"""
 
 
 class SearchSettings(Settings):
@@ -127,6 +128,10 @@ class SearchSettings(Settings):
     candidates: int = Field(
         default=100, ge=1, le=10_000, description="videos that the network compares with a query"
     )
+    first_stage: Literal["frames", "videos"] = "frames"
+    """what chooses the candidates: votes of frames, or one vector of each video, which the families
+    `tca` and `vvs` have. The latter looks at fewer vectors, and cannot find a short part of a long
+    video"""
     min_duplicate_probability: float = Field(default=0.9, ge=0.5, le=1)
     """pairs of duplicates below it are stored, but neither shown nor grouped"""
 

@@ -20,6 +20,7 @@ from hapvr.scorer.description import read_description as read_bundle_description
 from hapvr.search import collection
 from hapvr.search.blank_file import read_blank
 from hapvr.search.descriptors import descriptor_shard
+from hapvr.search.video_index import open_videos
 from hapvr.settings import SearchSettings
 from hapvr.steps.damaged_files import damaged_files
 from hapvr.steps.model_places import current_key
@@ -150,11 +151,17 @@ def check_index(root: DataRoot, _: str) -> None:
     """The index that answers searches, and that it finds what it has."""
     current = collection.current_index(root)
     read_blank(root, current.digest)
-    index = current.open(root, SearchSettings())
-    problems = index.verify()
-    if problems:
-        raise DamagedError(f"search: {problems[0]}; `hapvr verify --repair` builds the index again")
-    index.recall(probes=1)
+    indexes = [current.open(root, SearchSettings())]
+    videos = open_videos(root, current.place, SearchSettings().index)
+    if videos is not None:
+        indexes.append(videos)
+    for index in indexes:
+        problems = index.verify()
+        if problems:
+            raise DamagedError(
+                f"search: {problems[0]}; `hapvr verify --repair` builds the index again"
+            )
+        index.recall(probes=1)
 
 
 def shard_made_from(stage: str, above: str) -> Callable[[DataRoot, str], tuple[object, object]]:

@@ -22,6 +22,7 @@ from hapvr.search.collection import FOLDER as SEARCH, model_place, serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.frame_index import STATE_FILE
 from hapvr.search.indexes import open_index
+from hapvr.search.video_index import videos_place
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import INDEX_NAME, remove
 from hapvr.steps.videos import content_digest
@@ -77,17 +78,21 @@ def forget_in_indexes(project: Project, forgetting: Forgetting) -> None:
                 index = open_index(root.url_of(place), project.config.search.index)
                 index.forget(sorted(forgetting.video_ids), forgetting.renamed)
             except DamagedError as error:
-                if serving is not None and place == serving.place:
+                answering = serving.place if serving is not None else None
+                if answering is not None and place in (answering, videos_place(answering)):
                     raise
                 warnings.warn(f"{error}. It is removed, as it does not answer searches")
                 remove(root, place)
 
 
 def _index_places(root: DataRoot) -> list[str]:
+    """Of indexes of frames, and of videos beside them."""
     places = []
     for above in map(model_place, root.list_folders(SEARCH)):
         names = [name for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)]
-        places += [f"{above}/{name}" for name in names]
+        for name in names:
+            place = f"{above}/{name}"
+            places += [place, videos_place(place)]
     return [place for place in places if root.exists(f"{place}/{STATE_FILE}")]
 
 

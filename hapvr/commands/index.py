@@ -165,6 +165,7 @@ def status(config: ConfigOption, set_: SetOption = None) -> None:
     """What the index holds, which model it is of, and which shards it does not have yet."""
     from hapvr.data.features import collection_shards
     from hapvr.search.collection import current_index
+    from hapvr.search.video_index import open_videos
 
     project = open_project(config, set_)
     current = current_index(project.root)
@@ -172,6 +173,9 @@ def status(config: ConfigOption, set_: SetOption = None) -> None:
     finished, awaited = collection_shards(project.root)
     missing = [key for key in finished if key not in index_status.shards]
     values = asdict(index_status) | asdict(current)
+    videos = open_videos(project.root, current.place, project.config.search.index)
+    if videos is not None:
+        values["video_vectors"] = videos.status().frames
     _show(values | {"missing": missing, "awaited": list(awaited)})
 
 

@@ -57,6 +57,8 @@ class VideoNetwork(nn.Module, ABC):
     the regions, see `join_extras`."""
     embedding_dims: int
     """d of an embedding."""
+    embeds_videos: bool = False
+    """Whether the sum of an embedding over frames is one vector of the whole video."""
 
     @abstractmethod
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
@@ -110,6 +112,8 @@ class VideoNetwork(nn.Module, ABC):
 class FrameVectorNetwork(VideoNetwork):
     """A family of one vector of D values per frame, which are compared by their cosines, 0 for
     vectors of 0: embeddings are [T, 1, D]."""
+
+    embeds_videos = True
 
     def _compare(
         self, query: Tensor, reference: Tensor, query_mask: Mask, reference_mask: Mask

@@ -20,6 +20,9 @@ from hapvr.search.frame_index import HASH, VECTOR
 
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)
 """num_kept: frames of a video that can be found."""
+VIDEO_VECTOR = pa.field("video_vector", pa.binary(), nullable=False)
+"""In the index of a shard, of models that have a vector of a whole video: its values in half
+precision, none where a video shows nothing that could be found."""
 
 MAX_FROZEN_SIMILARITY = 0.999
 """Cosine with the last frame that can be found; a frame above it stands still and is not indexed.
@@ -65,6 +68,15 @@ def frame_descriptors(
     return FrameDescriptors(vectors, reasons)
 
 
+def video_vector(embedding: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """The vector [D] of a whole video, of unit length or 0.
+
+    embedding: [T, 1, D], of a model that embeds videos, see `hapvr.model.family`
+    """
+    frames = np.asarray(embedding[:, 0], np.float32)
+    return np.asarray(mean_directions(frames))
+
+
 def descriptor_shard(root: DataRoot, digest: str, key: str) -> Shard:
     """The shard of descriptors by the network of this digest."""
     return Shard(root, f"{model_place(digest)}/descriptors", key)
@@ -88,6 +100,26 @@ def searchable(shard: Shard) -> pa.Table:
     vectors = np.asarray(decode_tensors(table[VECTOR], table.schema.field(VECTOR)), np.float16)
     kept = np.asarray(table["reason"].to_numpy() == "")
     return index_rows(table.drop_columns([VECTOR]), vectors, kept)
+
+
+def searchable_videos(shard: Shard, dims: int) -> pa.Table:
+    """What an index of videos takes of a finished shard: a row for each video that has a vector of
+    `dims` values, which stands for all of its frames.
+
+    Raises: DataError for an unfinished one, DamagedError for vectors of another length.
+    """
+    rows = [row for row in shard.rows() if row[VIDEO_VECTOR.name]]
+    with shard.corruption_errors():
+        values = b"".join(row[VIDEO_VECTOR.name] for row in rows)
+        vectors = np.frombuffer(values, np.float16).reshape(len(rows), dims)
+    return pa.table(
+        {
+            "video_id": pa.array([row["video_id"] for row in rows], pa.string()),
+            "second": np.zeros(len(rows), np.float32),
+            "hash": np.zeros(len(rows), np.uint64),
+            VECTOR: pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), dims),
+        }
+    )
 
 
 def index_rows(

@@ -31,6 +31,7 @@ from hapvr.search.crowds import (
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.frame_index import FrameSearch
 from hapvr.search.scored import ScoredCandidate, evidence_of, stretches_of
+from hapvr.search.video_index import nearest_videos
 from hapvr.search.votes import Candidate, vote, with_others
 
 FORMAT = 11
@@ -81,6 +82,8 @@ class SearchEngine:
     blank: npt.NDArray[np.float32]
     candidates: int
     evidence: EvidenceModel | None = None
+    video_index: FrameSearch | None = None
+    """of one vector per video, which then chooses the candidates"""
     recent: Recent[tuple[str, Rows], EmbeddedVideo] = field(
         default_factory=lambda: Recent(lambda one: one.regions.nbytes)
     )
@@ -133,6 +136,8 @@ class SearchEngine:
                 "query: its frames are black, or of one other colour, throughout, so nothing "
                 "can be found by it",
             )
+        if self.video_index is not None:
+            return self._nearest_videos(self.video_index, embedded, allowed)
         wanted = FRAME_HITS if allowed is None else FRAME_HITS * WIDER
         hits, num_hits = self._nearest_frames(vectors[rows], wanted)
         max_candidates = self.candidates * num_hits // wanted
@@ -151,6 +156,19 @@ class SearchEngine:
             others = [name for name in indexed if allowed is None or allowed(name)]
         candidates = with_others(voted, others, max_candidates=max_candidates)
         return [replace(candidate, num_asked=len(rows)) for candidate in candidates]
+
+    def _nearest_videos(
+        self, index: FrameSearch, embedded: npt.NDArray[np.floating], allowed: Allowed
+    ) -> list[Candidate]:
+        """The videos whose vectors are nearest to that of a query, to be compared whole."""
+        wanted = self.candidates if allowed is None else self.candidates * WIDER
+        indexed = self.collection.shard_of
+        names = [
+            name
+            for name in nearest_videos(index, embedded, wanted)
+            if name in indexed and (allowed is None or allowed(name))
+        ]
+        return with_others([], names, max_candidates=self.candidates)
 
     def _nearest_frames(
         self, vectors: npt.NDArray[np.float32], num_hits: int

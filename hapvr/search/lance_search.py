@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.search.frame_index import VECTOR
+from hapvr.search.frame_index import VECTOR, vectors_of
 from hapvr.search.hashes import FOUND_FRAMES
 from hapvr.search.lance_table import Dataset, padded
 from hapvr.search.lance_upkeep import METRIC
 
 COLUMNS = ["video_id", "second"]
+REFINED_AT_ONCE = 4096
+"""Stored vectors that are in memory to be compared exactly."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ def nearest_frames(
     queries: [Q, dims]
     exact: compare all rows
     probed_lists: inverted lists that a query looks at
-    refine_factor: this many times k rows are found by code and compared exactly; 0: the codes
-        decide
+    refine_factor: this many times k rows are found by code, and their stored vectors compared; 0:
+        the codes decide
 
     Returns FOUND_FRAMES.
     """
@@ -52,9 +54,8 @@ def nearest_frames(
     others = [part for part in table.get_fragments() if part.fragment_id not in indexed]
     hits = [_no_hits(table), *_exact_hits(table, others, vectors, k)]
     if indexed:
-        # Only without a factor do all queries share one pass over the lists.
-        options = {"nprobes": probed_lists, "refine_factor": refine_factor or None}
-        hits.append(_coded_hits(table, vectors, k, options))
+        coded = _CodedRows.found(table, vectors, k * max(refine_factor, 1), probed_lists)
+        hits += _refined_hits(table, vectors, coded) if refine_factor else [coded.hits]
     return _best_of(hits, k)
 
 
@@ -94,21 +95,64 @@ def _exact_hits(
         yield Hits(query_frames, cosines[query_frames, rows], frames)
 
 
-def _coded_hits(
-    table: Dataset, queries: npt.NDArray[np.float32], k: int, options: dict[str, int | None]
-) -> Hits:
-    """The k nearest indexed rows of each query."""
+@dataclass(frozen=True)
+class _CodedRows:
+    """Indexed rows that are among the nearest of query frames, as codes tell."""
+
+    row_ids: npt.NDArray[np.uint64]
+    """[N], of the table"""
+    hits: Hits
+
+    @staticmethod
+    def found(
+        table: Dataset, queries: npt.NDArray[np.float32], count: int, probed_lists: int
+    ) -> "_CodedRows":
+        """The `count` nearest of each query. The engine is not asked to refine them: it would go
+        through the lists once for each query instead of once for all."""
+        nearest = {"column": VECTOR, "q": queries, "k": count, "metric": METRIC}
+        rows = table.scanner(
+            columns=[*COLUMNS, "_distance"],
+            nearest={**nearest, "nprobes": probed_lists, "refine_factor": None},
+            with_row_id=True,
+            disable_scoring_autoprojection=True,
+            fast_search=True,
+        ).to_table()
+        hits = Hits(
+            query_frames=rows["query_index"].to_numpy(),
+            similarities=1 - rows["_distance"].to_numpy(),
+            frames=rows.select(COLUMNS),
+        )
+        return _CodedRows(rows["_rowid"].to_numpy(), hits)
+
+
+def _refined_hits(
+    table: Dataset, queries: npt.NDArray[np.float32], coded: _CodedRows
+) -> Iterator[Hits]:
+    """The rows that codes found, with the cosines of their stored vectors. A row is read once,
+    however many queries found it: those of one video share most of theirs."""
+    directions = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+    by_row = np.argsort(coded.row_ids, kind="stable")
+    row_ids = coded.row_ids[by_row]
+    wanted = np.unique(row_ids)
+    for start in range(0, len(wanted), REFINED_AT_ONCE):
+        part = wanted[start : start + REFINED_AT_ONCE]
+        first, last = np.searchsorted(row_ids, [part[0], part[-1] + 1])
+        places = by_row[first:last]
+        vectors = _stored_directions(table, part)[np.searchsorted(part, row_ids[first:last])]
+        query_frames = coded.hits.query_frames[places]
+        cosines = np.einsum("nd,nd->n", directions[query_frames], vectors)
+        yield Hits(query_frames, cosines, coded.hits.frames.take(pa.array(places)))
+
+
+def _stored_directions(table: Dataset, row_ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """Vectors [N, width] of unit length of rows, whose ids are sorted."""
+    listed = ", ".join(map(str, row_ids.tolist()))
     rows = table.scanner(
-        columns=[*COLUMNS, "_distance"],
-        nearest={"column": VECTOR, "q": queries, "k": k, "metric": METRIC, **options},
-        disable_scoring_autoprojection=True,
-        fast_search=True,
+        columns=[VECTOR], with_row_id=True, filter=f"_rowid IN ({listed})"
     ).to_table()
-    return Hits(
-        query_frames=rows["query_index"].to_numpy(),
-        similarities=1 - rows["_distance"].to_numpy(),
-        frames=rows.select(COLUMNS),
-    )
+    vectors = vectors_of(rows).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors[np.argsort(rows["_rowid"].to_numpy())]
 
 
 def _best_of(hits: Sequence[Hits], k: int) -> pa.Table:

@@ -17,6 +17,11 @@ UNTRAINED_INCIDENTS = (
     "similarity of its frames alone, without saying how sure that is"
 )
 
+BY_WHOLE_VIDEOS = (
+    "candidates were chosen by one vector of each video, which does not find a short part of a "
+    "long one; with `search.first_stage: frames` a search does"
+)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Question:
@@ -46,15 +51,19 @@ def notes_of(
     collection: SearchableCollection,
     *,
     untrained: bool,
+    by_videos: bool,
 ) -> list[str]:
     """What speaks against believing an answer, a sentence each.
 
     lost: videos that could not be compared
     untrained: whether the model is the baseline
+    by_videos: whether the candidates are those of an index of videos
     """
     notes = collection.metadata.clock_notes(match.reference for match in matches)
     if asked.options.incidents and untrained:
         notes.append(UNTRAINED_INCIDENTS)
+    if by_videos:
+        notes.append(BY_WHOLE_VIDEOS)
     if lost:
         name, reason = min(lost.items())
         notes.append(

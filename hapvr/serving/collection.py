@@ -16,6 +16,7 @@ from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
 from hapvr.search.collection import REFRESH_S, CurrentIndex, VideoMetadata, current_index
 from hapvr.search.frame_index import STATE_FILE, FrameIndex
 from hapvr.search.match import Query
+from hapvr.search.video_index import has_videos, videos_place
 from hapvr.serving.refusals import without_paths
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
@@ -137,8 +138,12 @@ class Collection:
 
     def _state(self) -> tuple[CurrentIndex, str]:
         """The index that counts now, and which version of it that is."""
-        current = current_index(self.project.root)
-        return current, f"{current} {self.project.root.sha256(_state_file(current))}"
+        root = self.project.root
+        current = current_index(root)
+        state = f"{current} {root.sha256(_state_file(current))}"
+        if has_videos(root, current.place):
+            state += f" {root.sha256(f'{videos_place(current.place)}/{STATE_FILE}')}"
+        return current, state
 
     def _look(self) -> None:
         """Open the index that counts now, unless it is the one that is open."""
@@ -169,11 +174,12 @@ class Collection:
 
     def _verify(self, searcher: Searcher) -> None:
         """Read every file of the index; once one is found damaged, searches raise DamagedError."""
-        assert isinstance(searcher.index, FrameIndex)
-        # What cannot be read at this moment need not be damaged.
-        with suppress(HapvrError, OSError):
-            alive = threading.main_thread().is_alive
-            searcher.damage.extend(searcher.index.verify(self._verified, until=lambda: not alive()))
+        alive = threading.main_thread().is_alive
+        for index in filter(None, (searcher.index, searcher.video_index)):
+            assert isinstance(index, FrameIndex)
+            # What cannot be read at this moment need not be damaged.
+            with suppress(HapvrError, OSError):
+                searcher.damage.extend(index.verify(self._verified, until=lambda: not alive()))
 
 
 def _state_file(current: CurrentIndex) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from hapvr.data.features import (
     IMPORTED,
@@ -25,6 +26,7 @@ from hapvr.provenance import require_settings
 from hapvr.scorer.blank import blank_pictures, mean_directions
 from hapvr.search import blank_file, descriptors
 from hapvr.search.collection import model_place
+from hapvr.search.descriptors import VIDEO_VECTOR, FrameDescriptors
 from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
@@ -49,6 +51,9 @@ def make_descriptors(
         )
     blank = _blank(project, model, settings)
     rows = features.rows()
+    nothing: dict[str, Any] = {"num_kept": 0}
+    if model.embeds_videos:
+        nothing[VIDEO_VECTOR.name] = b""
 
     def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
         file = FeatureFile(features, extras=model.needs_extras)
@@ -57,11 +62,14 @@ def make_descriptors(
             if IMPORTED in settings and np.linalg.norm(regions, axis=-1).max() > MAX_NORM:
                 problem = "its regions are not unit vectors, which the network takes"
                 warnings.warn(f"{video_id} of shard {key} is left out of the index: {problem}")
-                lost = index_row(video_id, 0, reason="no_unit_vectors", message=problem, num_kept=0)
+                lost = index_row(video_id, 0, reason="no_unit_vectors", message=problem, **nothing)
                 yield lost, None
                 continue
-            described = descriptors.frame_descriptors(model.embed(regions), blank=blank)
-            row = index_row(video_id, len(regions), num_kept=int(described.kept.sum()))
+            embedded = model.embed(regions)
+            described = descriptors.frame_descriptors(embedded, blank=blank)
+            shows_something = described.kept.any()
+            columns = _index_columns(model, embedded, described) if shows_something else nothing
+            row = index_row(video_id, len(regions), **columns)
             yield (
                 row,
                 frame_columns(
@@ -77,9 +85,20 @@ def make_descriptors(
         descriptor_recipe(project, key, model, blank),
         video_ids=[row["video_id"] for row in rows if row["status"] == STATUS_OK],
         make=make,
-        lost=failed_rows(rows, num_kept=0),
+        lost=failed_rows(rows, **nothing),
         progress=progress,
     )
+
+
+def _index_columns(
+    model: SearchModel, embedded: npt.NDArray[np.float32], described: FrameDescriptors
+) -> dict[str, Any]:
+    """What the index of a shard says of a video of which some frames can be found."""
+    columns: dict[str, Any] = {"num_kept": int(described.kept.sum())}
+    if model.embeds_videos:
+        vector = descriptors.video_vector(embedded).astype(np.float16)
+        columns[VIDEO_VECTOR.name] = vector.tobytes() if vector.any() else b""
+    return columns
 
 
 def descriptor_recipe(
@@ -90,19 +109,23 @@ def descriptor_recipe(
     blank: [B, D] of pictures of one colour
     """
     features = project.shard(FEATURES_STAGE, key)
-    settings = {
+    settings: dict[str, Any] = {
         "model": model.digest,
         "max_frozen_similarity": descriptors.MAX_FROZEN_SIMILARITY,
         "features": dict(features.require({}).settings),
         "hash": HASH_VERSION,
         "blank": arrays_sha256({"blank": blank}) if len(blank) else "",
     }
+    index_columns: tuple[pa.Field, ...] = descriptors.INDEX_COLUMNS
+    if model.embeds_videos:
+        settings["video_vectors"] = True
+        index_columns = (*index_columns, VIDEO_VECTOR)
     return ShardRecipe(
         shard=descriptors.descriptor_shard(project.root, model.digest, key),
         settings=settings,
         inputs={"features": features.digest()},
         columns=descriptors.fields(model.embedding_dims),
-        index_columns=descriptors.INDEX_COLUMNS,
+        index_columns=index_columns,
     )
 
 

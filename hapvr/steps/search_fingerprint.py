@@ -26,9 +26,12 @@ def search_fingerprint(
     contents: see `CollectionMetadata`; the same that what is found is stored with
     asked: what the step adds
     """
-    settings = project.config.search.model_dump(
-        mode="json", exclude={"index", "min_duplicate_probability"}
+    search = project.config.search
+    settings = search.model_dump(
+        mode="json", exclude={"index", "min_duplicate_probability", "first_stage"}
     )
+    if search.first_stage != "frames":
+        settings["first_stage"] = search.first_stage
     recorded = {
         "network": current.digest,
         "model": current.model,

@@ -19,9 +19,11 @@ from hapvr.search import blank_file, collection, descriptors
 from hapvr.search.collection import CurrentIndex, model_place, serving_index
 from hapvr.search.frame_index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
 from hapvr.search.indexes import create_index, open_index
+from hapvr.search.video_index import video_shards
 from hapvr.steps.frame_descriptors import descriptor_recipe, make_descriptors
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import SearchModel
+from hapvr.steps.video_vectors import FilledVideos, fill_videos
 
 INDEX_NAME = re.compile(r"index-\d{4,}")
 KEPT_MODELS = 1
@@ -65,21 +67,29 @@ def update_index(
         serving = serving_index(root)
         place = _place(root, model.digest, serving, rebuild=rebuild)
         filled = _fill(project, model, place, finished, awaited, serving, progress)
+        videos = fill_videos(project, model, place, finished, awaited)
         index = filled.index
         serving = filled.serving
         recall = _recall_after_upkeep(index)
+        if videos is not None:
+            recall = min(recall, _recall_after_upkeep(videos.index))
         progress(len(finished), len(finished))
         passed = recall >= MIN_RECALL
         status = index.status()
         now_serving = _serve(root, model, place, recall, serving) if passed else serving
+        is_changed = status.revision != filled.revision_before
         return IndexUpdate(
             serving=now_serving,
             passed=passed,
             status=status,
             recall=recall,
             shards=filled.shards,
-            done=status.revision != filled.revision_before or now_serving != serving,
+            done=is_changed or _is_changed(videos) or now_serving != serving,
         )
+
+
+def _is_changed(videos: FilledVideos | None) -> bool:
+    return videos is not None and videos.changed
 
 
 def _require_one_shard_per_video(project: Project, keys: Sequence[str]) -> None:
@@ -197,12 +207,20 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
             today = str(datetime.now(UTC).date())  # a day later what failed is tried again
             undescribed[key] = digest_of([model.digest, features.digest(), today])
     serving = serving_index(root)
-    held = serving.shards(root) if serving is not None and serving.digest == model.digest else {}
-    if not undescribed and held == described:
+    held: dict[str, str] = {}
+    videos = described if model.embeds_videos else {}
+    held_videos = {}
+    if serving is not None and serving.digest == model.digest:
+        held = serving.shards(root)
+        held_videos = video_shards(root, serving.place)
+    if not undescribed and held == described and held_videos == videos:
         return undescribed, ""
     # `since`: a champion that comes back twice is another state the second time.
     answering = serving and [serving.place, serving.since]
-    return undescribed, digest_of([model.digest, answering, held, described, undescribed])
+    lacking = [model.digest, answering, held, described, undescribed]
+    if held_videos != videos:
+        lacking.append(held_videos)
+    return undescribed, digest_of(lacking)
 
 
 def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild: bool) -> str:

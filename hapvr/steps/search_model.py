@@ -43,6 +43,8 @@ class SearchModel:
     """d of what it makes of them"""
     needs_extras: bool
     """see `hapvr.model.family`"""
+    embeds_videos: bool
+    """see `hapvr.model.family`"""
     embed: Callable[[NDArray[Any]], NDArray[np.float32]]
     """features [T, R, D] -> [T, r, d]"""
     description: Description | None
@@ -87,6 +89,7 @@ def _packaged_model(uri: str, bundle: OpenBundle, onnx: ONNXRecord) -> SearchMod
         dims=dims,
         embedding_dims=networks.settings.binary_bits or dims,
         needs_extras=False,
+        embeds_videos=False,
         embed=networks.embed,
         description=bundle.description,
     )
@@ -115,6 +118,7 @@ def _torch_model(
         dims=network.dims,
         embedding_dims=network.embedding_dims,
         needs_extras=network.needs_extras,
+        embeds_videos=network.embeds_videos,
         embed=embed,
         description=description,
     )

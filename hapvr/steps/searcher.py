@@ -42,6 +42,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.query_files import read_query
 from hapvr.steps.search_fingerprint import search_fingerprint
 from hapvr.steps.search_model import REGISTERED, index_bundle, registry_warnings
+from hapvr.steps.video_vectors import first_stage_index
 from hapvr.video.sources import is_inside
 
 __all__ = ["UNSURE", "SearchOptions", "Searcher"]
@@ -95,7 +96,6 @@ class Searcher(SearchEngine):
         current = current_index(root)
         uri, bundle = index_bundle(project, current, model)
         scorer = bundle.load(device=project.config.device)
-
         index = current.open(root, project.config.search)
         index.frames()
         shard_of = index.videos()
@@ -114,6 +114,7 @@ class Searcher(SearchEngine):
             blank=scorer.use_blank(read_blank(root, current.digest)),
             candidates=candidates,
             evidence=bundle.evidence,
+            video_index=first_stage_index(project, current, uri),
             project=project,
             current=current,
             indexed=index.shard_digests(),
@@ -215,7 +216,14 @@ class Searcher(SearchEngine):
         )
         with timed("segments"):
             matches = self._matches(asked, candidates, deadline)
-        notes = notes_of(asked, matches, lost, self.collection, untrained=self.untrained)
+        notes = notes_of(
+            asked,
+            matches,
+            lost,
+            self.collection,
+            untrained=self.untrained,
+            by_videos=self.video_index is not None,
+        )
         return SearchAnswer(
             query=query.name,
             query_id=query.video_id,
