@@ -74,6 +74,16 @@ class Held:
             if packet.due_s >= until_s:
                 count = number + 1
                 break
+        return self._taken(count)
+
+    def take_through(self, last: TimedPacket) -> list[TimedPacket]:
+        """Those up to this one; none if it was taken before."""
+        for number, packet in enumerate(self.packets):
+            if packet is last:
+                return self._taken(number + 1)
+        return []
+
+    def _taken(self, count: int) -> list[TimedPacket]:
         packets = self.packets[:count]
         self.packets = self.packets[count:]
         self.num_bytes -= sum(packet.packet.size for packet in packets)
@@ -133,6 +143,10 @@ class StreamReader:
         yield from self._pictures(frames)
         context.flush_buffers()
         self._is_restarted = True
+
+    def leave_out_unneeded(self, leaves_out: bool) -> None:
+        """Whether what is decoded next is left out where no other picture needs it."""
+        self._stream.codec_context.skip_frame = "NONREF" if leaves_out else "DEFAULT"
 
     def begin_at(self, key: TimedPacket) -> None:
         """Take no picture that is shown before this key frame: it may need frames that the decoder
