@@ -37,9 +37,9 @@ from hapvr.video.sampling import Reading, sample_every_picture, sample_frames
 from hapvr.video.settings import SamplingMode
 
 FPS = 30
-CLIP_S = 12
+CLIP_S = 4
 """So much of each clip is taken; then the next one is cut to."""
-ENCODED_S = 12
+ENCODED_S = 8
 """So much is encoded; large pictures take minutes."""
 MODES: tuple[SamplingMode, ...] = ("thorough", "quick", "key_frames")
 
@@ -54,7 +54,8 @@ class ArchiveFile:
     key_s: int
     megabits: float
     is_phone: bool = False
-    """turned by a quarter, and with gaps of up to a tenth of a second between frames"""
+    """turned by a quarter, without B-frames, and with gaps of up to a tenth of a second between
+    frames"""
 
 
 FILES = (
@@ -114,6 +115,8 @@ def encode(path: Path, kind: ArchiveFile, clips: Path, seconds: int) -> None:
     interval = kind.key_s * FPS
     bits = round(kind.megabits * 1e6)
     params = f"keyint={interval}:min-keyint={interval}:scenecut=0:open-gop=0"
+    if kind.is_phone:
+        params += ":bframes=0"
     options = {"preset": "veryfast", "b": str(bits), "x264-params": params}
     unit = Fraction(1, 1000)
     with av.open(str(path), "w") as container:

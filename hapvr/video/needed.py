@@ -126,7 +126,7 @@ class NeededPictures:
         last = self._last
         if last is not None and not 0 < packet.time_s - last.time_s <= LONG_STEP_S:
             raise UnsuitedError("pictures do not follow one another")
-        time_s = self._clock.time_of(_stamp(packet) * _unit_s(packet), None)
+        time_s = self._clock.time_of(self._reader.stamp_s(packet), None)
         yield from self._show(time_s)
         if self._first_s is None:
             self._first_s = time_s
@@ -190,12 +190,6 @@ def _stamp(packet: TimedPacket) -> int:
     stamp = packet.packet.pts
     assert stamp is not None  # the reader refuses packets without
     return stamp
-
-
-def _unit_s(packet: TimedPacket) -> float:
-    unit = packet.packet.time_base
-    assert unit is not None
-    return float(unit)
 
 
 def sample_needed(
