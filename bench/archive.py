@@ -5,12 +5,14 @@ second. Rows of one file are of one run, one after the other.
 PYTHONPATH=. python bench/archive.py --clips FOLDER [--seconds 60] [--rounds 3]
 
 A file's bytes and every measure are of one minute of video. The readers of other packages take part
-where these are installed: `imagehash` and `vpdq`.
+where these are installed: `decord`, `imagehash` and `vpdq`. `every picture` is what a thorough
+sample costs where all pictures are decoded; `times as fast` is against it.
 """
 
 import importlib
 import importlib.util
 import itertools
+import math
 import multiprocessing
 import resource
 import statistics
@@ -26,15 +28,19 @@ from typing import Any
 import av
 import numpy as np
 from av.video.frame import PictureType, VideoFrame
+from av.video.stream import VideoStream
 
 from bench.table import parse, show
-from hapvr.video.frames import encode_jpeg
-from hapvr.video.sampling import sample_frames
+from hapvr.video.frames import display_frame, encode_jpeg
+from hapvr.video.sampler import Wanted
+from hapvr.video.sampling import Reading, sample_every_picture, sample_frames
 from hapvr.video.settings import SamplingMode
 
 FPS = 30
-CLIP_S = 12
+CLIP_S = 4
 """So much of each clip is taken; then the next one is cut to."""
+ENCODED_S = 8
+"""So much is encoded; large pictures take minutes."""
 MODES: tuple[SamplingMode, ...] = ("thorough", "quick", "key_frames")
 
 
@@ -48,7 +54,8 @@ class ArchiveFile:
     key_s: int
     megabits: float
     is_phone: bool = False
-    """turned by a quarter, and with gaps of up to a tenth of a second between frames"""
+    """turned by a quarter, without B-frames, and with gaps of up to a tenth of a second between
+    frames"""
 
 
 FILES = (
@@ -81,11 +88,35 @@ def height_of(path: Path) -> int:
 
 
 def write_file(path: Path, kind: ArchiveFile, clips: Path, seconds: int) -> None:
-    """A file of a kind."""
+    """A file of a kind: groups of pictures of `ENCODED_S`, repeated until it is long enough."""
+    encoded = path.with_suffix(".part.mp4")
+    encoded_s = math.ceil(min(ENCODED_S, seconds) / kind.key_s) * kind.key_s
+    encode(encoded, kind, clips, encoded_s)
+    with av.open(str(path), "w") as target:
+        stream: VideoStream | None = None
+        for repeat in range(math.ceil(seconds / encoded_s)):
+            with av.open(str(encoded)) as source:
+                if stream is None:
+                    stream = target.add_stream_from_template(source.streams.video[0])
+                for packet in source.demux(video=0):
+                    if packet.pts is None or packet.dts is None or packet.time_base is None:
+                        continue
+                    shift = round(repeat * encoded_s / packet.time_base)
+                    packet.pts += shift
+                    packet.dts += shift
+                    packet.stream = stream
+                    target.mux(packet)
+    encoded.unlink()
+
+
+def encode(path: Path, kind: ArchiveFile, clips: Path, seconds: int) -> None:
+    """The groups of pictures of a file of a kind, none of which needs another one."""
     rng = np.random.default_rng(0)
     interval = kind.key_s * FPS
     bits = round(kind.megabits * 1e6)
-    params = f"keyint={interval}:min-keyint={interval}:scenecut=0"
+    params = f"keyint={interval}:min-keyint={interval}:scenecut=0:open-gop=0"
+    if kind.is_phone:
+        params += ":bframes=0"
     options = {"preset": "veryfast", "b": str(bits), "x264-params": params}
     unit = Fraction(1, 1000)
     with av.open(str(path), "w") as container:
@@ -112,6 +143,21 @@ def sample(path: Path, mode: SamplingMode) -> int:
     """Frames that `hapvr index add` would store."""
     samples = sample_frames(path, fps=1, short_side_px=256, keep=encode_jpeg, mode=mode)
     return len(samples.frames)
+
+
+def sample_every(path: Path) -> int:
+    """As `sample` does thoroughly, of every picture decoded."""
+    wanted = Wanted(1, 256, encode_jpeg)
+    return len(sample_every_picture(path, wanted, Reading()).frames)
+
+
+def read_with_decord(path: Path, decord: Any) -> int:
+    """Frames that a user of decord takes, one a second, with the short side of ours."""
+    reader = decord.VideoReader(str(path), num_threads=1)
+    numbers = range(0, len(reader), round(reader.get_avg_fps()))
+    for number in numbers:
+        encode_jpeg(display_frame(reader[number].asnumpy(), short_side_px=256))
+    return len(numbers)
 
 
 def read_plainly(path: Path, use: Callable[[VideoFrame], object] = VideoFrame.to_ndarray) -> int:
@@ -143,7 +189,11 @@ def hash_with_vpdq(path: Path) -> int:
 def readers() -> dict[str, Callable[[Path], int]]:
     """All readers that are installed, by name."""
     by_name: dict[str, Callable[[Path], int]] = {mode: partial(sample, mode=mode) for mode in MODES}
+    by_name["every picture"] = sample_every
     by_name["plain reader"] = read_plainly
+    if importlib.util.find_spec("decord"):
+        decord = importlib.import_module("decord")
+        by_name["decord"] = partial(read_with_decord, decord=decord)
     if importlib.util.find_spec("imagehash"):
         by_name["ImageHash"] = partial(read_plainly, use=hash_frame)
     if importlib.util.find_spec("vpdq"):
@@ -173,7 +223,8 @@ def measure(kind: ArchiveFile, path: Path, *, seconds: int, rounds: int) -> list
     rows = []
     for name in names:
         ratios = [
-            slow[0] / fast[0] for slow, fast in zip(costs["thorough"], costs[name], strict=True)
+            slow[0] / fast[0]
+            for slow, fast in zip(costs["every picture"], costs[name], strict=True)
         ]
         rows.append(
             {

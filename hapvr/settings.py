@@ -117,8 +117,8 @@ class IndexSettings(Settings):
     probed_lists: int = Field(default=16, ge=1, description="inverted lists that a query looks at")
     refine_factor: int = Field(default=4, ge=0)
     """this many times the requested rows are found by code, and their stored vectors are compared;
-    0: the codes decide, which reads no stored vectors, as is best in an object store, with code_bits 3
-    or more"""
+    0: the codes decide, which reads no stored vectors, as is best in an object store, with
+    code_bits 3 or more"""
 
 
 class SearchSettings(Settings):

@@ -99,7 +99,7 @@ class Sampler:
         fps = self._wanted.fps
         if self._first_s is None:
             self._first_s = picture.time_s
-        due = math.ceil((until_s - self._first_s - TOLERANCE_S) * fps)
+        due = number_due(until_s, self._first_s, fps)
         numbers = self._limited(
             range(self._next, min(due, self._next + math.ceil(longest_s * fps)))
         )
@@ -112,7 +112,7 @@ class Sampler:
         if self.is_full:
             read_s = self.times_s[-1] + 1 / fps - self._first_s
             self.missing = read_text(read_s)
-        elif self._num_unused > max(MAX_UNUSED, MAX_UNUSED_PER_S / fps):
+        elif stands_still(self._num_unused, fps):
             self.is_full = True
             self.missing = f"the clock stands still at {picture.time_s:.1f} s; the rest is not read"
 
@@ -124,6 +124,16 @@ class Sampler:
         if len(numbers) > left:
             self.is_full = True
         return numbers[:left]
+
+
+def number_due(time_s: float, first_s: float, fps: float) -> int:
+    """How many sampling times there are before a time. first_s: of the first picture."""
+    return math.ceil((time_s - first_s - TOLERANCE_S) * fps)
+
+
+def stands_still(num_unused: int, fps: float) -> bool:
+    """Whether a clock hardly moves, as so many pictures in a row were not due."""
+    return num_unused > max(MAX_UNUSED, MAX_UNUSED_PER_S / fps)
 
 
 def read_text(read_s: float) -> str:

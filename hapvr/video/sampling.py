@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hapvr.video.decode import open_video
 from hapvr.video.ending import ending_of
+from hapvr.video.needed import sample_needed
 from hapvr.video.picture_clock import jumps_said
 from hapvr.video.pictures import Picture, Pictures
 from hapvr.video.probe import VideoProbe
@@ -63,7 +64,8 @@ def sample_frames(
 ) -> Samples:
     """Frames of a video, all of the first one's size.
 
-    Thoroughly: those on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1). A
+    Thoroughly: those on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1);
+    what they do not need is not decoded where that is sure to change nothing (`sample_needed`). A
     frame that stays for more than LONG_STEP_S is sampled so long, or for PAUSE_S where there is no
     sound beside it. A video shorter than 1/fps gives one frame; a damaged video gives the frames
     that can be decoded. With max_frames, the file is read only up to the frame after these.
@@ -97,6 +99,24 @@ def sample_frames(
 
 
 def _sample_thoroughly(path: Path, wanted: Wanted, reading: Reading) -> Samples:
+    try:
+        sample = sample_needed(
+            path,
+            wanted=wanted,
+            threads=reading.threads,
+            archive_codecs=reading.archive_codecs,
+            progress=reading.progress,
+        )
+    except UnsuitedError:
+        return sample_every_picture(path, wanted, reading)
+    return Samples(*sample, clock_note="")
+
+
+def sample_every_picture(path: Path, wanted: Wanted, reading: Reading) -> Samples:
+    """The thorough sample of a video, for which every picture is decoded.
+
+    Raises: VideoError as `open_video` does.
+    """
     for threads in sorted({reading.threads, 1}, reverse=True):
         with open_video(path, threads=threads, archive_codecs=reading.archive_codecs) as opened:
             probe, pictures = opened

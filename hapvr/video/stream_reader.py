@@ -74,6 +74,16 @@ class Held:
             if packet.due_s >= until_s:
                 count = number + 1
                 break
+        return self._taken(count)
+
+    def take_through(self, last: TimedPacket) -> list[TimedPacket]:
+        """Those up to this one; none if it was taken before."""
+        for number, packet in enumerate(self.packets):
+            if packet is last:
+                return self._taken(number + 1)
+        return []
+
+    def _taken(self, count: int) -> list[TimedPacket]:
         packets = self.packets[:count]
         self.packets = self.packets[count:]
         self.num_bytes -= sum(packet.packet.size for packet in packets)
@@ -86,18 +96,24 @@ class StreamReader:
     every picture, which knows what to say of it."""
 
     def __init__(self, path: Path, container: InputContainer, stream: VideoStream) -> None:
-        if container.start_time is None:
+        if container.start_time is None or stream.time_base is None:
             raise UnsuitedError("the file has no clock")
         self._path = path
         self._container = container
         self._stream = stream
         self._start_s = container.start_time / av.time_base
+        self._unit_s = float(stream.time_base)
+        """of the timestamps of packets and frames"""
         rate = positive(stream.average_rate) or positive(stream.guessed_rate) or 25.0
         self._interval_s = 1 / max(rate, 0.01)
         self._shown_s = float("-inf")
         self._is_restarted = False
         self.last: TimedPacket | None = None
         """the packet whose picture is shown last, of those that were read"""
+
+    def stamp_s(self, packet: TimedPacket) -> float:
+        """When its picture is shown by the file's own clock."""
+        return (packet.packet.pts or 0) * self._unit_s
 
     def packets(self) -> Iterator[TimedPacket]:
         """All from the first key frame on."""
@@ -134,6 +150,10 @@ class StreamReader:
         context.flush_buffers()
         self._is_restarted = True
 
+    def leave_out_unneeded(self, leaves_out: bool) -> None:
+        """Whether what is decoded next is left out where no other picture needs it."""
+        self._stream.codec_context.skip_frame = "NONREF" if leaves_out else "DEFAULT"
+
     def begin_at(self, key: TimedPacket) -> None:
         """Take no picture that is shown before this key frame: it may need frames that the decoder
         has not seen."""
@@ -161,22 +181,21 @@ class StreamReader:
 
     def _timed(self, packet: Packet[VideoStream], *, before_s: float | None) -> TimedPacket:
         """before_s: when the packet before it is decoded."""
-        if packet.pts is None or packet.time_base is None:
+        if packet.pts is None:
             raise UnsuitedError("packets have no times")
         if packet.is_corrupt:
             raise UnsuitedError("a packet is damaged")
-        unit_s = float(packet.time_base)
-        time_s = packet.pts * unit_s - self._start_s
+        time_s = packet.pts * self._unit_s - self._start_s
         due_s = time_s
         if packet.dts is not None:
-            due_s = packet.dts * unit_s - self._start_s
+            due_s = packet.dts * self._unit_s - self._start_s
         elif before_s is not None:
             due_s = before_s
         step_s = due_s - (0.0 if before_s is None else before_s)
         reordered_s = MAX_REORDERED * self._interval_s + MAX_REORDERED_S
         if not -NOTED_STEP_S < step_s <= LONG_STEP_S or abs(time_s - due_s) > reordered_s:
             raise UnsuitedError("the file's clock jumps")
-        lasts_s = packet.duration * unit_s if packet.duration else self._interval_s
+        lasts_s = packet.duration * self._unit_s if packet.duration else self._interval_s
         return TimedPacket(packet, time_s, due_s, lasts_s, packet.is_keyframe)
 
     def _pictures(self, frames: Iterable[object]) -> Iterator[Picture]:
@@ -185,14 +204,11 @@ class StreamReader:
             if not isinstance(frame, VideoFrame):
                 continue
             check_size(self._path, frame.width, frame.height)
-            # frames that were drained do not know their unit
-            unit = frame.time_base or self._stream.time_base
-            if frame.pts is None or unit is None:
+            if frame.pts is None:
                 raise UnsuitedError("pictures have no times")
             if frame.is_corrupt:
                 raise UnsuitedError("a picture is damaged")
-            unit_s = float(unit)
-            time_s = max(frame.pts * unit_s - self._start_s, 0.0)
+            time_s = max(frame.pts * self._unit_s - self._start_s, 0.0)
             is_alone = frame.pict_type in ALONE
             if time_s <= self._shown_s:
                 self._is_restarted &= not is_alone
@@ -201,5 +217,5 @@ class StreamReader:
                 raise UnsuitedError("its key frames cannot be decoded alone")
             self._is_restarted = False
             self._shown_s = time_s
-            lasts_s = frame.duration * unit_s if frame.duration else self._interval_s
+            lasts_s = frame.duration * self._unit_s if frame.duration else self._interval_s
             yield Picture(time_s, lasts_s, frame)
