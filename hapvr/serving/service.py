@@ -230,7 +230,6 @@ async def has_paths_of(service: ServiceOf, caller: Annotated[Caller, Depends(cal
 
 CallerOf = Annotated[Caller, Depends(caller_of)]
 HasPathsOf = Annotated[bool, Depends(has_paths_of)]
-CallerOf = Annotated[Caller, Depends(caller_of)]
 IndexOf = Annotated[OpenIndex, Depends(index_of)]
 PlaceOf = Annotated[AbstractContextManager[str], Depends(place_of)]
 MarkerOf = Annotated[Caller, Depends(marker_of)]
