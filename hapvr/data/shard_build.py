@@ -16,7 +16,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ class ShardRecipe:
 
     shard: Shard
     settings: Mapping[str, Any]
-    inputs: Mapping[str, str]
+    inputs: dict[str, str]
     columns: Sequence[pa.Field] = ()
     index_columns: Sequence[pa.Field] = ()
 
@@ -50,10 +50,11 @@ class ShardRecipe:
     def provenance(self) -> Provenance:
         return Provenance(self.shard.stage, self.settings, self.inputs, environment())
 
-    def without(self, video_ids: Collection[str]) -> ShardRecipe:
-        """The recipe without the inputs that are of these videos."""
-        staying = {name: text for name, text in self.inputs.items() if name not in video_ids}
-        return replace(self, inputs=staying)
+    def drop_inputs(self, video_ids: Collection[str]) -> None:
+        """Take the inputs of these videos out of `inputs`. It stays the same dictionary, in which
+        a step records what it has read."""
+        for video_id in video_ids:
+            self.inputs.pop(video_id, None)
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def build_shard(
     Raises DataError where the shard cannot be written."""
     shard = recipe.shard
     with shard.lock():
-        recipe, video_ids, lost = _without_forgotten(recipe, video_ids, lost)
+        video_ids, lost = _without_forgotten(recipe, video_ids, lost)
         finished = shard.is_finished(recipe.provenance)
         if finished and not retry:
             return StageResult.of(shard, done=False)
@@ -116,17 +117,17 @@ def build_shard(
 
 def _without_forgotten(
     recipe: ShardRecipe, video_ids: Sequence[str], lost: Sequence[IndexRow]
-) -> tuple[ShardRecipe, Sequence[str], Sequence[IndexRow]]:
-    """Recipe, videos and lost rows without the videos that the manifest has no more; as they are of
-    a shard that it does not list, as imported ones. `forget` begins with the manifest, and waits
-    for this shard."""
+) -> tuple[Sequence[str], Sequence[IndexRow]]:
+    """Videos and lost rows without the videos that the manifest has no more, whose inputs the
+    recipe loses; all of a shard that it does not list, as imported ones. `forget` begins with the
+    manifest, and waits for this shard."""
     shard = recipe.shard
     if not has_shard(shard.root, shard.key):
-        return recipe, video_ids, lost
+        return video_ids, lost
     listed = {row.video_id for row in read_manifest_shard(shard.root, shard.key)}
     asked = {row["video_id"] for row in lost}.union(video_ids)
+    recipe.drop_inputs(asked - listed)
     return (
-        recipe.without(asked - listed),
         [video_id for video_id in video_ids if video_id in listed],
         [row for row in lost if row["video_id"] in listed],
     )

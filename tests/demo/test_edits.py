@@ -42,7 +42,7 @@ def test_edit_video_gives_frames_and_leaves_its_argument(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "expected"),
+    ("rows", "wanted"),
     [
         (range(20), [(0, 2, 0, 2)]),
         (range(0, 20, 2), [(0, 1.9, 0, 1)]),

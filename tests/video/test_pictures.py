@@ -18,7 +18,7 @@ def read(path: Path) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.png", "a.webp", "a.bmp"])
 @pytest.mark.parametrize(
-    ("size", "expected"), [((640, 360), (64, 114)), ((30, 90), (192, 64)), ((64, 64), (64, 64))]
+    ("size", "wanted"), [((640, 360), (64, 114)), ((30, 90), (192, 64)), ((64, 64), (64, 64))]
 )
 def test_short_sides_are_of_sampling(
     tmp_path: Path, name: str, size: tuple[int, int], wanted: tuple[int, int]
