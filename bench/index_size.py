@@ -150,8 +150,7 @@ class Trial:
 
     def _copies(self, answers: Sequence[Sequence[str]]) -> float:
         """Recall of the videos drawn from a query's clip, over that of exhaustive search."""
-        found = self._num_copies(answers)
-        return found / self._num_copies(self.exact)
+        return self._num_copies(answers) / self._num_copies(self.exact)
 
     def _num_copies(self, answers: Sequence[Sequence[str]]) -> int:
         total = 0

@@ -233,7 +233,7 @@ def test_load_config_names_what_is_wrong_with_extends(
     [
         ("seed: 1\nname: a\nseed: 2\n", "seed is given 2 times; keep one"),
         ("a: &a [x]\nb: [" + "*a, " * 17 + "]\n", "more than 16 aliases"),
-        ("shard_videos: 0x" + "f" * 6000, "no number of at most 18 digits"),
+        ("shard_videos: 0x" + "f" * 6000, "not a number of at most 18 digits"),
         ("#" * (1 << 18) + "\n", "at most 262144 are read"),
         ("name: !!timestamp x\n", "is not readable YAML"),
     ],

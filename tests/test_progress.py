@@ -2,7 +2,7 @@
 
 import pytest
 
-from hapvr.commands import terminal
+from hapvr.commands import progress_bars
 from hapvr.progress import FilesOfShards, clock_text, duration_text, seconds_left, shows_work
 
 
@@ -52,8 +52,8 @@ def test_without_a_terminal_work_says_a_line_a_minute(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("hapvr.commands.terminal.time.monotonic", lambda: now_s)
-    with terminal.long_progress("reading videos") as progress:
+    monkeypatch.setattr("hapvr.commands.progress_bars.time.monotonic", lambda: now_s)
+    with progress_bars.long_progress("reading videos") as progress:
         progress(1, 900)
         now_s += 61
         progress(100, 900)
@@ -71,8 +71,8 @@ def test_without_a_terminal_a_long_file_is_named_each_minute(
 ) -> None:
     """Nothing is counted while the only file is read."""
     now_s = 1000.0
-    monkeypatch.setattr("hapvr.commands.terminal.time.monotonic", lambda: now_s)
-    with terminal.long_progress("reading videos") as progress:
+    monkeypatch.setattr("hapvr.commands.progress_bars.time.monotonic", lambda: now_s)
+    with progress_bars.long_progress("reading videos") as progress:
         doing = shows_work(progress)
         assert doing is not None
         doing("film.mp4: decoding, at 0:00:10")
@@ -91,7 +91,7 @@ def test_without_a_terminal_a_long_file_is_named_each_minute(
 @pytest.mark.parametrize("length", [10, 200], ids=["short", "long"])
 def test_a_bar_says_how_far_a_file_of_any_name_is(length: int) -> None:
     text = f"{length * 'x'}.mp4: decoding, at 0:04:00"
-    shortened = terminal.shortened(text)
+    shortened = progress_bars.shortened(text)
     assert shortened.startswith("xxxxxxxxxx")
     assert shortened.endswith("decoding, at 0:04:00")
-    assert len(shortened) <= terminal.MAX_DOING
+    assert len(shortened) <= progress_bars.MAX_DOING

@@ -13,14 +13,8 @@ from typer import Option
 
 from hapvr.commands import terminal
 from hapvr.commands.outputs import OutOption, check_out, write_out
-from hapvr.commands.terminal import (
-    ConfigOption,
-    IndexModelOption,
-    SetOption,
-    open_project,
-    progress_bar,
-    show,
-)
+from hapvr.commands.progress_bars import progress_bar
+from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, show
 from hapvr.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -9,16 +9,8 @@ from typing import Annotated, Any, Literal
 from typer import Argument, Option
 
 from hapvr.commands import terminal
-from hapvr.commands.terminal import (
-    ConfigOption,
-    SetOption,
-    Verbs,
-    counted,
-    long_progress,
-    open_project,
-    progress_bar,
-    show,
-)
+from hapvr.commands.progress_bars import long_progress, progress_bar
+from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, show
 from hapvr.reasons import with_cause
 
 app = Verbs(

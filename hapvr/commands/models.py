@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
+from hapvr.commands.progress_bars import progress_bar
 from hapvr.commands.scoring import TrackingOption, model_folder, registry_address
-from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, open_project, progress_bar, show
+from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, open_project, show
 from hapvr.errors import ArgumentError
 
 

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from hapvr.commands.progress_bars import progress_bar
 from hapvr.commands.terminal import (
     ConfigOption,
     Verbs,
     counted,
     open_project,
-    progress_bar,
     require_outside,
     show,
 )

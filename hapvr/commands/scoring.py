@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from hapvr.commands.terminal import default_collection, open_project, progress_bar, show
+from hapvr.commands.progress_bars import progress_bar
+from hapvr.commands.terminal import default_collection, open_project, show
 from hapvr.errors import DataError
 from hapvr.scorer import DEFAULT_PRECISION
 

@@ -12,15 +12,9 @@ from typer import Argument, Option
 
 from hapvr.commands.answers import answer_lines, watched_line
 from hapvr.commands.outputs import OutOption, check_out, write_out
+from hapvr.commands.progress_bars import progress_bar
 from hapvr.commands.scoring import expand
-from hapvr.commands.terminal import (
-    ConfigOption,
-    IndexModelOption,
-    SetOption,
-    open_project,
-    progress_bar,
-    show,
-)
+from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, show
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
 

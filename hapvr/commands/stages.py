@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from hapvr.commands.terminal import (
-    ConfigOption,
-    SetOption,
-    Verbs,
-    counted,
-    open_project,
-    progress_bar,
-    say,
-    show,
-)
+from hapvr.commands.progress_bars import progress_bar
+from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, say, show
 from hapvr.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:

@@ -73,7 +73,7 @@ DAMAGE = {
     "a list of something else": (
         SUMS_FILE,
         f"{'0' * 64}  ../../evil.pth\n",
-        r"lists .*evil.pth', which is no file",
+        r"lists .*evil.pth', which is not a file",
     ),
     "another model": ("", "", "and 00 was asked for"),
 }

@@ -245,7 +245,7 @@ def test_no_login_of_an_address_is_shown(login: str, tmp_path: Path) -> None:
     """It is refused, as MLflow would show it. Links to pages have none."""
     for ask in (mlflow_client, lambda address: Tracker(address, "hapvr")):
         with pytest.raises(
-            ArgumentError, match=r"'http://127\.0\.0\.1:9' is no .* MLFLOW_TRACKING_USERNAME"
+            ArgumentError, match=r"'http://127\.0\.0\.1:9' is not .* MLFLOW_TRACKING_USERNAME"
         ) as caught:
             ask(f"http://{login}127.0.0.1:9?token=hunter2")
         assert "ter2" not in str(caught.value)

@@ -222,7 +222,7 @@ def test_bad_requests_get_a_sentence(
 ) -> None:
     """A status, a code, one line; no folder of this machine."""
     answer = client.search(**asked)
-    assert (answer.status, set(answer.json)) == (status, {"error", "code"})
+    assert (answer.status, set(answer.json)) == (status, {"error", "code", "plain"})
     assert said in answer.json["error"]
     assert "/folder/" not in answer.json["error"]
 

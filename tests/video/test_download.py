@@ -258,7 +258,7 @@ def test_only_a_proxy_opens_the_local_network(monkeypatch, tmp_path):
 def test_download_video_refuses_local_paths(tmp_path):
     """Files are never read through the downloader."""
     for uri in ("/etc/passwd", "file:///etc/passwd"):
-        with Downloader(ONCE) as downloader, pytest.raises(ArgumentError, match="is no http"):
+        with Downloader(ONCE) as downloader, pytest.raises(ArgumentError, match="is not an http"):
             downloader.download(ManifestEntry("s/x", uri), folder=tmp_path)
 
 
