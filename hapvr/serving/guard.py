@@ -37,7 +37,7 @@ class Guard:
         if not reason:
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            body = {"error": f"refused: {reason}", "code": "foreign_page"}
+            body = {"error": f"refused: {reason}", "code": "foreign_page", "plain": ""}
             await JSONResponse(body, 403)(scope, receive, send)
         else:
             policy_violation = WebSocketClose(1008, reason)
