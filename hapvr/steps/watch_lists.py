@@ -121,7 +121,7 @@ def _within_shard(searcher: Searcher, key: str) -> Searcher:
     root = searcher.project.root
     described = searchable(descriptor_shard(root, searcher.current.digest, key))
     count = len(searcher.collection.video_ids(key))
-    return replace(searcher, index=FramesInMemory(described), num_videos=count)
+    return replace(searcher, index=FramesInMemory(described), video_index=None, num_videos=count)
 
 
 class _Comparison:

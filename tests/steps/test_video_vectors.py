@@ -21,8 +21,10 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_index import outdated_index, update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import Searcher
+from hapvr.steps.watch_lists import all_matches, make_watch_matches
 from tests.conftest import MakeOnce
-from tests.steps.search_projects import DIMS, SURE, copied, evidence
+from tests.scorer.bundles import write_scenes
+from tests.steps.search_projects import DIMS, LONG, SURE, copied, evidence
 
 BY_VIDEOS = {"search.first_stage": "videos"}
 
@@ -89,6 +91,20 @@ def test_an_answer_by_whole_videos_says_so(project: Project, first_stage: str) -
     searcher = Searcher.open(Project.open(config, folder=project.folder, overrides=overrides))
     answer = searcher.search_id("in/short.mp4")
     assert (BY_WHOLE_VIDEOS in answer.warnings) == (first_stage == "videos")
+
+
+def test_watch_lists_compare_frames_whatever_searches_begin_with(
+    made: Path, tmp_path: Path
+) -> None:
+    """So a short part of a long video is found, and no note of searches ends a comparison."""
+    queries = tmp_path / "queries"
+    write_scenes(queries / "part.mp4", [*LONG[22:30]])
+    watch_list = {"name": "parts", "path": str(queries), "min_probability": 0.5}
+    project = copied(made, tmp_path, **BY_VIDEOS, **{"watch.lists": [watch_list]})
+    searcher = Searcher.open(project)
+    compared = [make_watch_matches(project, searcher, key) for key in sorted(searcher.indexed)]
+    assert [comparison.failed for comparison in compared] == [{}] * len(compared)
+    assert "in/long.mp4" in {row["video_id"] for row in all_matches(project)}
 
 
 def test_a_model_without_vectors_of_videos_is_refused(searchable: Path, tmp_path: Path) -> None:
