@@ -2,11 +2,18 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.conftest import CHECKOUT
+from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher
+from hapvr.steps.watch_lists import make_watch_matches
+from tests.conftest import CHECKOUT, MakeOnce
+from tests.scorer.bundles import write_scenes
+from tests.serving.served import fill_collection
+from tests.steps.search_projects import LONG, copied
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 QUIET = ("gpu", "quic", "background-networking", "component-update", "sync")
@@ -37,3 +44,15 @@ def screenshot(page: Page, name: str) -> None:
     """Keep what the page shows under test-artifacts/browser."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+def watched_project(make_once: MakeOnce, folder: Path) -> Project:
+    """A collection with copies, and a watch list that has found something, in a new folder."""
+    collection = make_once("served collection", fill_collection)
+    write_scenes(folder / "watched" / "leak.mp4", [500, *LONG[22:30], 501])
+    lists = [{"name": "leaked", "path": str(folder / "watched")}]
+    project = copied(collection, folder, **{"watch.lists": lists})
+    searcher = Searcher.open(project)
+    for key in searcher.collection.shards():
+        make_watch_matches(project, searcher, key)
+    return project

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import make_watch_matches
-from tests.browser.conftest import screenshot
+from tests.browser.conftest import screenshot, watched_project
 from tests.conftest import MakeOnce
 from tests.scorer.bundles import write_scenes
-from tests.serving.served import Client, fill_collection, serving
-from tests.steps.search_projects import LONG, copied
+from tests.serving.served import Client, serving
+from tests.steps.search_projects import LONG
 
 axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="axe-playwright-python, of the extra dev"
@@ -36,14 +34,7 @@ COMPLETE = """() => [...document.images]
 @pytest.fixture(scope="module")
 def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A collection with copies, a mark and a watch list that has found something."""
-    collection = make_once("served collection", fill_collection)
-    folder = tmp_path_factory.mktemp("looks")
-    write_scenes(folder / "watched" / "leak.mp4", [500, *LONG[22:30], 501])
-    lists = [{"name": "leaked", "path": str(folder / "watched")}]
-    project = copied(collection, folder, **{"watch.lists": lists})
-    searcher = Searcher.open(project)
-    for key in searcher.collection.shards():
-        make_watch_matches(project, searcher, key)
+    project = watched_project(make_once, tmp_path_factory.mktemp("looks"))
     with serving(project) as served:
         mark = {"query": "in/short.mp4", "reference": "in/long.mp4", "mark": "not_a_match"}
         served.ask("PATCH", "/pairs", body=mark)

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
-from hapvr.steps.searcher import Searcher
-from hapvr.steps.watch_lists import make_watch_matches
 from hapvr.steps.watch_queries import LISTS
-from tests.browser.conftest import screenshot
+from tests.browser.conftest import screenshot, watched_project
 from tests.conftest import MakeOnce
 from tests.scorer.bundles import write_scenes
-from tests.serving.served import Client, fill_collection, serving
+from tests.serving.served import Client, serving
 from tests.steps.search_projects import LONG, copied
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
@@ -31,14 +29,7 @@ TIMES = "() => [...document.querySelectorAll('video')].map((video) => video.curr
 
 @pytest.fixture(scope="session")
 def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    collection = make_once("served collection", fill_collection)
-    folder = tmp_path_factory.mktemp("page")
-    write_scenes(folder / "watched" / "leak.mp4", [500, *LONG[22:30], 501])
-    lists = [{"name": "leaked", "path": str(folder / "watched")}]
-    project = copied(collection, folder, **{"watch.lists": lists})
-    searcher = Searcher.open(project)
-    for key in searcher.collection.shards():
-        make_watch_matches(project, searcher, key)
+    project = watched_project(make_once, tmp_path_factory.mktemp("page"))
     with serving(project) as found:
         yield found
 
