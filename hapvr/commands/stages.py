@@ -1,5 +1,5 @@
-"""`hapvr run | status | download | sample | extract | train | verify`, `hapvr features import`: the
-chain without Dagster."""
+"""`hapvr run | status | download | sample | extract | train | verify`, `hapvr features import |
+labels`: the chain without Dagster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
 features = Verbs(
-    name="features", no_args_is_help=True, help="Stored features: bring published ones in."
+    name="features",
+    no_args_is_help=True,
+    help="Stored features: bring published ones in, write pseudo labels out.",
 )
 ShardOption = Annotated[list[str] | None, Option("--shard", help="Only these shards; default all.")]
 
@@ -227,6 +229,34 @@ def import_features(
             "sha256": settings[IMPORTED]["sha256"],
         }
     )
+
+
+@features.command("labels")
+def export_labels(
+    config: ConfigOption,
+    out: Annotated[Path, Option(help="The .parquet file to write.")],
+    set_: SetOption = None,
+    shard: ShardOption = None,
+) -> None:
+    """Write the pseudo labels of all frame pairs that cached views train with."""
+    from hapvr.commands.terminal import require_outside
+    from hapvr.data.manifest import training_shard_keys
+    from hapvr.steps import label_export
+
+    require_outside(out)
+    if out.suffix.lower() != ".parquet":
+        raise ArgumentError(f"--out is {str(out)!r:.200}; expected a name that ends in .parquet")
+    project = open_project(config, set_)
+    keys = training_shard_keys(project.root)
+    unknown = sorted(set(shard or []) - set(keys))
+    if unknown:
+        raise ArgumentError(
+            f"--shard {unknown[0]}: there is no such training shard; there are {', '.join(keys)}"
+        )
+    chosen = shard or keys
+    with progress_bar("shards") as progress:
+        num_pairs = label_export.export_labels(project, chosen, out, progress=progress)
+    show({"file": str(out), "shards": chosen, "pairs": num_pairs})
 
 
 def _run_steps(

@@ -99,15 +99,21 @@ def make_benchmark_scores(
 def _compared_networks(run: TrainingRun) -> dict[str, VideoNetwork]:
     """BASELINE and TRAINED: nothing learned, and what the run has learned."""
     trained, _ = load_network(run.network_folder)
-    # the rates of Chamfer similarity are those of the trained network, where it has such
+    return {BASELINE: untrained_network(trained), TRAINED: trained}
+
+
+def untrained_network(trained: VideoNetwork) -> SimilarityNetwork:
+    """What a trained network is compared with: Chamfer similarity of frozen features, as the
+    trained network computes it, or at the default rates where it has no such."""
     chamfer = trained.settings if isinstance(trained, SimilarityNetwork) else NetworkSettings()
     frozen = NetworkSettings(
         spatial_rate=chamfer.spatial_rate,
         temporal_rate=chamfer.temporal_rate,
+        symmetric_chamfer=chamfer.symmetric_chamfer,
         attention=False,
         comparator=False,
     )
-    return {BASELINE: SimilarityNetwork(frozen, dims=trained.dims), TRAINED: trained}
+    return SimilarityNetwork(frozen, dims=trained.dims)
 
 
 def _figures(
