@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hapvr.config import Config
 from hapvr.errors import ConfigError, without_logins
-from hapvr.files import read_bytes
+from hapvr.files import file_problem, read_bytes
 from hapvr.model.settings import family_of
 from hapvr.settings import Settings, explain
 
@@ -230,7 +230,7 @@ def _read_yaml(path: Path) -> Any:
         yaml.YAMLError,
         RecursionError,
     ) as error:
-        problem = " ".join(str(error).split())[:300]
+        problem = " ".join(file_problem(error).split())[:300]
         raise ConfigError(
             f"config: {str(path)!r:.200} is not readable YAML ({problem}); configs/ has examples"
         ) from error

@@ -115,6 +115,17 @@ def open_regular(path: Path, *, max_bytes: int | None = None) -> io.BufferedRead
     return os.fdopen(descriptor, "rb")
 
 
+def file_problem(error: Exception) -> str:
+    """Why a file cannot be read, without its name, which the message that quotes this has."""
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    if isinstance(error, PermissionError):
+        return "this account may not read it"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)
+
+
 def read_bytes(path: Path, *, max_bytes: int | None = None) -> bytes:
     """All of a regular file. Raises OSError as `open_regular` does."""
     with open_regular(path, max_bytes=max_bytes) as file:

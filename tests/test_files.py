@@ -10,10 +10,12 @@ import torch
 from pydantic import TypeAdapter
 from safetensors.torch import save_file
 
+from hapvr.benchmark.definition import load_definition
 from hapvr.benchmark.hdf5 import survey_hdf5
+from hapvr.benchmark.ranking import read_pairs
 from hapvr.config_file import load_config
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import ConfigError, DamagedError, DataError
+from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError
 from hapvr.files import (
     PART_SUFFIX,
     file_sha256,
@@ -22,6 +24,8 @@ from hapvr.files import (
     read_json_lines,
     write_atomic,
 )
+from hapvr.model.archive import read_archive
+from hapvr.search.marks import read_marks_table
 from hapvr.serving.service import read_tokens
 from hapvr.tables import read_frame, read_user_table
 from tests.steps.data_projects import small_disk
@@ -32,6 +36,25 @@ STEPS = TypeAdapter(dict[str, int])
 @dataclass(frozen=True)
 class Keyed:
     key: str
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "config": load_config,
+    "hdf5": survey_hdf5,
+    "weights": read_archive,
+    "similarities": lambda path: read_pairs(load_definition("fivr-5k"), path),
+    "marks": lambda path: read_marks_table(DataRoot("."), path),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_file_that_is_not_there_is_named_in_plain_words(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """Not by the number and words of the operating system."""
+    with pytest.raises(HapvrError, match=r"absent\.x.*there is no such file") as caught:
+        read(tmp_path / "absent.x")
+    assert "Errno" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["folder", "/dev/zero", "pipe", "a\0", "\ud800"])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import require_regular
+from hapvr.files import file_problem, require_regular
 
 MAX_VIDEO_BYTES = 2 << 30
 """Most bytes that the values of one video may take in memory; 12 hours at 1 frame per second, [9,
@@ -100,7 +100,8 @@ def _open(path: Path) -> Iterator[h5py.File]:
             yield file
     except LIBRARY_ERRORS as error:
         raise DamagedError(
-            f"{path}: not a readable HDF5 file ({error}); expected one dataset per video id"
+            f"{path}: not a readable HDF5 file ({file_problem(error)}); expected one dataset per "
+            "video id"
         ) from error
 
 

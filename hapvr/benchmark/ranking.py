@@ -14,6 +14,7 @@ from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.metrics import Bools, Floats
 from hapvr.benchmark.tasks import Task
 from hapvr.errors import DamagedError, DataError
+from hapvr.files import file_problem
 from hapvr.settings import Policy
 from hapvr.tables import TABLE_ERRORS, read_user_table
 
@@ -74,7 +75,7 @@ def _read_similarities(
             table = read_user_table(Path(similarities))
         problem = _problem(table)
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
-        problem = str(error)
+        problem = file_problem(error)
     if problem:
         raise DamagedError(
             f"{place}: not a readable table of similarities ({problem}); score again"

@@ -15,6 +15,7 @@ from typer import Argument, Option
 from hapvr.commands.progress_bars import progress_bar
 from hapvr.commands.terminal import default_collection, open_project, show
 from hapvr.errors import DataError
+from hapvr.files import file_problem
 from hapvr.scorer import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
@@ -178,7 +179,9 @@ def expand(names: list[str]) -> list[str]:
         try:
             inside = _videos_of(name)
         except (OSError, ValueError) as error:
-            raise DataError(f"video: {name!r:.200} cannot be used ({error}); correct it") from None
+            raise DataError(
+                f"video: {name!r:.200} cannot be used ({file_problem(error)}); correct it"
+            ) from None
         if not inside:
             raise DataError(
                 f"video: {name} holds no video; expected files such as .mp4, or a .txt list of them"

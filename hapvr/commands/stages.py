@@ -248,6 +248,11 @@ def export_labels(
         raise ArgumentError(f"--out is {str(out)!r:.200}; expected a name that ends in .parquet")
     project = open_project(config, set_)
     keys = training_shard_keys(project.root)
+    if not keys:
+        raise DataError(
+            "the manifest has no training videos yet; run `hapvr download`, `sample` and `extract` "
+            "with this configuration first"
+        )
     unknown = sorted(set(shard or []) - set(keys))
     if unknown:
         raise ArgumentError(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from hapvr.errors import DataError
-from hapvr.files import require_regular
+from hapvr.files import file_problem, require_regular
 from hapvr.settings import first_line
 
 MAX_UNPACKED_BYTES = 1 << 30
@@ -59,7 +59,8 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
         content = _read_content(file)
     except Exception as error:
         # torch's message advises to load without protection, so only its cause is passed on.
-        reason = first_line(error.__context__ or error)
+        cause = error.__context__ or error
+        reason = file_problem(cause) if isinstance(cause, OSError) else first_line(cause)
         raise DataError(
             f"weights: {file} cannot be read: {reason}; expected a state dict saved by "
             "torch.save, a .safetensors or a .npz file"

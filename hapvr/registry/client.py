@@ -77,10 +77,9 @@ def require_store(tracking_uri: str) -> None:
     problem = _problem_of_store(tracking_uri)
     if problem:
         raise RegistryError(
-            f"tracking: no MLflow registry answers at {shown} ({problem}); `make demo` "
-            "registers a model and `make ui` "
-            "serves a registry, tracking.uri in the configuration and --tracking-uri say "
-            "where another registry is"
+            f"tracking: no MLflow registry answers at {shown} ({problem}); a collection has one "
+            "once a model was trained on it, `make ui` serves one, and tracking.uri in the "
+            "configuration or --tracking-uri names another"
         )
 
 

@@ -204,8 +204,8 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     versions = client.search_model_versions(f"name = '{name}'")
     if not versions:
         raise DataError(
-            f"model: {without_login(client.tracking_uri)} has no model {name}; `make demo` "
-            "registers one"
+            f"model: {without_login(client.tracking_uri)} has no model {name}; `hapvr train` and "
+            "`hapvr models register` make one, `make demo` shows how"
         )
     aliases = client.get_registered_model(name).aliases
     newest_first = sorted(versions, key=lambda version: -int(version.version))

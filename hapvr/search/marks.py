@@ -22,7 +22,7 @@ from urllib.parse import quote
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import manifest_table
 from hapvr.errors import ArgumentError, DataError
-from hapvr.files import digest_of, file_sha256, require_regular
+from hapvr.files import digest_of, file_problem, file_sha256, require_regular
 from hapvr.search.collection import CollectionMetadata
 from hapvr.search.match import printable
 from hapvr.tables import export_csv
@@ -234,7 +234,8 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
             marks, problems = _marks_of_lines(lines, contents(root))
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(
-            f"{path}: {error}; expected a CSV file with the columns {', '.join(NEEDED)}"
+            f"{path}: {file_problem(error)}; expected a CSV file with the columns "
+            f"{', '.join(NEEDED)}"
         ) from error
     if problems:
         raise DataError(

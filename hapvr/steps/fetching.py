@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hapvr.video.download_failures import DownloadResult
 
 DOWNLOAD_FOLDER = "downloads"
-TRY_AGAIN = "`hapvr download --retry-failed` tries it again"
+TRY_AGAIN = "`hapvr index add` and `hapvr download --retry-failed` try it again"
 
 # What looking into a file says for good; every other reason may pass, e.g. with a better copy.
 PERMANENT = dict.fromkeys(("not_video", "no_video_stream", "unsupported_codec"), "not_video")

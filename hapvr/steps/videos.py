@@ -272,7 +272,9 @@ def _frames_entry(video: SampledVideo, recorded_sha256: str, reader: str) -> Vid
     file that the step `videos` read."""
     reason = video.reason
     message = video.message
-    if reason:
+    if reason in CHANGEABLE:
+        message = f"{message}; `hapvr index add` and `hapvr sample --retry-failed` try it again"
+    elif reason:
         message = f"{message}; `hapvr sample --retry-failed` tries it again"
     if video.file_sha256 not in ("", recorded_sha256):
         reason = CHANGED

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from hapvr.data.filesystem import DataRoot
 from hapvr.data.stamped import read_rows, stamp, write_rows
 from hapvr.errors import DataError, VideoError
 from hapvr.files import digest_of
@@ -91,7 +90,7 @@ def make_watch_matches(
     with root.lock(f"{STAGE}/{key}"):
         table = read_rows(root, place, SCHEMA, damaged=True)
         if stamp(table) == fingerprint:
-            announced = _announce(root, table) if is_posting else 0
+            announced = _announce(searcher, table) if is_posting else 0
             return WatchMatches(table, False, announced, {})
 
         before = stamp(table, "queries").split() if stamp(table, "searched") == searched else []
@@ -101,7 +100,7 @@ def make_watch_matches(
             comparison.take(name, query)
         progress(len(queries), len(queries))
         table = pa.Table.from_pylist(comparison.rows_with_dates(), schema=SCHEMA)
-        announced = _announce(root, table) if is_posting else 0
+        announced = _announce(searcher, table) if is_posting else 0
         # after the outbox, so that a kill between them loses no match; queries that failed are
         # tried again
         write_rows(
@@ -175,14 +174,15 @@ class _Comparison:
         return [row | {"since": since.get(_event(row), now)} for row in self._rows]
 
 
-def _announce(root: DataRoot, table: pa.Table) -> int:
+def _announce(searcher: Searcher, table: pa.Table) -> int:
     """Put a message of each match into the outbox; returns how many are new to it."""
     messages: dict[str, str] = {}
     for row in table.to_pylist():
         name = digest_of(_event(row))[:32]
-        message = {"id": name, "event": "watch_match", **row}
+        clock_note = searcher.collection.metadata.of(row["video_id"]).clock_note
+        message = {"id": name, "event": "watch_match", **row, "clock_note": clock_note}
         messages[name] = json.dumps(message, ensure_ascii=False)
-    return AlertOutbox(root).put(messages)
+    return AlertOutbox(searcher.project.root).put(messages)
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:

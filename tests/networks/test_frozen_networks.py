@@ -142,7 +142,7 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     config = BackboneConfig(
         architecture="resnet18.tv_in1k", weights=Weights(source="file", path=path)
     )
-    with pytest.raises(DataError, match=r"cannot be read.*No such file"):
+    with pytest.raises(DataError, match=r"cannot be read.*there is no such file"):
         load_backbone(config)
     torch.save({"state_dict": {}, "args": Path("an object")}, path)
     with pytest.raises(DataError, match=r"cannot be read|holds no state dict"):

@@ -1,5 +1,6 @@
 """Watch lists over a real collection: what matches, what is compared again, what is announced."""
 
+import json
 import os
 from pathlib import Path
 
@@ -226,14 +227,19 @@ def test_a_video_whose_clock_is_broken_is_found_and_said(watched: Project) -> No
     """Its seconds are not those of players, but it was compared as any other."""
     clip = write_scenes(watched.folder / "clip.mp4", [800, *LONG[22:30], 801])
     with_broken_clock(clip, watched.folder / "videos" / "z jump.mkv")
-    project = leaked(watched)
+    project = leaked(watched, webhook=WEBHOOK)
     (watched.folder / "queries" / "gone.mp4").unlink(missing_ok=True)
     (watched.folder / "queries" / "text.mp4").unlink(missing_ok=True)
     make_feature_data(project)
     update_index(project, search_model(project, str(watched.folder / "bundle-0")))
+    with_real_weights(watched.folder / "bundle-0")
     assert [made.failed for made in compare(project) if made.failed] == []
     assert ("leak.mp4", "in/z jump.mkv") in pairs(project)
     (note,) = clock_notes(project)
     assert note.startswith("in/z jump.mkv: the file's clock jumps from ")
     metadata = Searcher.open(project).collection.metadata
     assert metadata.clock_notes(["in/long.mp4", "in/z jump.mkv"]) == [note]
+    messages = [json.loads(text) for _, text in AlertOutbox(project.root).due()]
+    notes = {message["video_id"]: message["clock_note"] for message in messages}
+    assert f"in/z jump.mkv: {notes['in/z jump.mkv']}" == note
+    assert notes["in/long.mp4"] == ""

@@ -54,7 +54,8 @@ export function headline(answer) {
 
 // What was searched for and in how much: a picture has no length.
 export function lookedAt(answer, still) {
-  const length = still ? "A picture" : `${clock(answer.seconds)} long`;
+  const isShort = answer.seconds < 1;
+  const length = still ? "A picture" : isShort ? "Less than a second long" : `${clock(answer.seconds)} long`;
   const others = answer.query_id ? answer.videos - 1 : answer.videos; // a video does not find itself
   const looked = answer.compared >= others ? `looked at all ${number(others)}${answer.query_id ? " other" : ""} videos`
     : `looked closely at the ${number(answer.compared)} most likely of ${number(others)} videos`;
