@@ -167,7 +167,8 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     project = open_project(config, set_)
     if not watch_lists(project):
         raise ConfigError(
-            "watch.lists: there is no watch list; see docs/search.md, section watch lists"
+            "watch.lists: there is no watch list; *Watch for this clip* on the page makes one, and "
+            "so does a folder of clips that watch.lists names in the configuration"
         )
     run = run_watch_lists(project, progress_bar)
     delivery = run.delivery
