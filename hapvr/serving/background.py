@@ -16,7 +16,8 @@ from hapvr.serving.refusals import describe
 
 
 class WorkState(BaseModel):
-    """How far work is. doing: in words. done, total: files or queries of what is being done.
+    """How far work is. doing: in words. done, total: files or queries of what is being done. file:
+    which one is being read, and how far.
 
     left_s: how long that still takes; None where nobody knows yet. ended: when the last attempt
     did, ISO 8601, UTC. error: why it failed."""
@@ -25,9 +26,34 @@ class WorkState(BaseModel):
     doing: str = ""
     done: int = 0
     total: int = 0
+    file: str = ""
     left_s: float | None = None
     ended: str = ""
     error: str = ""
+
+
+class _PartProgress:
+    """The `Progress` of a part of the work."""
+
+    def __init__(self, state: WorkState, end: Deadline, doing: str) -> None:
+        self._state = state
+        self._end = end
+        self._begun_s = time.monotonic()
+        state.doing = doing
+        state.done = 0
+        state.total = 0
+        state.file = ""
+        state.left_s = None
+
+    def __call__(self, done: int, total: int) -> None:
+        self._end.check()
+        self._state.done = done
+        self._state.total = total
+        self._state.left_s = seconds_left(time.monotonic() - self._begun_s, done, total)
+
+    def doing(self, words: str) -> None:
+        """Show which file is being read, and how far it is."""
+        self._state.file = words
 
 
 class Work:
@@ -54,21 +80,8 @@ class Work:
     @contextmanager
     def bar(self, doing: str) -> Iterator[Progress]:
         """Shows the progress of a part of the work."""
-        state = self.state
-        state.doing = doing
-        state.done = 0
-        state.total = 0
-        state.left_s = None
-        begun_s = time.monotonic()
-
-        def progress(done: int, total: int) -> None:
-            self._end.check()
-            state.done = done
-            state.total = total
-            state.left_s = seconds_left(time.monotonic() - begun_s, done, total)
-
         self._end.check()
-        yield progress
+        yield _PartProgress(self.state, self._end, doing)
 
     def close(self) -> None:
         """End it and wait for that; what is finished stays."""

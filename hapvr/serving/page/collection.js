@@ -61,7 +61,8 @@ function progressText(job) {
   const doing = job.doing ? job.doing[0].toUpperCase() + job.doing.slice(1) : "Beginning";
   const amount = job.total ? ` ${number(job.done)} of ${number(job.total)} files` : " …";
   const left = job.left_s === null || job.left_s === undefined || !job.total ? "" : `, ${duration(job.left_s)} left`;
-  return `${doing}:${amount}${left}`.replace(": …", " …");
+  const file = job.file ? ` (${job.file})` : "";
+  return `${doing}:${amount}${left}${file}`.replace(": …", " …");
 }
 
 function duration(seconds) {
