@@ -58,8 +58,13 @@ def moved_paths(members: Sequence[GroupMember]) -> list[str]:
 
 
 def action_of(member: GroupMember, kept: VideoMetadata | None) -> str:
-    """keep; link, for a file of the same bytes; linked, for one that already is the kept file under
-    another name; move, for another copy; look, in groups in which none is named to keep."""
+    """What to do with a member.
+
+    keep; link, for a file of the same bytes; linked, for one that already is the kept file under
+    another name; move, for another copy; look, where no copy is named to keep.
+
+    kept: of its group, or the first of several files of the same bytes, see `_Kept`
+    """
     if kept is None or kept.path is None:
         return "look"
     if member.keep:
@@ -105,22 +110,40 @@ def _is_same_file(path: Path, kept: Path) -> bool:
         return False
 
 
-def _kept(members: Sequence[GroupMember]) -> dict[str, VideoMetadata]:
-    """Group -> the file that is named to keep; protected ones come behind it."""
-    kept = dict[str, VideoMetadata]()
-    for member in members:
-        if member.keep and member.metadata.path is not None:
-            kept.setdefault(member.group, member.metadata)
-    return kept
+class _Kept:
+    """What the files of a plan are replaced by."""
+
+    def __init__(self, members: Sequence[GroupMember]) -> None:
+        self._named: dict[str, VideoMetadata] = {}
+        """Group -> the file that is named to keep; protected ones come behind it."""
+        self._first: dict[tuple[str, str], VideoMetadata] = {}
+        """Group and content -> the first file of these bytes."""
+        for member in members:
+            file = member.metadata
+            if file.path is None:
+                continue
+            self._first.setdefault((member.group, file.sha256), file)
+            if member.keep:
+                self._named.setdefault(member.group, file)
+
+    def of(self, member: GroupMember) -> VideoMetadata | None:
+        """The file that is named to keep. Where none is, the first one of the same bytes, as it
+        does not matter which of these is kept; None for that one itself."""
+        named = self._named.get(member.group)
+        if named is not None:
+            return named
+        first = self._first.get((member.group, member.metadata.sha256))
+        is_itself = first is not None and first.path == member.metadata.path
+        return None if is_itself else first
 
 
 def _rows(members: Sequence[GroupMember]) -> list[dict[str, Any]]:
     """A row of the plan for each member that has a file."""
-    kept = _kept(members)
+    kept = _Kept(members)
     rows = []
     for member in members:
         file = member.metadata
-        best = kept.get(member.group)
+        best = kept.of(member)
         if file.path is None:
             continue
         row = {
@@ -140,11 +163,11 @@ def _rows(members: Sequence[GroupMember]) -> list[dict[str, Any]]:
 
 def _script(members: Sequence[GroupMember]) -> str:
     """The plan as a script."""
-    kept = _kept(members)
+    kept = _Kept(members)
     lines = [SCRIPT.read_text(encoding="utf-8")]
     for member in members:
         file = member.metadata
-        best = kept.get(member.group)
+        best = kept.of(member)
         if file.path is None or best is None or best.path is None:
             continue
         action = action_of(member, best)

@@ -190,6 +190,23 @@ def test_tables_say_what_could_be_done(members: list[GroupMember], tmp_path: Pat
     assert len((tmp_path / "plan.csv").read_text().split(",look,")) == 2
 
 
+def test_equal_files_are_linked_where_no_copy_is_named_to_keep(tmp_path: Path, run: Run) -> None:
+    """Whichever of them is kept; the copy of other bytes is for a person to look at."""
+    files = [tmp_path / name for name in ("a.mp4", "b.mp4", "c.mp4")]
+    for file, text in zip(files, ("same", "same", "other"), strict=True):
+        file.write_text(text)
+    members = [member("g", file) for file in files]
+    write_plan(tmp_path / "plan.json", members)
+    rows = json.loads((tmp_path / "plan.json").read_text())
+    assert [row["action"] for row in rows] == ["look", "link", "look"]
+    assert rows[1]["keep_path"] == str(files[0])
+
+    write_plan(tmp_path / "plan.sh", members)
+    assert run("--act").returncode == 0
+    assert files[1].samefile(files[0])
+    assert files[2].read_text() == "other"
+
+
 def test_hard_links_are_not_more_than_needed(members: list[GroupMember], tmp_path: Path) -> None:
     """Neither before nor after a plan; they are left alone."""
     kept = members[0].metadata.path
