@@ -20,7 +20,7 @@ MAX_NUMBER = 2**53
 
 
 class Address(str):
-    """An address that may hold a login or a token: `repr` shows no more of it than scheme and host."""
+    """An address that may hold a login or a token: `repr` shows no more than scheme and host."""
 
     __slots__ = ()
 

@@ -26,6 +26,7 @@ from hapvr.networks.packaged import PackagedBackbone, WeightsIdentity, packaged_
 from hapvr.networks.region_graph import OPSET
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
+from hapvr.registry.records import count_of
 from hapvr.scorer.bundle import read_calibration, read_evidence
 from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration
@@ -111,7 +112,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         videos = training_videos(project)
         wanted = wanted_baseline(project, videos)
         is_there = SINCE_TAG in tags and not wanted.replaces(
-            tags[WHITENING_TAG], int(tags[VIDEOS_TAG])
+            tags[WHITENING_TAG], count_of(tags.get(VIDEOS_TAG)) or 0
         )
         if is_there:
             return
