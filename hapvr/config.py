@@ -25,6 +25,7 @@ from hapvr.networks.settings import (
     WhiteningConfig,
 )
 from hapvr.settings import (
+    Address,
     DuplicatesSettings,
     GateConfig,
     Rate,
@@ -104,7 +105,7 @@ class TrackingConfig(Settings):
     """Where MLflow is: a SQLite file under the data root by default, or the address of a server,
     whose login is read from the variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD."""
 
-    uri: str | None = None
+    uri: Annotated[str, AfterValidator(Address)] | None = None
     registered_model: str = Field(default="hapvr", pattern=r"^[A-Za-z0-9_-]+$")
     """also the name of the experiment that has the runs"""
     onnx: bool = True
@@ -140,8 +141,8 @@ class WebhookConfig(Settings):
 
     url: Annotated[
         str,
-        Field(pattern=r"^https?://[^\s]+$", repr=False),
-        AfterValidator(lambda url: str(HttpUrl(url))),
+        Field(pattern=r"^https?://[^\s]+$"),
+        AfterValidator(lambda url: Address(HttpUrl(url))),
     ]
     secret: str | None = Field(default=None, min_length=16, repr=False)
     """`${NAME}` of an environment variable; its HMAC-SHA256 of each body is sent along"""
@@ -199,8 +200,9 @@ class Config(Settings):
         self._variables.update(variables)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """As it is stored, without what environment variables hold."""
-        yield from self.stored().items()
+        """As it is stored, without what environment variables hold, and addresses as they may be
+        shown."""
+        yield from self._with_names_of_variables(self.model_dump()).items()
 
     def training_identity(self) -> dict[str, Any]:
         """What, with the data, determines the weights of a training."""
@@ -210,7 +212,13 @@ class Config(Settings):
     def stored(self) -> dict[str, Any]:
         """As it may be written down: JSON values, with the names of environment variables in place
         of what they hold."""
-        values = self.model_dump(mode="json")
+        return self._with_names_of_variables(self.model_dump(mode="json"))
+
+    def _with_names_of_variables(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Values of the configuration that came from environment variables, as the file has them.
+
+        values: are changed in place
+        """
         for (*parents, last), text in self._variables.items():
             node: Any = values
             for part in parents:

@@ -42,6 +42,10 @@ class RegistryError(DataError):
     what was asked for is there."""
 
 
+class RegistryBusyError(RegistryError):
+    """Another process holds the database of a model registry: it answers again when that ends."""
+
+
 class MissingPartError(HapvrError, ImportError):
     """This needs a part of HAP-VR that is not installed; the message names the installation that
     has it."""

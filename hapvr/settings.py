@@ -2,6 +2,7 @@
 `settings.py` of their own."""
 
 import os
+import re
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, get_args
 
@@ -16,6 +17,21 @@ from the source takes a quarter of the import, in each process that decodes a vi
 
 MAX_NUMBER = 2**53
 """No count, size or seed is larger; above it, readers of JSON lose digits."""
+
+
+class Address(str):
+    """An address that may hold a login or a token: `repr` shows no more than scheme and host."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        scheme, mark, rest = self.partition("://")
+        if not mark:
+            return super().__repr__()
+        host = re.sub("(?s).*@", "", rest)
+        if scheme in ("http", "https"):
+            host = re.sub("(?s)(?<=.)[/?#].*", "/...", host)
+        return repr(f"{scheme}://{host}")
 
 
 def _takes_truth(kind: Any) -> bool:

@@ -1,6 +1,7 @@
 """`hapvr index add`: folders become a collection that answers searches, with a calibrated baseline
 and no training."""
 
+import json
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,10 @@ import pytest
 from hapvr.care.health import health
 from hapvr.care.verify import verify_root
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
-from hapvr.errors import HapvrError
+from hapvr.errors import DataError, HapvrError
 from hapvr.progress import no_progress
 from hapvr.registry.versions import champion_of, version_tags
+from hapvr.scorer.description import FORMAT_VERSION
 from hapvr.steps.baseline import WHITENING_TAG
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
@@ -190,3 +192,19 @@ def test_values_that_were_replaced_stay_so_when_a_collection_is_opened_again(
     project = add_folders(root, [], overrides=served.overrides)
     assert project.config.sampling.workers == 3
     assert Project.open(root).config.sampling.workers != 3
+
+
+@pytest.mark.slow
+def test_a_baseline_of_an_older_format_is_written_again(tmp_path: Path) -> None:
+    """Nothing else makes a collection of an earlier version answer."""
+    write_clip(tmp_path / "in" / "a.mp4", seed=0)
+    project = add_folders(tmp_path / "root", [tmp_path / "in"])
+    update_collection(project, no_bar)
+    (file,) = project.root.local.glob("models/*/bundle/scorer.json")
+    whole = file.read_text()
+    file.write_text(json.dumps(json.loads(whole) | {"format_version": FORMAT_VERSION - 1}))
+    with pytest.raises(DataError, match="is of format"):
+        Searcher.open(project)
+    update_collection(project, no_bar)
+    assert json.loads(file.read_text()) == json.loads(whole)
+    assert Searcher.open(project).search_id("in/a.mp4").matches == ()

@@ -314,6 +314,30 @@ def test_what_is_shown_of_a_configuration_has_no_secrets(
     assert "a secret" not in repr(config.watch) + str(config.watch.webhook)
 
 
+@pytest.mark.parametrize(
+    ("place", "address", "shown"),
+    [
+        ("tracking.uri", "https://ann:hunter2@registry.example/a", "https://registry.example/..."),
+        ("tracking.uri", "https://ann:hun/ter2@registry.example", "https://registry.example"),
+        ("tracking.uri", "https://registry.example?token=hunter2", "https://registry.example/..."),
+        ("tracking.uri", "postgresql://ann:hunter2@db/mlflow", "postgresql://db/mlflow"),
+        ("watch.webhook.url", "https://ann:hunter2@hooks.example/", "https://hooks.example/..."),
+        ("watch.webhook.url", "https://hooks.example/hunter2", "https://hooks.example/..."),
+    ],
+    ids=["login", "slash", "query", "database", "webhook", "token"],
+)
+def test_no_repr_shows_the_login_of_an_address(
+    place: str, address: str, shown: str, tmp_path: Path
+) -> None:
+    """Nor of a section; what is stored has it, as the next process needs it."""
+    config = load_config(write(tmp_path / "a.yaml", MINIMAL), overrides={place: address})
+    for text in (repr(config), str(config), repr(config.tracking), repr(config.watch)):
+        assert "hunter2" not in text
+        assert "ter2" not in text
+    assert repr(shown) in repr(config)
+    assert load_config(write(tmp_path / "b.yaml", config.stored())) == config
+
+
 @pytest.mark.parametrize("path", BACKBONES, ids=lambda path: path.name)
 def test_shipped_backbones_extend_any_config(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,8 @@ import polars as pl
 from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition, write_definition
 from hapvr.benchmark.tasks import COPY, POSITIVE
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import require_regular
+from hapvr.files import read_bytes
+from hapvr.tables import MAX_USER_BYTES
 
 VCDB_CORE = 528
 VCDB_DISTRACTORS = 100_000
@@ -173,10 +174,10 @@ def _stems(folder: Path) -> list[str]:
 
 
 def _lines(path: Path) -> list[str]:
-    """The stripped lines of a text file without empty ones."""
+    """The stripped lines of a text file without empty ones; a byte order mark is no part of an
+    id."""
     try:
-        require_regular(path)
-        text = path.read_text(encoding="utf-8")
+        text = read_bytes(path, max_bytes=MAX_USER_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DamagedError(f"{path}: cannot be read as text ({error}); {_HINT}") from error
     return [line.strip() for line in text.splitlines() if line.strip()]

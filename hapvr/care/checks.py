@@ -15,6 +15,7 @@ from hapvr.errors import DamagedError
 from hapvr.files import read_json_as, require_regular
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening
+from hapvr.registry.records import is_place
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import read_description as read_bundle_description
 from hapvr.search import collection
@@ -67,7 +68,14 @@ def _recorded_locations(root: DataRoot) -> list[str]:
         raise DamagedError(
             f"tracking: {REGISTRY} is damaged ({problem}); restore mlflow/ from one back-up"
         )
-    return [location for (location,) in rows if location]
+    locations = [location for (location,) in rows if location]
+    for location in locations:
+        if not is_place(location):
+            raise DamagedError(
+                f"tracking: {REGISTRY} names no place of a version's files ({location!r:.80}); "
+                "restore mlflow/ from one back-up"
+            )
+    return locations
 
 
 def check_downloads(root: DataRoot, key: str) -> None:

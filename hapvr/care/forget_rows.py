@@ -13,10 +13,11 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.kept_answers import forget_answers
-from hapvr.search.marks import Mark, keep_marks, read_marks
+from hapvr.search.marks import MARKS_LOCK, Mark, keep_marks, read_marks
 from hapvr.steps import watch_lists
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.copy_measures import PICTURES_PLACE
+from hapvr.steps.duplicate_groups import GROUPS_LOCK
 from hapvr.steps.fetching import download_folder
 from hapvr.steps.model_places import MODELS
 from hapvr.steps.project import REGISTRY, Project
@@ -45,17 +46,18 @@ def forget_in_marks(project: Project, forgetting: Forgetting) -> None:
     staying = {row["sha256"]: row["video_id"] for _, row in inspected}
     renamed: list[Mark] = []
     removed: list[Mark] = []
-    for mark in read_marks(root).rows():
-        names = []
-        for digest, name in zip((mark.first, mark.second), mark.names, strict=True):
-            names.append(staying.get(digest, "") if name in forgetting.values else name)
-        shows_forgotten = not forgetting.values.isdisjoint((mark.first, mark.second))
-        if shows_forgotten or not all(names):
-            removed.append(mark)
-        elif tuple(names) != mark.names:
-            renamed.append(replace(mark, names=(names[0], names[1])))
-    if renamed or removed:
-        keep_marks(root, renamed, without=removed)
+    with root.lock(MARKS_LOCK):
+        for mark in read_marks(root).rows():
+            names = []
+            for digest, name in zip((mark.first, mark.second), mark.names, strict=True):
+                names.append(staying.get(digest, "") if name in forgetting.values else name)
+            shows_forgotten = not forgetting.values.isdisjoint((mark.first, mark.second))
+            if shows_forgotten or not all(names):
+                removed.append(mark)
+            elif tuple(names) != mark.names:
+                renamed.append(replace(mark, names=(names[0], names[1])))
+        if renamed or removed:
+            keep_marks(root, renamed, without=removed)
 
 
 def forget_in_rows(stage: str) -> Forget:
@@ -73,19 +75,21 @@ def forget_in_rows(stage: str) -> Forget:
 def forget_in_groups(project: Project, forgetting: Forgetting) -> None:
     """What was measured of copies; the groups are removed, as they are made of the pairs."""
     root = project.root
-    _forget_in_table(root, PICTURES_PLACE, forgetting.values)
-    root.delete(GROUPS_PLACE)
+    with root.lock(GROUPS_LOCK):  # what is grouped now names them until its end
+        _forget_in_table(root, PICTURES_PLACE, forgetting.values)
+        root.delete(GROUPS_PLACE)
 
 
 def forget_in_watch_lists(project: Project, forgetting: Forgetting) -> None:
-    """Matches, and the lists that were made of these videos."""
+    """The lists that were made of these videos, and then matches: a run that waits for their shard
+    finds the list gone."""
     root = project.root
-    forget_in_rows(watch_lists.STAGE)(project, forgetting)
     for name in root.list_folders(LISTS):
         place = f"{LISTS}/{name}"
         contents = {file.partition(".")[0] for file in root.list_files(place)}
         if not contents.isdisjoint(forgetting.values):
             root.delete_folder(place)
+    forget_in_rows(watch_lists.STAGE)(project, forgetting)
 
 
 def forget_in_outbox(project: Project, forgetting: Forgetting) -> None:

@@ -3,16 +3,15 @@ webhook."""
 
 import shutil
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from hapvr.chain_status import StepStatus, chain_status
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import FORGETTING
-from hapvr.errors import HapvrError
+from hapvr.errors import HapvrError, RegistryBusyError
 from hapvr.files import read_text
 from hapvr.registry.client import mlflow_client
+from hapvr.registry.records import moment_of
 from hapvr.search.collection import CurrentIndex, serving_index
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, training_failed
 from hapvr.steps.baseline import has_registry
@@ -53,6 +52,8 @@ class Health:
     champion: dict[str, str] | None
     """Its name, since when (ISO 8601, UTC) and the decision; None where there is none, or where
     the registry does not answer."""
+    registry_busy: str = ""
+    """Why nobody knows the champion for now."""
     index: CurrentIndex | None
     """That answers searches."""
     tick_s: float | None
@@ -91,7 +92,7 @@ class Health:
         return ", ".join(f"{step.step} {step.missing}" for step in missing) or "nothing"
 
     def _training_lines(self) -> list[str]:
-        champion = "none"
+        champion = f"not known: {self.registry_busy}" if self.registry_busy else "none"
         if self.champion:
             champion = "{name} since {since}: {decision}".format(**self.champion)
         return [
@@ -137,10 +138,18 @@ def health(project: Project) -> Health:
     if root.local is not None and root.local.exists():
         free_bytes = shutil.disk_usage(root.local).free
 
+    champion: dict[str, str] | None = None
+    registry_busy = ""
+    try:
+        champion = _champion(project)
+    except RegistryBusyError as error:
+        registry_busy = str(error)
+
     state = Health(
         steps=chain_status(project),
         files=lost_files(project),
-        champion=_champion(project),
+        champion=champion,
+        registry_busy=registry_busy,
         index=serving_index(root),
         tick_s=tick_s,
         waiting=AlertOutbox(root).counts()[1] if root.exists(OUTBOX_PLACE) else 0,
@@ -210,12 +219,12 @@ def _old_index(state: Health) -> Concern | None:
     """A champion that searches do not use."""
     champion = state.champion
     # An alias that was set by hand in MLflow does not say since when.
-    if not champion or not champion["since"]:
+    since = moment_of(champion["since"]) if champion else None
+    if champion is None or since is None:
         return None
     answering = "nothing" if state.index is None else state.index.model
     if answering == champion["name"]:
         return None
-    since = datetime.fromisoformat(champion["since"]).replace(tzinfo=UTC)
     age_h = (time.time() - since.timestamp()) / 3600
     if age_h <= MAX_INDEX_HOURS:
         return None
@@ -227,7 +236,7 @@ def _old_index(state: Health) -> Concern | None:
 
 
 def _lost_champion(state: Health) -> Concern | None:
-    if state.champion is not None or state.index is None:
+    if state.champion is not None or state.registry_busy or state.index is None:
         return None
     if not state.index.model.startswith(REGISTERED):
         return None
@@ -265,10 +274,11 @@ def _lost_source(source: str, lost: int, usable: int) -> Concern | None:
 
 
 def _champion(project: Project) -> dict[str, str] | None:
+    """The champion, see `Health`. Raises RegistryBusyError."""
     if not has_registry(project):
         return None
     name = project.config.tracking.registered_model
-    with suppress(HapvrError):
+    try:
         client = mlflow_client(project.tracking_uri)
         from hapvr.registry import versions
 
@@ -276,9 +286,12 @@ def _champion(project: Project) -> dict[str, str] | None:
         if champion is None:
             return None
         tags = versions.version_tags(client, name, champion.version)
-        return {
-            "name": f"models:/{name}/{champion.version}",
-            "since": tags.get(versions.DECIDED_TAG, "").partition(" by ")[0],
-            "decision": tags.get(versions.REASON_TAG, ""),
-        }
-    return None
+    except RegistryBusyError:
+        raise
+    except HapvrError:
+        return None
+    return {
+        "name": f"models:/{name}/{champion.version}",
+        "since": tags.get(versions.DECIDED_TAG, "").partition(" by ")[0],
+        "decision": tags.get(versions.REASON_TAG, ""),
+    }

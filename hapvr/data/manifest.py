@@ -4,7 +4,7 @@ shards."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -104,6 +104,31 @@ def shard_keys(root: DataRoot) -> list[str]:
 def has_shard(root: DataRoot, shard: str) -> bool:
     """Whether the manifest lists the videos of a shard; those of imported ones it does not."""
     return root.exists(_name(shard))
+
+
+def forgotten_of(
+    root: DataRoot, video_ids: Collection[str], shard_of: Mapping[str, str]
+) -> frozenset[str]:
+    """Those of some videos that were forgotten since they were read: the manifest has their shard
+    without them. It has none of imported ones.
+
+    Ask under the lock of what is written: `forget` begins with the manifest, and waits for that
+    lock before it removes what names the videos.
+
+    shard_of: video id -> shard
+
+    Raises: DamagedError for a shard of the manifest that cannot be read.
+    """
+    shards = {shard_of[video_id] for video_id in video_ids}
+    listed: dict[str, set[str]] = {}
+    for shard in shards:
+        if has_shard(root, shard):
+            listed[shard] = {row.video_id for row in read_manifest_shard(root, shard)}
+    return frozenset(
+        video_id
+        for video_id in video_ids
+        if shard_of[video_id] in listed and video_id not in listed[shard_of[video_id]]
+    )
 
 
 def source_of(shard: str) -> str:

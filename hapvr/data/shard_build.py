@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from hapvr.data.manifest import has_shard, read_manifest_shard
+from hapvr.data.manifest import forgotten_of
 from hapvr.data.shards import STATUS_OK, Columns, Shard, index_row
 from hapvr.data.video_rows import VideoRows
 from hapvr.progress import Progress, no_progress
@@ -118,18 +118,14 @@ def build_shard(
 def _without_forgotten(
     recipe: ShardRecipe, video_ids: Sequence[str], lost: Sequence[IndexRow]
 ) -> tuple[Sequence[str], Sequence[IndexRow]]:
-    """Videos and lost rows without the videos that the manifest has no more, whose inputs the
-    recipe loses; all of a shard that it does not list, as imported ones. `forget` begins with the
-    manifest, and waits for this shard."""
+    """Videos and lost rows without those that were forgotten, whose inputs the recipe loses."""
     shard = recipe.shard
-    if not has_shard(shard.root, shard.key):
-        return video_ids, lost
-    listed = {row.video_id for row in read_manifest_shard(shard.root, shard.key)}
     asked = {row["video_id"] for row in lost}.union(video_ids)
-    recipe.drop_inputs(asked - listed)
+    forgotten = forgotten_of(shard.root, asked, dict.fromkeys(asked, shard.key))
+    recipe.drop_inputs(forgotten)
     return (
-        [video_id for video_id in video_ids if video_id in listed],
-        [row for row in lost if row["video_id"] in listed],
+        [video_id for video_id in video_ids if video_id not in forgotten],
+        [row for row in lost if row["video_id"] not in forgotten],
     )
 
 
@@ -179,7 +175,7 @@ def build_shards(
     """Make those of several shards that are unfinished, in one pass over their videos. make: is
     called with the recipes of the unfinished shards, and yields for each video an entry per recipe.
     lost: as for `build_shard`, the same rows for every shard. Returns the results in the order of
-    `recipes`."""
+    `recipes`, which are of one key."""
     with ExitStack() as locks:
         # Always in the same order, so that two processes do not wait for each other.
         shards = [recipe.shard for recipe in recipes]
@@ -190,6 +186,7 @@ def build_shards(
             recipe for recipe in recipes if not recipe.shard.is_finished(recipe.provenance)
         ]
         if unfinished:
+            _, lost = _without_forgotten(unfinished[0], (), lost)
             with closing(make(unfinished)) as entries:
                 _write(unfinished, entries, num_videos, lost, progress)
         return [StageResult.of(recipe.shard, done=recipe in unfinished) for recipe in recipes]

@@ -29,6 +29,7 @@ from hapvr.errors import (
 )
 from hapvr.files import cache_folder, open_regular
 from hapvr.registry.moved_database import SQLITE, database_of, follow_move
+from hapvr.registry.records import is_place
 from hapvr.registry.stored_versions import RegisteredVersion, stored_version
 from hapvr.settings import first_line
 
@@ -156,7 +157,7 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
             tracking_uri, wanted["name"], alias=wanted["alias"], version=wanted["version"]
         )
         if stored is not None:
-            return stored
+            return _with_place(stored, tracking_uri)
 
     client = mlflow_client(tracking_uri)
     shown = without_login(tracking_uri)
@@ -182,11 +183,26 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
             f"({error.error_code}); try again later"
         )
         raise RegistryError(f"model: {problem}") from error
-    return RegisteredVersion(
-        name=version.name,
-        version=str(version.version),
-        place=place,
-        created_ms=version.creation_timestamp,
+    return _with_place(
+        RegisteredVersion(
+            name=version.name,
+            version=str(version.version),
+            place=place,
+            created_ms=version.creation_timestamp,
+        ),
+        tracking_uri,
+    )
+
+
+def _with_place(version: RegisteredVersion, tracking_uri: str) -> RegisteredVersion:
+    """A version, whose record names a place. Raises RegistryError where it does not: rows may have
+    been changed."""
+    if is_place(version.place):
+        return version
+    raise RegistryError(
+        f"model: the record of {version.name} version {version.version} in the registry at "
+        f"{without_login(tracking_uri)} names no place of its files ({version.place!r:.80}); "
+        "restore the registry from a back-up, or promote another version"
     )
 
 
@@ -215,7 +231,13 @@ def located_bundle(uri: str, tracking_uri: str) -> tuple[str, Path]:
     else:
         identity = f"{version.name} {version.version} {version.created_ms}"
         folder = _fetched(version.place, identity, tracking_uri)
-    mark = next(iter(sorted(folder.rglob(SCORER_FILE))), None)
+    try:
+        mark = next(iter(sorted(folder.rglob(SCORER_FILE))), None)
+    except OSError as error:
+        raise DataError(
+            f"model: the files of {uri} in {folder} cannot be read ({error.strerror}); correct "
+            "their permissions, or promote another version"
+        ) from error
     if mark is None:
         raise DataError(
             f"model: {uri} holds no model bundle; it was not registered by this project"

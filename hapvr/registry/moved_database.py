@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from hapvr.errors import RegistryError
+from hapvr.errors import RegistryBusyError, RegistryError
 from hapvr.files import require_regular
 
 SQLITE = "sqlite:///"
@@ -40,6 +40,8 @@ def follow_move(tracking_uri: str) -> None:
     and change the original's.
 
     Raises:
+        RegistryBusyError: another process has locked it for longer than SQLite waits, five
+            seconds.
         RegistryError: it cannot be written, or is lost."""
     if not tracking_uri.startswith(SQLITE):
         return
@@ -64,6 +66,11 @@ def follow_move(tracking_uri: str) -> None:
             for former in _former_places(connection, artifacts):
                 _replace(connection, former, artifacts.as_uri())
     except sqlite3.Error as error:
+        if "locked" in str(error):
+            raise RegistryBusyError(
+                f"tracking: {database} is in use by another process ({error}); wait for it to "
+                "end, or end it, and try again"
+            ) from error
         if "no such" not in str(error):  # MLflow makes tables that are lacking
             raise RegistryError(
                 f"tracking: {database} cannot be read and written ({error}); try again, or "

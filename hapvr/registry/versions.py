@@ -17,6 +17,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_USER
 from hapvr.errors import DataError, RegistryError
 from hapvr.registry.client import is_absent, without_login
 from hapvr.registry.logged_model import log_model
+from hapvr.registry.records import count_of, created_text, measure_of
 from hapvr.registry.runs import Tracker
 from hapvr.scorer.description import CARD_FILE
 
@@ -192,7 +193,7 @@ def decision_of(tags: Mapping[str, str]) -> str:
 def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
     """What is known of every version, newest first.
 
-    created: ISO 8601, UTC.
+    created: ISO 8601, UTC; "" where that is not known.
     target: mean target metric, in [0, 1], None: not measured.
     weights: of the backbone.
     decision: the last one, with its reason.
@@ -201,13 +202,16 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
 
     Raises:
         DataError: there is none."""
-    versions = client.search_model_versions(f"name = '{name}'")
+    try:
+        versions = client.search_model_versions(f"name = '{name}'")
+        aliases = client.get_registered_model(name).aliases if versions else {}
+    except MlflowException as error:
+        raise _unanswered(client, error) from error
     if not versions:
         raise DataError(
             f"model: {without_login(client.tracking_uri)} has no model {name}; `hapvr train` and "
             "`hapvr models register` make one, `make demo` shows how"
         )
-    aliases = client.get_registered_model(name).aliases
     newest_first = sorted(versions, key=lambda version: -int(version.version))
     return [_row_of(version, aliases) for version in newest_first]
 
@@ -217,13 +221,12 @@ def _row_of(version: ModelVersion, aliases: Mapping[str, str]) -> dict[str, Any]
 
     aliases: of the model, with the version of each."""
     number = int(version.version)
-    created = datetime.fromtimestamp(version.creation_timestamp / 1000, UTC)
     tags = version.tags
     return {
         "version": number,
-        "aliases": sorted(alias for alias, named in aliases.items() if int(named) == number),
-        "created": created.isoformat(timespec="seconds"),
-        "target": float(tags[TARGET_TAG]) if TARGET_TAG in tags else None,
+        "aliases": sorted(alias for alias, named in aliases.items() if count_of(named) == number),
+        "created": created_text(version.creation_timestamp),
+        "target": measure_of(tags.get(TARGET_TAG)),
         "weights": tags.get(WEIGHTS_TAG, ""),
         "decision": decision_of(tags),
         "decided": tags.get(DECIDED_TAG, ""),
@@ -294,9 +297,9 @@ def _champion_numbers(client: MlflowClient, name: str) -> dict[int, int]:
     """Version -> the number of its last promotion, of those that were ever promoted."""
     numbers = {}
     for row in list_versions(client, name):
-        number = str(row["tags"].get(NUMBER_TAG, ""))
-        if number.isdecimal():
-            numbers[int(row["version"])] = int(number)
+        number = count_of(row["tags"].get(NUMBER_TAG))
+        if number is not None:
+            numbers[int(row["version"])] = number
     return numbers
 
 

@@ -121,11 +121,32 @@ class Description(BaseModel):
         )
 
 
+class _Format(BaseModel):
+    """The key of scorer.json that all versions of it have."""
+
+    format_version: int
+
+
+def bundle_format(folder: Path) -> int:
+    """The format of a bundle, which is FORMAT_VERSION of the version that wrote it. Raises
+    DamagedError."""
+    return read_json_as(folder / SCORER_FILE, _Format, hint=HINT).format_version
+
+
 def read_description(folder: Path) -> Description:
-    """What scorer.json says. Raises DataError for a folder without one, DamagedError for one that
-    cannot be used."""
+    """What scorer.json says. Raises DataError for a folder without one and for one of another
+    format, DamagedError for one that cannot be used."""
     if not (folder / SCORER_FILE).exists():
         raise DataError(
             f"model: {folder} is not a model bundle; expected a folder with {SCORER_FILE}"
+        )
+    found = bundle_format(folder)
+    if found != FORMAT_VERSION:
+        advice = "update hapvr, which is older than the model"
+        if found < FORMAT_VERSION:
+            advice = "register or fetch the model again, which is older than hapvr"
+        raise DataError(
+            f"model: {folder / SCORER_FILE} is of format {found}, and format {FORMAT_VERSION} is "
+            f"read; {advice}"
         )
     return read_json_as(folder / SCORER_FILE, Description, hint=HINT)

@@ -29,6 +29,8 @@ from hapvr.tables import export_csv
 from hapvr.video.sources import text_of_path
 
 PLACE = "marks/pairs.json"
+MARKS_LOCK = "marks"
+"""Held by whoever writes marks, from the look at the videos that they name."""
 LOCAL_USER = "local user"
 """Who marks pairs on the command line, and in a service without tokens."""
 
@@ -148,7 +150,7 @@ def keep_marks(root: DataRoot, marks: Iterable[Mark], *, without: Iterable[Mark]
 
     without: those that go
     """
-    with root.lock("marks"):
+    with root.lock(MARKS_LOCK):
         before = read_marks(root)
         removed = set(without)
         kept = {key: mark for key, mark in before.items() if mark not in removed}
@@ -161,8 +163,9 @@ def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any
 
     values: names and by, as of `mark_of`
     """
-    new = mark_of(contents(root), video, match, verdict, **values)
-    keep_marks(root, [new])
+    with root.lock(MARKS_LOCK):  # a video that is forgotten meanwhile is not marked
+        new = mark_of(contents(root), video, match, verdict, **values)
+        keep_marks(root, [new])
     return new
 
 

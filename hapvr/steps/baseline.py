@@ -26,10 +26,11 @@ from hapvr.networks.packaged import PackagedBackbone, WeightsIdentity, packaged_
 from hapvr.networks.region_graph import OPSET
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
+from hapvr.registry.records import count_of
 from hapvr.scorer.bundle import read_calibration, read_evidence
 from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration
-from hapvr.scorer.description import CARD_FILE
+from hapvr.scorer.description import CARD_FILE, FORMAT_VERSION, bundle_format
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER
 from hapvr.scorer.plain_networks import UNTRAINED
@@ -111,7 +112,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         videos = training_videos(project)
         wanted = wanted_baseline(project, videos)
         is_there = SINCE_TAG in tags and not wanted.replaces(
-            tags[WHITENING_TAG], int(tags[VIDEOS_TAG])
+            tags[WHITENING_TAG], count_of(tags.get(VIDEOS_TAG)) or 0
         )
         if is_there:
             return
@@ -161,8 +162,8 @@ def _run_metrics(bundle: Path) -> dict[str, float]:
 
 def local_baseline(project: Project, *, progress: Progress = no_progress) -> Path:
     """The bundle of the untrained baseline, for a collection without a registry; one that was
-    fitted is written again where the collection has doubled. Raises MissingPartError for an encoder
-    that needs torch where torch is not installed."""
+    fitted is written again where the collection has doubled, and one of an older format. Raises
+    MissingPartError for an encoder that needs torch where torch is not installed."""
     root = project.root
     with root.lock("baseline"):
         videos = training_videos(project)
@@ -170,11 +171,14 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
         models = root.local_path("models")
         for key in root.list_folders("models"):
             begins = f"{KEY}-{wanted.features[:8]}"
-            if not key.startswith(begins) or not (models / key / "bundle" / CARD_FILE).is_file():
+            bundle = models / key / "bundle"
+            if not key.startswith(begins) or not (bundle / CARD_FILE).is_file():
+                continue
+            if bundle_format(bundle) < FORMAT_VERSION:
                 continue
             num_videos = key.removeprefix(begins).removeprefix("-") or "0"
             if num_videos.isdigit() and not wanted.replaces(wanted.features, int(num_videos)):
-                return models / key / "bundle"
+                return bundle
         encoder = open_encoder(project.config.backbone, project.config.device)
         return _write(project, models / wanted.key, encoder, videos, progress)
 

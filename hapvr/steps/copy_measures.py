@@ -5,6 +5,7 @@ duplicate_groups/pictures.parquet        a row per content
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.stamped import read_rows, stamp, write_rows
+from hapvr.files import file_sha256
 from hapvr.progress import Progress, shows_work
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import DuplicatePair
@@ -45,6 +47,9 @@ PICTURES_SCHEMA = pa.schema(
     ]
 )
 """A row per content. What is of the file is null where the file could not be measured."""
+
+PASSING = RETRYABLE | {"missing_file"}
+"""Reasons that are not of a file's content."""
 
 Measures = dict[str, dict[str, Any]]
 """SHA-256 of a content -> its row of PICTURES_SCHEMA."""
@@ -153,7 +158,8 @@ def _file_values(
     doing: Callable[[str], None] | None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """SHA-256 of each content whose file is there and was not measured, and what it holds, or why
-    it cannot be measured.
+    it cannot be measured. What is wrong with a file is its own only if it has the recorded bytes,
+    and a second try finds it again: a drive or network may fail for a moment.
 
     contents: id -> SHA-256
     doing: is told which file is measured, and how far it is
@@ -169,10 +175,17 @@ def _file_values(
         if _num_bytes(file.path) == file.num_bytes:
             file_of[sha256] = file.path
     content_of = {path: sha256 for sha256, path in file_of.items()}
+    suspects: list[Path] = []
     for path, facts in measure_files(content_of, config=sampling, doing=doing):
+        if isinstance(facts, FileFacts) and not facts.damage:
+            yield content_of[path], asdict(facts)
+        else:
+            suspects.append(path)
+    unchanged = [path for path in suspects if _sha256(path) == content_of[path]]
+    for path, facts in measure_files(unchanged, config=sampling, doing=doing):
         if isinstance(facts, FileFacts):
             yield content_of[path], asdict(facts)
-        elif facts.reason not in RETRYABLE:
+        elif facts.reason not in PASSING:
             yield content_of[path], {"damage": str(facts)}
 
 
@@ -198,6 +211,13 @@ def _needs_facts(row: Mapping[str, Any] | None) -> bool:
 def _facts_of(row: Mapping[str, Any]) -> FileFacts:
     values = {name: row[name] for name in FACTS}
     return FileFacts(**values | {"detail": tuple(row["detail"])})
+
+
+def _sha256(path: Path) -> str:
+    """Of the file; "" where it cannot be read."""
+    with suppress(OSError, ValueError):
+        return file_sha256(path)
+    return ""
 
 
 def _num_bytes(path: Path) -> int:

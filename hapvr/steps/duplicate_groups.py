@@ -31,7 +31,7 @@ from hapvr.steps.copy_measures import (
     read_measures,
     with_pictures,
 )
-from hapvr.steps.duplicate_pairs import PAIRS_STAGE, duplicate_pairs
+from hapvr.steps.duplicate_pairs import PAIRS_STAGE, duplicate_pairs, without_forgotten
 from hapvr.steps.pair_search import LEAST_PROBABILITY
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
@@ -40,6 +40,8 @@ from hapvr.video.facts import MEASURE_VERSION
 
 KEEP_VERSION = 9
 """Changes with the rule that chooses the copy to keep."""
+GROUPS_LOCK = "duplicate_groups"
+"""Held by whoever writes groups, or what was measured of copies."""
 RANDOM_WEIGHTS = not_named("the model has random weights")
 AWAY = not_named("the file of the best copy is not there")
 UNSURE = not_named("it is not sure that these are copies")
@@ -64,7 +66,9 @@ def make_duplicate_groups(
         warnings.warn(f"duplicates: the groups are not kept, as {root.url} may only be read")
         return copy_groups(searcher, likely)
 
-    with root.lock("duplicate_groups"):
+    with root.lock(GROUPS_LOCK):
+        pairs = without_forgotten(searcher, pairs)
+        likely = without_forgotten(searcher, likely)
         measure_copies(project, searcher, pairs, progress)
         members = copy_groups(searcher, likely)
         copies = 2 * sum(pair.probability for pair in pairs) / max(searcher.num_videos, 1)

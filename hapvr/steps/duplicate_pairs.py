@@ -5,11 +5,12 @@ duplicate_pairs/<shard>/rows.parquet     pairs of the shard's videos with all ot
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 
 from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import forgotten_of
 from hapvr.data.stamped import read_rows, stamp, write_rows
 from hapvr.progress import Progress, no_progress
 from hapvr.search.collection import CHANGED, CollectionMetadata, SearchableCollection
@@ -48,10 +49,19 @@ def make_duplicate_pairs(
             progress(number, len(video_ids))
             pairs += pairs_of_video(searcher, video_id)
         progress(len(video_ids), len(video_ids))
-        table = pair_table(best_of_each(pairs))
+        table = pair_table(best_of_each(without_forgotten(searcher, pairs)))
         network = searcher.current.digest
         write_rows(root, place, table, fingerprint=fingerprint, network=network)
     return True
+
+
+def without_forgotten(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[DuplicatePair]:
+    """The pairs of two videos of which none was forgotten since the searcher was opened. Call it
+    under the lock of what the pairs are written to."""
+    named = {video_id for pair in pairs for video_id in (pair.first, pair.second)}
+    root = searcher.project.root
+    forgotten = forgotten_of(root, named, searcher.collection.shard_of)
+    return [pair for pair in pairs if forgotten.isdisjoint((pair.first, pair.second))]
 
 
 def outdated_pairs(project: Project, metadata: CollectionMetadata | None = None) -> dict[str, str]:

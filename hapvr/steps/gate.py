@@ -18,6 +18,7 @@ from hapvr.model.family import VideoNetwork
 from hapvr.networks.torch_runtime import choose_device
 from hapvr.registry import versions
 from hapvr.registry.client import registered_bundle
+from hapvr.registry.records import count_of
 from hapvr.registry.runs import Tracker
 from hapvr.scorer.bundle import load_similarity_model
 from hapvr.steps.benchmark_features import open_benchmark
@@ -87,10 +88,10 @@ def _end_promotion(tracker: Tracker, name: str, version: int, tags: Mapping[str,
     reason = tags.get(versions.REASON_TAG, "")
     versions.promote(tracker.client, name, version, how="gate", reason=reason)
     versions.decide(tracker.client, name, version, "promoted", reason)
-    replaced = tags.get(CHAMPION_TAG, "")
-    if replaced not in ("", str(version)):
+    replaced = count_of(tags.get(CHAMPION_TAG))
+    if replaced not in (None, version):
         outcome = f"was champion; version {version} replaced it by gate"
-        versions.decide(tracker.client, name, int(replaced), outcome)
+        versions.decide(tracker.client, name, replaced, outcome)
 
 
 def _record(

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from hapvr.data.manifest import forgotten_of
 from hapvr.data.stamped import read_rows, stamp, write_rows
 from hapvr.errors import DataError, VideoError
 from hapvr.files import digest_of
@@ -29,7 +30,7 @@ from hapvr.steps.alerts import AlertOutbox
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher, SearchOptions
 from hapvr.steps.shard_rows import outdated_shards, rows_place
-from hapvr.steps.watch_queries import WatchQuery, watch_queries
+from hapvr.steps.watch_queries import WatchQuery, watch_lists, watch_queries
 
 STAGE = "watch_matches"
 SCHEMA = pa.schema(
@@ -99,7 +100,8 @@ def make_watch_matches(
             progress(number, len(queries))
             comparison.take(name, query)
         progress(len(queries), len(queries))
-        table = pa.Table.from_pylist(comparison.rows_with_dates(), schema=SCHEMA)
+        rows = _of_what_is_left(project, key, comparison.rows_with_dates())
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
         announced = _announce(searcher, table) if is_posting else 0
         # after the outbox, so that a kill between them loses no match; queries that failed are
         # tried again
@@ -112,6 +114,14 @@ def make_watch_matches(
             queries=" ".join(comparison.compared),
         )
     return WatchMatches(table, True, announced, comparison.failed)
+
+
+def _of_what_is_left(project: Project, key: str, rows: Sequence[Row]) -> list[Row]:
+    """The matches whose video and list were not forgotten since the searcher was opened."""
+    video_ids = {row["video_id"] for row in rows}
+    forgotten = forgotten_of(project.root, video_ids, dict.fromkeys(video_ids, key))
+    lists = {watch_list.name for watch_list in watch_lists(project)}
+    return [row for row in rows if row["watch_list"] in lists and row["video_id"] not in forgotten]
 
 
 def _within_shard(searcher: Searcher, key: str) -> Searcher:

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from hapvr.data.manifest import name_digest
 from hapvr.errors import DataError
-from hapvr.files import digest_of, read_json_as, require_regular, write_text
+from hapvr.files import digest_of, read_bytes, read_json_as, require_regular, write_text
 from hapvr.tables import MAX_USER_BYTES, TABLE_ERRORS, read_user_table
 from hapvr.train.settings import PairsConfig
 
@@ -231,8 +231,8 @@ def _read_vcdb(folder: Path) -> Iterator[_Placed]:
 
 def _annotation_lines(file: Path) -> list[str]:
     try:
-        require_regular(file, max_bytes=MAX_ANNOTATION_BYTES)
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+        data = read_bytes(file, max_bytes=MAX_ANNOTATION_BYTES)
+        return data.decode("utf-8-sig", errors="replace").splitlines()
     except OSError as error:
         raise DataError(
             f"labelled pairs: {file} cannot be read ({error}); fetch it again"
@@ -308,8 +308,7 @@ def _checked(placed: _Placed, names: _Names, length_s: Callable[[str], float]) -
 def _read_distractors(path: Path, names: _Names, paired: Collection[str]) -> Sequence[str]:
     """The videos that a text file names, each once, sorted. Raises DataError."""
     try:
-        require_regular(path)
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(path, max_bytes=MAX_USER_BYTES).decode("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(
             f"labelled pairs: the distractors {path} cannot be read ({error}); expected a text "

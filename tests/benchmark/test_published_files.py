@@ -1,6 +1,7 @@
 """VCDB and SVD from files of the authors' form: the protocol against slow loops, and what is
 refused or marked."""
 
+import codecs
 import re
 
 import numpy as np
@@ -235,3 +236,19 @@ def test_evve_is_also_reported_event_by_event():
     assert set(of_maps.by_event) == set(counts)
     total = sum(of_maps.by_event[event] * count for event, count in counts.items())
     assert of_maps.value == pytest.approx(total / len(chosen))
+
+
+@pytest.mark.parametrize(
+    "place", ["annotation/event_0.txt", "distractors.txt", "test_groundtruth", "unlabeled-data-id"]
+)
+def test_a_byte_order_mark_is_no_part_of_an_id(tmp_path, place):
+    """As some editors write one first; the first video would be another one without a word."""
+    write_vcdb(tmp_path, num_events=4, num_videos=8)
+    (tmp_path / "distractors.txt").write_text("d1\nd2\n")
+    (tmp_path / "test_groundtruth").write_text("q1 a1 1\nq1 a2 0\n")
+    (tmp_path / "unlabeled-data-id").write_text("u1\nu2\n")
+    file = tmp_path / place
+    file.write_bytes(codecs.BOM_UTF8 + file.read_bytes())
+    vcdb = import_vcdb(tmp_path, tmp_path / "vcdb", distractors=tmp_path / "distractors.txt")
+    svd = import_svd(tmp_path, tmp_path / "svd")
+    assert not [video for video in vcdb.video_ids + svd.video_ids if "\ufeff" in video]

@@ -25,7 +25,8 @@ from hapvr.errors import ArgumentError
 from hapvr.search.collection import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
-from hapvr.steps.duplicate_pairs import duplicate_pairs, outdated_pairs
+from hapvr.steps.duplicate_pairs import duplicate_pairs, outdated_pairs, without_forgotten
+from hapvr.steps.pair_search import pairs_of_video
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.shard_rows import rows_place
@@ -443,3 +444,48 @@ def test_a_step_that_waited_while_a_video_was_forgotten_leaves_it_out(tmp_path: 
             forget(project, plan_forgetting(project, ["in/0.mp4"]))
         step.result()
     assert [row["video_id"] for row in frames.rows()] == ["in/1.mp4"]
+
+
+@pytest.mark.parametrize(
+    ("step", "lock"),
+    [
+        ("watch_matches", "watch_matches/in-00000"),
+        ("duplicate_groups", "duplicate_groups"),
+    ],
+)
+def test_a_run_whose_searcher_was_open_before_names_no_forgotten_video(
+    step: str, lock: str, made: Path, tmp_path: Path
+) -> None:
+    """It waits until what is forgotten is done."""
+    project = copied(made, tmp_path)
+    root = project.root
+    shutil.rmtree(root.local_path(step))
+    searcher = Searcher.open(project)
+
+    def make_all() -> None:
+        for key in shards_of(project, CHAIN[step]):
+            CHAIN[step].run(project, key, searcher=searcher)
+
+    with ThreadPoolExecutor(1) as pool:
+        with root.lock(lock):
+            made_meanwhile = pool.submit(make_all)
+            time.sleep(1.0)
+            forget(project, plan_forgetting(project, [VIDEO]))
+        made_meanwhile.result()
+    tables = list(root.local_path(step).rglob("*.parquet"))
+    assert tables
+    for table in tables:
+        assert MARKER not in str(pq.read_table(table).to_pylist())
+
+
+def test_pairs_that_were_found_before_a_video_was_forgotten_do_not_name_it(
+    made: Path, tmp_path: Path
+) -> None:
+    """What a searcher that was open before has found is looked at once more before it is kept."""
+    project = copied(made, tmp_path)
+    searcher = Searcher.open(project)
+    pairs = list(pairs_of_video(searcher, "in/long.mp4"))
+    named = [pair for pair in pairs if VIDEO in (pair.first, pair.second)]
+    assert named
+    forget(project, plan_forgetting(project, [VIDEO]))
+    assert without_forgotten(searcher, pairs) == [pair for pair in pairs if pair not in named]

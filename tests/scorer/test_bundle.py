@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from hapvr.errors import DamagedError, DataError
 from hapvr.scorer.bundle import load_bundle, load_similarity_model
 from hapvr.scorer.bundle_writer import random_weights_warning
+from hapvr.scorer.description import FORMAT_VERSION
 from hapvr.scorer.scorer import VideoScorer
 
 
@@ -36,11 +37,10 @@ def test_a_model_of_random_weights_says_so_with_every_answer(
 
 
 def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path) -> None:
-    """Whatever stands in scorer.json: another format, unknown keys, wrong values, no JSON, a device
-    that never ends."""
+    """Whatever stands in scorer.json: unknown keys, wrong values, no JSON, a device that never
+    ends."""
     good = json.loads((bundle / "scorer.json").read_text())
     wrong = [
-        {"format_version": 9},
         {"sampling": good["sampling"] | {"zoom": 2}},
         {"backbone": good["backbone"] | {"precision": "float8"}},
         *(
@@ -59,6 +59,26 @@ def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "scorer.json").symlink_to("/dev/zero")
     with pytest.raises(DataError, match="regular file"):
         load_bundle(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("found", "advice"),
+    [
+        (FORMAT_VERSION + 1, "update hapvr, which is older than the model"),
+        (FORMAT_VERSION - 1, "register or fetch the model again"),
+    ],
+    ids=["newer", "older"],
+)
+def test_a_bundle_of_another_format_is_not_called_damaged(
+    found: int, advice: str, bundle: Path, tmp_path: Path
+) -> None:
+    """It may also have other keys."""
+    good = json.loads((bundle / "scorer.json").read_text())
+    values = good | {"format_version": found, "a key of later": 1}
+    (tmp_path / "scorer.json").write_text(json.dumps(values))
+    with pytest.raises(DataError, match=f"is of format {found}, .*{advice}") as caught:
+        load_bundle(tmp_path)
+    assert not isinstance(caught.value, DamagedError)
 
 
 def test_every_file_is_the_recorded_one(bundle: Path, tmp_path: Path) -> None:

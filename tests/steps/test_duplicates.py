@@ -13,6 +13,7 @@ from hapvr.cli import app
 from hapvr.errors import DataError
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import mark, unmark
+from hapvr.steps.copy_measures import facts_by_content, read_measures
 from hapvr.steps.duplicate_groups import (
     AWAY,
     RANDOM_WEIGHTS,
@@ -323,3 +324,22 @@ def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
     assert list(outdated_pairs(grown)) == [searcher.collection.shard_of["in/z new excerpt.mp4"]]
     assert sum(make_all(grown)) == 1
     assert set(kinds(grown).values()) == {"copy", "overlap"}
+
+
+def test_what_is_wrong_with_a_file_for_a_moment_is_not_kept(
+    project: Project, tmp_path: Path
+) -> None:
+    """As its drive gives zeros, or another file has taken its place: what is measured is kept by
+    the digest of the whole one, which is measured once it is back."""
+    copy = copied(project.folder, tmp_path, videos=True, **MINIMUM)
+    searcher = Searcher.open(copy)
+    file = searcher.collection.metadata.of("in/short.mp4").path
+    whole = file.read_bytes()
+    half = len(whole) // 2
+    file.write_bytes(whole[:half] + bytes(len(whole) - half))
+    make_duplicate_groups(copy, searcher)
+    sha256 = searcher.collection.metadata.of("in/short.mp4").sha256
+    assert not read_measures(copy.root)[sha256]["damage"]
+    file.write_bytes(whole)
+    make_duplicate_groups(copy, searcher)
+    assert facts_by_content(read_measures(copy.root))[sha256].damage == ""

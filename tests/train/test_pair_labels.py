@@ -59,6 +59,15 @@ def test_annotations_of_vcdb_are_read_from_all_files(tmp_path: Path) -> None:
     assert (copies[1].query, copies[1].query_end_s, copies[1].shorter_s) == ("core/b.mp4", 9.0, 4.0)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    """Neither in annotations nor in a list of distractors."""
+    files = {"annotation/one.txt": "\ufeff" + VCDB_PAIR, "far.txt": "\ufeffy.mp4\n"}
+    settings = {"path": "annotation", "format": "vcdb", "distractors": "far.txt"}
+    labels = read(tmp_path, files, **settings)
+    assert [copy.query for copy in labels.copies] == ["core/a.flv"]
+    assert labels.distractors == ("far/y.mp4",)
+
+
 def test_labels_are_stored_as_they_were_checked(tmp_path: Path) -> None:
     """A training keeps those that it began with."""
     labels = read(tmp_path, {"pairs.csv": HEAD + PAIR})
