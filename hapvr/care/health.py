@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hapvr.chain_status import StepStatus, chain_status
+from hapvr.chain import chain_status
+from hapvr.chain.step import StepStatus
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import FORGETTING
 from hapvr.errors import HapvrError
