@@ -5,7 +5,8 @@ import dagster as dg
 from assets import checks, metadata
 from assets.factory import NOT_IN_COLLECTION, Made, chain_asset, progress_lines, step_asset
 from assets.project import ProjectResource
-from hapvr.chain import CHAIN, shards_of
+from hapvr.chain import CHAIN
+from hapvr.chain.step import shards_of
 
 CALIBRATED = "calibrated"
 COMPLETE = "all_shards_compared"

@@ -1,15 +1,17 @@
 """An asset for each step of the chain: inputs, partitions and pool come from `hapvr.chain`, the
-rest is what the UI shows."""
+rest is what the UI shows. A step of which no module of assets says more gets a plain asset."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
+from assets import metadata
 from assets.checks import empty_record, specs
 from assets.project import DATA_TEAM, GPU_POOL, MODEL_TEAM, SHARDS, ProjectResource
-from hapvr.chain import CHAIN, shards_of
+from hapvr.chain import CHAIN
+from hapvr.chain.step import ShardStep, shards_of
 
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 NOT_IN_COLLECTION = (
     "This shard is a benchmark made of the collection's videos, so it is not searched."
 )
+PLAIN_GROUP = "features"
+"""Of the steps of which no module of assets says more."""
 PROGRESS_EVERY_S = 5.0
 
 
@@ -111,3 +115,20 @@ def step_asset(
         return show(Made(context, project, opened, key, result))
 
     return make
+
+
+def plain_assets(declared: Collection[str]) -> list[dg.AssetsDefinition]:
+    """Assets of the steps that are not among those that are declared elsewhere."""
+    return [
+        step_asset(name, _show_plainly, group=PLAIN_GROUP, kinds={"parquet"})
+        for name in CHAIN
+        if name not in declared
+    ]
+
+
+def _show_plainly(made: Made) -> dg.MaterializeResult:
+    """Counts and digests of a shard; of another step nothing."""
+    step = CHAIN[made.context.asset_key.to_user_string()]
+    if isinstance(step, ShardStep):
+        return metadata.shard(made.result)
+    return dg.MaterializeResult()

@@ -41,7 +41,8 @@ from bench.uploads import (
     plain_pictures,
 )
 from hapvr.benchmark.metrics import bootstrap_interval, query_weights
-from hapvr.chain import CHAIN, shards_of
+from hapvr.chain import CHAIN
+from hapvr.chain.step import shards_of
 from hapvr.collection import add_folders
 from hapvr.demo.clips_benchmark import uniform
 from hapvr.demo.files import write_mp4

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 from filelock import FileLock
 
-from hapvr.chain import CHAIN, shards_of
+from hapvr.chain import CHAIN
+from hapvr.chain.step import shards_of
 from hapvr.config_file import VARIABLE, load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys, read_manifest_shard, shard_keys, source_of

@@ -21,6 +21,7 @@ from assets.factory import described
 from assets.project import SHARDS, ProjectResource
 from assets.videos import is_unmounted, last_manifest
 from hapvr.chain import CHAIN, JOBS
+from hapvr.chain.look import Look
 from hapvr.data.manifest import CHANGED_PLACE, root_id
 from hapvr.errors import HapvrError
 from pipelines.monitoring import UNFINISHED
@@ -110,25 +111,24 @@ for _name, _steps in JOBS.items():
 
 @lru_cache(maxsize=1)
 def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
-    """What the chain lacks, asked once per tick; nothing of a part of it where a record is damaged,
-    so that the rest continues."""
-    from hapvr.chain import outdated, stale
-
-    opened = project_resource().open()
-    root = root_id(opened.root)  # what another data root asked for before is asked for again
+    """What each step lacks, asked once per tick; nothing of one whose records are damaged, so that
+    the rest continues."""
+    look = Look(project_resource().open())
+    root = root_id(look.project.root)  # what another data root asked for before is asked for again
     digests: dict[str, dict[str, str]] = {}
-    for part in (stale, outdated):
+    for step in CHAIN.values():
         try:
-            for step, keys in part(opened).items():
-                digests[step] = {key: f"{root} {digest}" for key, digest in keys.items()}
+            lacking = step.lacks(look) or {}
         except HapvrError as error:
             warnings.warn(f"some of what is outdated is not rebuilt: {error}")
+        else:
+            digests[step.name] = {key: f"{root} {digest}" for key, digest in lacking.items()}
     return digests
 
 
 @dataclass(frozen=True)
 class Outdated(dg.AutomationCondition):
-    """True for what `hapvr.chain.stale` and `outdated` ask for, once for each digest: what failed
+    """True for what a step says that it lacks, once for each digest: what failed
     waits for a retry or for a person."""
 
     step: str
@@ -164,7 +164,7 @@ OUTDATED = {
         "not what its inputs, the champion and the settings ask for"
     )
     for step in CHAIN.values()
-    if step.job in ("ingest", "extract", "describe", "index", "duplicates", "group", "watch")
+    if step.job not in ("find_videos", "whiten", "retrain")
 }
 CONDITIONS: dict[str, dg.AutomationCondition] = {
     "whitening": WITH_SHARDS,

@@ -3,6 +3,7 @@
 import dagster as dg
 
 from assets import duplicates, evaluation, features, registry, search, training, videos
+from assets.factory import plain_assets
 from pipelines import automation, monitoring
 from pipelines.resources import project_resource
 
@@ -16,9 +17,9 @@ def with_condition(spec: dg.AssetSpec) -> dg.AssetSpec:
 loaded = dg.load_assets_from_modules(
     [videos, features, training, evaluation, registry, search, duplicates]
 )
-assets = dg.map_asset_specs(
-    with_condition, [asset for asset in loaded if isinstance(asset, dg.AssetsDefinition)]
-)
+declared = [asset for asset in loaded if isinstance(asset, dg.AssetsDefinition)]
+others = plain_assets({key.to_user_string() for asset in declared for key in asset.keys})
+assets = dg.map_asset_specs(with_condition, [*declared, *others])
 defs = dg.Definitions(
     assets=assets,
     jobs=list(automation.jobs.values()),

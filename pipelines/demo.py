@@ -147,13 +147,14 @@ def _run_jobs(
 ) -> None:
     """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids
     of the runs."""
-    from hapvr import chain
+    from hapvr.chain import JOBS
+    from hapvr.chain.step import shards_of
     from pipelines.automation import ON_REQUEST
 
-    jobs = {job: steps for job, steps in chain.JOBS.items() if job not in ON_REQUEST}
+    jobs = {job: steps for job, steps in JOBS.items() if job not in ON_REQUEST}
     for number, (job, steps) in enumerate(jobs.items(), start=1):
         began = time.monotonic()
-        shards = chain.shards_of(project, steps[0])
+        shards = shards_of(project, steps[0])
         first = len(launched)
         for shard in shards:
             tags = {"dagster/partition": shard} if shard else None

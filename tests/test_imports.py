@@ -94,7 +94,7 @@ LAYERS = (
     {"losses", "networks", "data"},
     {"train", "benchmark", "demo", "scorer", "search", "registry"},
     {"steps"},
-    {"chain", "chain_status"},
+    {"chain"},
     {"collection"},
     {"serving", "care"},
     {"commands", "trainer"},
@@ -161,6 +161,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 VERBS = "`hapvr --help`, and each verb, load what they need alone"
+STEPS = "a run of one step loads that step alone; the search index is Lance"
 LATE_IMPORTS = {
     "hapvr.commands.answers": VERBS,
     "hapvr.commands.duplicates": VERBS,
@@ -177,7 +178,12 @@ LATE_IMPORTS = {
     "hapvr.care.forget_rows": "MLflow and downloads, which such an installation does not have",
     "hapvr.care.health": "MLflow takes seconds, and a collection without training has none",
     "hapvr.care.remakes": "torch, which such an installation does not have",
-    "hapvr.chain": "a run of one step loads that step alone; the search index is Lance",
+    "hapvr.chain.duplicates": STEPS,
+    "hapvr.chain.features": STEPS,
+    "hapvr.chain.ingest": STEPS,
+    "hapvr.chain.look": STEPS,
+    "hapvr.chain.search": STEPS,
+    "hapvr.chain.training": STEPS,
     "hapvr.model.checkpoint": "torch, where only the description of a network is read",
     "hapvr.networks.encoder": "torch, which an installation for searches does not have",
     "hapvr.registry.client": "a bundle is opened only where a name leads to one",

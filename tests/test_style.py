@@ -233,7 +233,7 @@ def findings(path: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def room_of(path: Path) -> str:
-    """`hapvr/losses`, `hapvr/chain.py`, `assets`."""
+    """`hapvr/losses`, `hapvr/chain`, `assets`."""
     parts = path.parts
     return parts[0] if parts[0] != "hapvr" else "/".join(parts[:2])
 

@@ -5,7 +5,8 @@ import shutil
 import time
 from dataclasses import dataclass
 
-from hapvr.chain_status import StepStatus, chain_status
+from hapvr.chain import chain_status
+from hapvr.chain.step import StepStatus
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import FORGETTING
 from hapvr.errors import HapvrError, RegistryBusyError

@@ -4,7 +4,7 @@
 repairs and forgets walks this table, and knows no stage by name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -49,6 +49,7 @@ from hapvr.care.remakes import (
 )
 from hapvr.care.store import Store
 from hapvr.chain import CHAIN
+from hapvr.chain.step import ShardStep, Step
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import (
     FORGETTING,
@@ -93,6 +94,18 @@ def _shards(stage: str, above: str = "") -> Store:
         forget=forget_in_stage(stage),
     )
     return replace(store, made_from=shard_made_from(stage, above)) if above else store
+
+
+def shard_stores(steps: Iterable[Step], *, besides: Collection[str]) -> dict[str, Store]:
+    """A store for each step that keeps shards with a row per video.
+
+    besides: steps that have one of their own, as more is known of what they are made from
+    """
+    return {
+        step.name: _shards(step.name)
+        for step in steps
+        if isinstance(step, ShardStep) and step.name not in besides
+    }
 
 
 def _rows(name: str, schema: pa.Schema, forget: Forget) -> Store:
@@ -154,8 +167,7 @@ STORES: dict[str, Store] = {
         forget=rename_in_whitening,
     ),
     "features": _shards("features", "frames"),
-    "training_views": _shards("training_views"),
-    "pseudo_labels": _shards("pseudo_labels"),
+    **shard_stores(CHAIN.values(), besides=("videos", "frames", "features")),
     "models": Store(
         keys=lambda root: _single(CURRENT_NAME)(root) + root.list_folders(MODELS),
         check=check_training,

@@ -18,7 +18,7 @@ from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, ope
 from hapvr.errors import ArgumentError, DataError
 
 if TYPE_CHECKING:
-    from hapvr.chain import Step
+    from hapvr.chain.step import Step
     from hapvr.steps.project import Project
 
 features = Verbs(
@@ -268,7 +268,8 @@ def _run_steps(
     project: Project, names: Sequence[str], wanted: list[str] | None, *, retry_failed: bool = False
 ) -> None:
     """Run steps one after the other, each for its shards, and show a row for each shard."""
-    from hapvr.chain import CHAIN, shards_of
+    from hapvr.chain import CHAIN
+    from hapvr.chain.step import shards_of
 
     # Views and labels of a shard are made in one pass.
     both = {"training_views", "pseudo_labels"} <= set(names)

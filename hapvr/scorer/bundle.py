@@ -30,7 +30,7 @@ from hapvr.errors import (
 from hapvr.files import read_json_as
 from hapvr.model.checkpoint import DESCRIPTION_FILE, read_description as read_network
 from hapvr.model.settings import NetworkSettings
-from hapvr.networks.copies import PackagedCopyNetwork, open_packaged_copy_network
+from hapvr.networks.encoder import FrameEncoder, open_encoder
 from hapvr.networks.openvino_runtime import CompiledNetwork
 from hapvr.networks.settings import BackboneConfig, picture_of
 from hapvr.scorer.access import limits_from_environment
@@ -140,7 +140,7 @@ def open_networks(
     return PlainNetworks(lambda: CompiledNetwork(graph, precision=precision))
 
 
-def open_recorded_encoder(description: Description) -> PackagedCopyNetwork | None:
+def open_recorded_encoder(description: Description) -> FrameEncoder | None:
     """The encoder whose files are not in the bundle; None where they are. Raises MissingPartError
     where its package is missing or another one than the model was made with."""
     if not description.backbone.stays_in_package:
@@ -149,7 +149,7 @@ def open_recorded_encoder(description: Description) -> PackagedCopyNetwork | Non
     config = BackboneConfig.model_validate(
         {**settings, "weights": {"source": "packaged"}, "crop_px": description.crop_px}
     )
-    encoder = open_packaged_copy_network(config)
+    encoder = open_encoder(config, "cpu")
     if encoder.identity.sha256 != description.backbone.sha256:
         raise MissingPartError(
             f"model: it was made with another file of {config.architecture} (SHA-256 "
@@ -168,7 +168,7 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
     from hapvr.networks.whitening import whitening_from_bytes
     from hapvr.scorer.torch_networks import TorchNetworks
 
-    encoder: FrameEncoder | None = open_recorded_encoder(description)
+    encoder = open_recorded_encoder(description)
     if encoder is None:
         encoder = _load_backbone(folder, description, device=device)
     try:
@@ -189,7 +189,6 @@ def _load_backbone(folder: Path, description: Description, *, device: str) -> Fr
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from hapvr.networks.encoder import open_encoder
     from hapvr.networks.packaged import WeightsIdentity
     from hapvr.networks.weights import state_sha256
 

@@ -10,20 +10,12 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, FiniteFloat
 
 from hapvr.errors import ArgumentError
+from hapvr.scorer import evidence_kinds
 from hapvr.scorer.calibration import MIN_PAIRS, Count, Floats, fit_logistic, logit, sigmoid
 from hapvr.settings import Rate
 
-TYPICAL = {
-    "frame_run": 10.9,
-    "whole_picture": 1.5,
-}
-"""Weights to which a fit is drawn: those of 561 uploads of 44 videos that `bench.quality` made
-(validation, EfficientNet-Lite0). A collection's own edits are easier and fewer than what people
-upload."""
-FEATURES = tuple(TYPICAL)
-"""What is known of a candidate, see `hapvr.search.scored.evidence_of`."""
 PENALTY = 100.0
-"""How strongly, see `fit_logistic`."""
+"""How strongly a fit is drawn to typical weights, see `fit_logistic`."""
 
 LEVEL_PLACES = slice(5, 20)
 """The sixth to the twentieth best video of a view tell what unrelated videos reach: some queries
@@ -33,7 +25,6 @@ LEVEL_FLOOR_SMALL = 0.25
 """The least level, and that of a collection of fewer than SMALL_COLLECTION videos and of a pair of
 files, where nothing unrelated may be near."""
 SMALL_COLLECTION = 100
-_RUN = FEATURES.index("frame_run")
 Flags = NDArray[np.bool_]
 ROUNDS = 3
 """How often the views that say most of each candidate are chosen by the weights fitted before."""
@@ -42,9 +33,13 @@ MIN_GROUPS = FOLDS
 """Groups of queries below which a model would say more than the data does."""
 
 
-def _complete(weights: Mapping[str, float]) -> Mapping[str, float]:
-    if tuple(weights) != FEATURES:
-        raise ValueError(f"expected weights of {', '.join(FEATURES)}, in this order")
+def _of_kinds(weights: Mapping[str, float]) -> Mapping[str, float]:
+    """Raise ValueError for a weight that no kind has: the model knows more than this version."""
+    unknown = sorted(weights.keys() - set(evidence_kinds.names()))
+    if unknown:
+        raise ValueError(
+            f"weights of {', '.join(unknown)}; the kinds are {', '.join(evidence_kinds.names())}"
+        )
     return weights
 
 
@@ -54,8 +49,9 @@ class EvidenceModel:
     any feature."""
 
     weights: Annotated[
-        Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_complete)
+        Mapping[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]], AfterValidator(_of_kinds)
     ]
+    """by kind, see `hapvr.scorer.evidence_kinds`; 0 for a kind that it lacks"""
     intercept: FiniteFloat
     prior: Annotated[float, Field(gt=0, lt=1)]
     """share of matches among the fitted candidates, or with `prior_of` of searches with a match"""
@@ -74,12 +70,12 @@ class EvidenceModel:
     ) -> Floats:
         """[N, F], what each feature adds to the log-odds.
 
-        features: [N, F] in the order of FEATURES, of all candidates of a view.
+        features: [N, F] in the order of `evidence_kinds.KINDS`, of all candidates of a view.
         num_videos: in the collection.
         is_copy: [N], candidates that show the query's own footage, so that the level of unrelated
             videos is not theirs; None where no copies are known.
         """
-        weights = np.array([self.weights[name] for name in FEATURES])
+        weights = np.array([self.weights.get(name, 0.0) for name in evidence_kinds.names()])
         return np.asarray(_levelled(features, num_videos, is_copy) * weights, np.float64)
 
     def log_odds(
@@ -104,9 +100,9 @@ def fit_evidence(
     num_videos: int,
     source: Mapping[str, Any],
 ) -> EvidenceModel:
-    """Fit on the candidates of searches: features [V, N, F] in the order of FEATURES, not a number
-    where a view does not have a video among its candidates, and which are matches [N]. groups: what
-    each search is for. num_videos: in the collection that was searched.
+    """Fit on the candidates of searches: features [V, N, F] in the order of `evidence_kinds.KINDS`,
+    none of them a number where a view does not have a video among its candidates, and which are
+    matches [N]. groups: what each search is for. num_videos: in the collection that was searched.
 
     A candidate counts by the view that says most for it, as in answers. All searches of a group are
     either fitted or predicted. Raises ArgumentError for too few groups, matches or other
@@ -123,7 +119,7 @@ def fit_evidence(
         )
     relative = [np.stack([_levelled(view, num_videos) for view in views]) for views, _ in searches]
     target = is_match.astype(np.float64)
-    typical = np.array(list(TYPICAL.values()))
+    typical = np.array([kind.typical_weight for kind in evidence_kinds.KINDS])
     weights = typical
     for _ in range(ROUNDS):
         features = np.concatenate([_best_views(views, weights) for views in relative])
@@ -139,7 +135,7 @@ def fit_evidence(
         )
         predicted[held_out] = sigmoid(features[held_out] @ slopes + constant)
     return EvidenceModel(
-        weights=dict(zip(FEATURES, weights.tolist(), strict=True)),
+        weights=dict(zip(evidence_kinds.names(), weights.tolist(), strict=True)),
         intercept=intercept,
         prior=float(target.mean()),
         brier=float(np.mean((predicted - target) ** 2)),
@@ -171,12 +167,18 @@ def levelled(run: Floats | float, level: float) -> Floats:
 
 
 def _levelled(features: Floats, num_videos: int, is_copy: Flags | None = None) -> Floats:
-    """Features of one view of a search, the run by how far it exceeds the level."""
-    runs = features[:, _RUN]
-    counts = ~np.isnan(runs)
-    if is_copy is not None:
-        counts &= ~is_copy
-    level = level_of(runs[counts], num_videos=num_videos)
+    """Features of one view of a search, those of relative kinds by how far they exceed the level.
+
+    What is not known of a candidate is 0, which adds nothing, but for videos that are no candidates
+    of the view: of these nothing is a number.
+    """
+    is_candidate = ~np.isnan(features).all(axis=1)
+    counts = is_candidate if is_copy is None else is_candidate & ~is_copy
     relative = features.copy()
-    relative[:, _RUN] = levelled(runs, level)
+    for column, kind in enumerate(evidence_kinds.KINDS):
+        if kind.relative:
+            values = features[:, column]
+            level = level_of(values[counts & ~np.isnan(values)], num_videos=num_videos)
+            relative[:, column] = levelled(values, level)
+    relative[is_candidate] = np.nan_to_num(relative[is_candidate], nan=0.0)
     return relative

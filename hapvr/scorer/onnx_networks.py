@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from hapvr.errors import DataError
 from hapvr.model.settings import COMPARATOR_STEP, NetworkSettings, doubled_length, strips
 from hapvr.networks.batches import Embed
-from hapvr.networks.copies import PackagedCopyNetwork
+from hapvr.networks.encoder import FrameEncoder
 from hapvr.networks.openvino_runtime import CompiledNetwork
 from hapvr.networks.settings import Precision
 
@@ -57,7 +57,7 @@ class ONNXNetworks:
         folder: Path,
         record: ONNXRecord,
         *,
-        encoder: PackagedCopyNetwork | None = None,
+        encoder: FrameEncoder | None = None,
         precision: Precision = "float32",
     ) -> None:
         """folder: of the bundle, whose files were checked. encoder: the network in place of

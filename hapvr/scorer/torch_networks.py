@@ -18,7 +18,6 @@ from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.similarity import reduce_regions
 from hapvr.networks.backbone import Backbone
-from hapvr.networks.copies import PackagedCopyNetwork
 from hapvr.networks.encoder import FrameEncoder
 from hapvr.networks.packaged import PackagedBackbone
 from hapvr.networks.region_graph import OPSET
@@ -90,7 +89,7 @@ def write_onnx(
         raise NotExported("there is no video to check it on")
     if not isinstance(network, SimilarityNetwork):
         raise NotExported("only networks of the family `similarity` are exported")
-    packaged = encoder if isinstance(encoder, PackagedCopyNetwork) else None
+    packaged = encoder if encoder.state() is None else None
     backbone: Any = None
     if packaged is None:
         backbone = dataclasses.replace(encoder, precision="float32")  # type: ignore[type-var]

@@ -28,6 +28,15 @@ class Pair:
     reference: Rows
 
 
+@dataclass(frozen=True, eq=False)
+class ReadPart:
+    """A part of a candidate, and the frames of the query that it is compared with."""
+
+    query: Rows
+    video_id: str
+    video: EmbeddedVideo
+
+
 def pairs_of(
     candidate: Candidate, times_s: Sequence[float], *, query: EmbeddedVideo, fps: float
 ) -> list[Pair]:

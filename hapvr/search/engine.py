@@ -15,12 +15,12 @@ from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import EvidenceModel
+from hapvr.scorer.evidence_kinds import Comparison, measured, strongest, table_of
 from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, clearest
-from hapvr.scorer.sparse_segments import best_timed_run
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
-from hapvr.search.compared_parts import Rows, pairs_of
+from hapvr.search.compared_parts import ReadPart, Rows, pairs_of
 from hapvr.search.crowds import (
     MOST_HITS,
     all_alike,
@@ -30,7 +30,7 @@ from hapvr.search.crowds import (
 )
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.frame_index import FrameSearch
-from hapvr.search.scored import ScoredCandidate, evidence_of, stretches_of
+from hapvr.search.scored import ScoredCandidate, stretches_of
 from hapvr.search.video_index import nearest_videos
 from hapvr.search.votes import Candidate, vote, with_others
 
@@ -55,15 +55,6 @@ Allowed = Callable[[str], bool] | None
 """Which videos may be found, by id; None: all."""
 Lost = dict[str, str]
 """Videos that have no scores, as their features are gone: id -> reason."""
-
-
-@dataclass(frozen=True, eq=False)
-class ReadPart:
-    """A part of a candidate, and the frames of the query that it is compared with."""
-
-    query: Rows
-    video_id: str
-    video: EmbeddedVideo
 
 
 @dataclass(kw_only=True, eq=False)
@@ -252,12 +243,14 @@ class SearchEngine:
         for part, (similarity, matrix) in zip(parts, compared, strict=True):
             if len(part.video) < len(shown):
                 similarity = max(similarity, next(reverse))
-            run = best_timed_run(matrix, shown.clock, part.video.clock, fps=fps)
             best = scored[part.video_id]
+            comparison = Comparison(
+                query=shown, reference=part.video, similarity=matrix, view=best.view, fps=fps
+            )
             scored[part.video_id] = replace(
                 best,
                 similarity=max(similarity, best.similarity),
-                frame_run=max(run, best.frame_run),
+                evidence=strongest(measured(comparison), best.evidence),
             )
 
     def _with_log_odds(
@@ -274,7 +267,8 @@ class SearchEngine:
             return self.shows_same_footage(query, scores[place], deadline)
 
         is_copy = known_copies(runs, num_videos=self.num_videos, shows_same=shows_same)
-        odds = evidence.log_odds(evidence_of(scores), num_videos=self.num_videos, is_copy=is_copy)
+        features = table_of([score.evidence for score in scores])
+        odds = evidence.log_odds(features, num_videos=self.num_videos, is_copy=is_copy)
         return [
             replace(score, is_copy=bool(copy), log_odds=float(value))
             for score, copy, value in zip(scores, is_copy, odds, strict=True)

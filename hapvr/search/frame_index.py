@@ -8,6 +8,7 @@ what a killed writer left is overwritten by the next.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -18,6 +19,7 @@ from pydantic import Field
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.search.hashes import IndexedFrames
+from hapvr.settings import IndexSettings
 
 STATE_FILE = "index.json"
 VECTOR = "vector"
@@ -155,6 +157,32 @@ class FrameIndex(FrameSearch, Protocol):
         until: true ends the call
         """
         ...
+
+
+class StoredIndex(FrameIndex, Protocol):
+    """A kind of index, as a class."""
+
+    def __init__(self, folder: str | Path, settings: IndexSettings) -> None:
+        """Open an index.
+
+        Raises: DataError where there is none, DamagedError for one that cannot be read or whose
+        files are not what was written.
+        """
+
+    @staticmethod
+    def create(
+        folder: str | Path, dims: int, provenance: dict[str, Any], settings: IndexSettings
+    ) -> FrameIndex:
+        """An index without videos; replaces any other.
+
+        provenance: of descriptors
+
+        Raises: DataError if it cannot be written.
+        """
+
+    @staticmethod
+    def has_written(state: IndexState) -> bool:
+        """Whether the state of an index is of one of this kind."""
 
 
 def vectors_of(rows: pa.Table) -> npt.NDArray[np.floating]:

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.search.frame_index import FrameIndex, read_state
+from hapvr.search.frame_index import FrameIndex, StoredIndex, read_state
 from hapvr.search.lance_index import LanceIndex
 from hapvr.search.memory_index import MemoryIndex
 from hapvr.settings import IndexKind, IndexSettings
 
-KINDS: dict[IndexKind, type[LanceIndex] | type[MemoryIndex]] = {
+KINDS: dict[IndexKind, type[StoredIndex]] = {
     "lance": LanceIndex,
     "memory": MemoryIndex,
 }
@@ -35,5 +35,7 @@ def open_index(folder: str | Path, settings: IndexSettings) -> FrameIndex:
     files are not what was written.
     """
     state = read_state(DataRoot(folder))
-    kind = MemoryIndex if MemoryIndex.has_written(state) else LanceIndex
-    return kind(folder, settings)
+    for kind in KINDS.values():
+        if kind.has_written(state):
+            return kind(folder, settings)
+    return LanceIndex(folder, settings)  # which says what is wrong with it

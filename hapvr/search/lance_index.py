@@ -108,6 +108,11 @@ class LanceIndex:
             root.write_json(STATE_FILE, asdict(state))
         return LanceIndex(folder, settings)
 
+    @staticmethod
+    def has_written(state: IndexState) -> bool:
+        """Whether the state of an index is of one of this kind."""
+        return any(name.startswith(f"{TABLE}/") for name in state.files)
+
     def replace_shard(self, shard: str, frames: pa.Table, *, digest: str = "") -> None:
         """As `FrameIndex.replace_shard`."""
 

@@ -1,13 +1,10 @@
 """A candidate of a search with its scores, and what follows from them."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from hapvr.scorer.calibration import Floats
-from hapvr.scorer.evidence import FEATURES
+from hapvr.scorer.evidence_kinds import FRAME_RUN
 from hapvr.search.compared_parts import Pair, Rows
 from hapvr.search.votes import Candidate
 
@@ -21,8 +18,8 @@ class ScoredCandidate:
     """in [-1, 1], of the best pair of parts, see `pairs_of`; where the video, or its part, is the
     shorter one, the other way round if that is higher: similarities ask how much of the first is in
     the second"""
-    frame_run: float = -math.inf
-    """what the relative similarities of two consecutive frames reach, in [-1, 1]"""
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    """the most that each kind of evidence says of any pair of parts, by name"""
     pairs: tuple[Pair, ...]
     """all that were compared"""
     num_frames: int
@@ -39,12 +36,10 @@ class ScoredCandidate:
     log_odds: float | None = None
     """of a match, from all evidence; None without a model of it"""
 
-
-def evidence_of(candidates: Sequence[ScoredCandidate]) -> Floats:
-    """[N, F] in the order of FEATURES, none of which falls where two videos share more.
-    whole_picture: 1, or 0 where a crop of the query was compared."""
-    rows = [(candidate.frame_run, candidate.view == 0) for candidate in candidates]
-    return np.array(rows, np.float64).reshape(len(rows), len(FEATURES))
+    @property
+    def frame_run(self) -> float:
+        """What the relative similarities of two consecutive frames reach, in [-1, 1]."""
+        return self.evidence.get(FRAME_RUN.name, -math.inf)
 
 
 def stretches_of(score: ScoredCandidate) -> list[Rows]:

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from hapvr.errors import DataError, VideoError
+from hapvr.scorer import evidence_kinds
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.embedded import EmbeddedVideo
-from hapvr.scorer.evidence import FEATURES
 from hapvr.scorer.query_views import IN_A_PART
 from hapvr.scorer.scorer import NEVER
 from hapvr.search.match import Match, Query, chance, times
-from hapvr.search.scored import ScoredCandidate, evidence_of
+from hapvr.search.scored import ScoredCandidate
 from hapvr.search.votes import Candidate
 from hapvr.steps.searcher import Searcher, SearchOptions
 
@@ -121,11 +121,11 @@ def _evidence_lines(
     if model is None:
         return []
     contributions = model.contributions(
-        evidence_of(candidates),
+        evidence_kinds.table_of([candidate.evidence for candidate in candidates]),
         num_videos=searcher.num_videos,
         is_copy=np.array([candidate.is_copy for candidate in candidates]),
     )
-    added = dict(zip(FEATURES, contributions[place].tolist(), strict=True))
+    added = dict(zip(evidence_kinds.names(), contributions[place].tolist(), strict=True))
     added["intercept"] = model.intercept
     return [
         f"{BLANK}log odds {log_odds:+6.2f}  {name}" for name, log_odds in added.items() if log_odds

@@ -20,10 +20,12 @@ from hapvr.demo.edits import ALL_EDITS
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.progress import Progress, no_progress
+from hapvr.scorer import evidence_kinds
 from hapvr.scorer.blank import blank_pictures, mean_directions
 from hapvr.scorer.calibration import MIN_PAIRS, Calibration, Floats, fit_calibration
 from hapvr.scorer.embedded import EmbeddedVideo
-from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
+from hapvr.scorer.evidence import EvidenceModel, fit_evidence
+from hapvr.scorer.evidence_kinds import FRAME_RUN
 from hapvr.scorer.open_bundle import OpenBundle
 from hapvr.scorer.scorer import VideoScorer
 from hapvr.scorer.segments import FRAME_PAIRS, FRAME_SPREAD, MAX_FRAME_THRESHOLD, best_run
@@ -33,7 +35,7 @@ from hapvr.search.descriptors import frame_descriptors, index_rows
 from hapvr.search.engine import SearchEngine
 from hapvr.search.match import thin
 from hapvr.search.memory_index import FramesInMemory
-from hapvr.search.scored import ScoredCandidate, evidence_of
+from hapvr.search.scored import ScoredCandidate
 from hapvr.seeding import numpy_rng
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
@@ -169,7 +171,7 @@ def _frame_runs(searches: Sequence[Searched]) -> tuple[Floats, Floats]:
     matches = [np.zeros(0)]
     others = [np.zeros(0)]
     for features, is_match, _ in searches:
-        runs = features[0, :, FEATURES.index("frame_run")]
+        runs = features[0, :, evidence_kinds.names().index(FRAME_RUN.name)]
         is_found = np.isfinite(runs)
         matches.append(runs[is_match & is_found])
         others.append(np.sort(runs[~is_match & is_found])[-NEAREST_OTHERS:])
@@ -315,10 +317,11 @@ def known(
     names = list(dict.fromkeys(candidate.video_id for view in shown for candidate in view))
     if not names:
         return
-    features = np.full((len(shown), len(names), len(FEATURES)), np.nan)
+    features = np.full((len(shown), len(names), len(evidence_kinds.KINDS)), np.nan)
     for number, view in enumerate(shown):
         places = [names.index(candidate.video_id) for candidate in view]
-        features[number, places] = evidence_of(view)
+        measures = [candidate.evidence for candidate in view]
+        features[number, places] = evidence_kinds.table_of(measures)
     is_match = np.array([name in matches for name in names], bool)
     if matches:
         yield features, is_match, group

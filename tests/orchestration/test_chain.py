@@ -20,7 +20,8 @@ import pytest
 import yaml
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME
 
-from hapvr.chain import CHAIN, shards_of
+from hapvr.chain import CHAIN
+from hapvr.chain.step import shards_of
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.scorer.bundle import load_bundle
 from hapvr.steps.project import Project

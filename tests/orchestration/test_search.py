@@ -12,7 +12,8 @@ import pytest
 from hapvr.data.features import collection_shards
 from hapvr.registry.versions import rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.evidence import FEATURES, EvidenceModel
+from hapvr.scorer.evidence import EvidenceModel
+from hapvr.scorer.evidence_kinds import names
 from hapvr.search.collection import current_index
 from hapvr.search.marks import mark
 from hapvr.steps.project import Project
@@ -31,7 +32,7 @@ from tests.steps.search_projects import (
 pytestmark = pytest.mark.slow
 
 
-ZEROS = dict.fromkeys(FEATURES, 0.0)
+ZEROS = dict.fromkeys(names(), 0.0)
 TENS = dict.fromkeys(("num_matches", "num_others", "num_groups"), 10)
 SURE = EvidenceModel(weights=ZEROS, intercept=9.0, prior=0.5, brier=0.0, **TENS)
 

@@ -13,7 +13,8 @@ from hapvr.scorer.bundle import read_evidence
 from hapvr.scorer.bundle_writer import complete_bundle
 from hapvr.scorer.calibration import fit_logistic, sigmoid
 from hapvr.scorer.description import EVIDENCE_FILE, SCORER_FILE
-from hapvr.scorer.evidence import FEATURES, TYPICAL, EvidenceModel, fit_evidence, level_of
+from hapvr.scorer.evidence import EvidenceModel, fit_evidence, level_of
+from hapvr.scorer.evidence_kinds import KINDS, names
 from hapvr.seeding import numpy_rng
 
 SLOPE = 20.0
@@ -30,7 +31,7 @@ def drawn(seed: int = 0, count: int = 40) -> Searches:
     rng = numpy_rng(seed, "evidence")
     searches = []
     for _ in range(count):
-        features = rng.normal(size=(50, len(FEATURES)))
+        features = rng.normal(size=(50, len(KINDS)))
         runs = rng.uniform(0.15, 0.4) + 0.02 * rng.normal(
             size=50
         )  # some queries look like everything
@@ -45,11 +46,11 @@ def drawn(seed: int = 0, count: int = 40) -> Searches:
     return searches
 
 
-def fitted(searches: Searches, names: list[str]) -> EvidenceModel:
+def fitted(searches: Searches, of_queries: list[str]) -> EvidenceModel:
     """By the whole picture alone."""
     return fit_evidence(
         [(found[None], is_match) for found, is_match in searches],
-        names,
+        of_queries,
         num_videos=NUM_VIDEOS,
         source={"benchmark": "drawn"},
     )
@@ -74,7 +75,7 @@ def test_weights_are_those_that_made_the_data_and_never_negative(model: Evidence
     assert model.weights["whole_picture"] == 0
 
 
-@pytest.mark.parametrize("place", range(len(FEATURES)))
+@pytest.mark.parametrize("place", range(len(KINDS)))
 def test_more_evidence_never_says_less(model: EvidenceModel, place: int) -> None:
     """Of one candidate, beside others that stay."""
     for features, _ in drawn(2)[:5]:
@@ -110,18 +111,18 @@ def test_a_crop_that_shows_as_much_as_the_whole_picture_is_trusted_less() -> Non
     """Each of 100 queries has a crop that finds, of no match, something by chance; a
     video counts by what says most."""
     rng = numpy_rng(0, "views")
-    whole = FEATURES.index("whole_picture")
+    whole = names().index("whole_picture")
     searches = []
     for _ in range(100):
         is_match = np.arange(50) < 2
-        views = rng.normal(size=(2, 50, len(FEATURES))) * 0.03 + 0.1
+        views = rng.normal(size=(2, 50, len(KINDS))) * 0.03 + 0.1
         views[0, is_match, 0] += 0.6
         views[1, 2:5, 0] += 0.6
         views[..., whole] = [[1], [0]]
         views[1, 30:] = np.nan
         searches.append((views, is_match))
     model = fit_evidence(searches, groups(20)[:20] * 5, num_videos=NUM_VIDEOS, source={})
-    assert model.weights["whole_picture"] > 1.5 * TYPICAL["whole_picture"]
+    assert model.weights["whole_picture"] > 1.5 * KINDS[whole].typical_weight
     views, _ = searches[0]
     assert log_odds(model, views[0])[:2].min() > log_odds(model, views[1, :30])[2:5].max()
     total = model.contributions(views[0], num_videos=NUM_VIDEOS).sum(axis=1) + model.intercept
@@ -136,7 +137,7 @@ def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
     is_match = np.concatenate([of_search for _, of_search in searches])
     inputs = (features - features.mean(0)) / features.std(0)
     target = is_match.astype(float)
-    for home in (np.zeros(len(FEATURES)), np.arange(len(FEATURES)) * 1.0):
+    for home in (np.zeros(len(KINDS)), np.arange(len(KINDS)) * 1.0):
         weights, intercept = fit_logistic(inputs, target, penalty=10.0, towards=home)
 
         def loss(tried: np.ndarray, constant: float, home: np.ndarray = home) -> float:
@@ -178,9 +179,9 @@ def test_nine_copies_do_not_hide_each_other(model: EvidenceModel) -> None:
 
 def test_too_little_to_fit_on_is_said() -> None:
     nothing = [(features, np.zeros(len(features), bool)) for features, _ in drawn()]
-    for searches, names in ((drawn(), groups(4)), (nothing, groups()), ([], [])):
+    for searches, of_queries in ((drawn(), groups(4)), (nothing, groups()), ([], [])):
         with pytest.raises(ArgumentError, match="expected 5 videos and 10 of each"):
-            fitted(searches, names)
+            fitted(searches, of_queries)
 
 
 def test_a_bundle_keeps_it_and_a_damaged_one_is_refused(
@@ -190,7 +191,7 @@ def test_a_bundle_keeps_it_and_a_damaged_one_is_refused(
     complete_bundle(tmp_path, evidence=model, card="")
     assert read_evidence(tmp_path) == model
     for broken in (
-        {**asdict(model), "weights": dict.fromkeys(FEATURES, -1.0)},
+        {**asdict(model), "weights": dict.fromkeys(names(), -1.0)},
         {**asdict(model), "weights": {"similarity": 1.0}},
         asdict(replace(model, prior=1.0)),
     ):

@@ -114,7 +114,6 @@ def test_segments_are_looked_for_around_the_compared_parts() -> None:
     """As far as a copy at half the speed would go, within the video."""
     numbers = {
         "similarity": 0.5,
-        "frame_run": 0.5,
         "num_frames": 200,
         "seconds": 200,
     }

@@ -21,7 +21,8 @@ from hapvr.registry.versions import promote, register
 from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.description import SCORER_FILE
-from hapvr.scorer.evidence import FEATURES, EvidenceModel, fit_evidence
+from hapvr.scorer.evidence import EvidenceModel, fit_evidence
+from hapvr.scorer.evidence_kinds import KINDS, names
 from hapvr.scorer.torch_networks import write_onnx
 from hapvr.seeding import numpy_rng, torch_rng
 from hapvr.steps.project import Project
@@ -68,11 +69,11 @@ def evidence() -> EvidenceModel:
     is_match = np.arange(20) % 4 == 0
     searches = []
     for _ in range(500):  # typical weights count for little then
-        features = np.zeros((20, len(FEATURES)))
-        features[:, FEATURES.index("frame_run")] = np.where(is_match, 0.8, 0.2) + rng.uniform(
+        features = np.zeros((20, len(KINDS)))
+        features[:, names().index("frame_run")] = np.where(is_match, 0.8, 0.2) + rng.uniform(
             -0.1, 0.1, 20
         )
-        features[:, FEATURES.index("whole_picture")] = rng.integers(2, size=20) | is_match
+        features[:, names().index("whole_picture")] = rng.integers(2, size=20) | is_match
         searches.append((features[None], is_match))
     return fit_evidence(
         searches,

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from hapvr.care.health import health
-from hapvr.chain import CHAIN, shards_of
+from hapvr.chain import CHAIN
+from hapvr.chain.step import shards_of
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import DuplicatePair
 from hapvr.steps.duplicate_pairs import duplicate_pairs

@@ -7,7 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
-from hapvr.chain import CHAIN, shards_of
+from hapvr.chain import CHAIN
+from hapvr.chain.step import shards_of
 from hapvr.data.features import FeatureStore, collection_shards
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest_shard, training_shard_keys, write_manifest_shard

@@ -1,0 +1,87 @@
+"""Features of whole videos, and what is trained on."""
+
+from typing import Any
+
+from hapvr.chain.look import Look
+from hapvr.chain.step import ShardStep, Step, StepStatus, status_of
+from hapvr.progress import Progress, no_progress
+from hapvr.steps.project import Project
+
+
+class Whitening(Step):
+    """Step 4."""
+
+    name = "whitening"
+    job = "whiten"
+    does = "fits PCA whitening on regions of training frames, once"
+    inputs = ("frames",)
+    gpu = True
+
+    def run(
+        self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any
+    ) -> Any:
+        """See `make_whitening`."""
+        from hapvr.steps.whitening import make_whitening
+
+        return make_whitening(project, progress=progress, **options)
+
+    def status(self, look: Look) -> StepStatus:
+        """Whether there is one."""
+        return status_of(self.name, [look.project.root.exists("whitening/whitening.json")])
+
+
+class Features(ShardStep):
+    """Step 5."""
+
+    name = "features"
+    job = "extract"
+    does = "computes region features [T, 9, D] of whole videos"
+    inputs = ("frames", "whitening")
+    shards = "all"
+    gpu = True
+
+    def run(
+        self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any
+    ) -> Any:
+        """See `make_features`."""
+        from hapvr.steps.features import make_features
+
+        return make_features(project, key, progress=progress, **options)
+
+
+class TrainingViews(ShardStep):
+    """Step 6."""
+
+    name = "training_views"
+    job = "extract"
+    does = "computes features of weakly and strongly augmented clips"
+    inputs = ("frames", "whitening")
+    shards = "training"
+    gpu = True
+
+    def run(
+        self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any
+    ) -> Any:
+        """See `make_training_views`."""
+        from hapvr.steps.views import make_training_views
+
+        return make_training_views(project, key, progress=progress, **options)
+
+
+class PseudoLabels(ShardStep):
+    """Step 7."""
+
+    name = "pseudo_labels"
+    job = "extract"
+    does = "computes the teacher's embeddings of the same clips, which label their frames"
+    inputs = ("frames",)
+    shards = "training"
+    gpu = True
+
+    def run(
+        self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any
+    ) -> Any:
+        """See `make_pseudo_labels`."""
+        from hapvr.steps.views import make_pseudo_labels
+
+        return make_pseudo_labels(project, key, progress=progress, **options)
