@@ -71,6 +71,7 @@ CHECKED_SIZES = (10, 30, 100, None)
 """Videos in a collection; None: all clips of the half."""
 
 MATCH = 0.95
+ODDS = {"precision 1:5": 1 / 5, "precision 1:1": 1.0, "precision 5:1": 5.0}
 SHORT_SIDE_PX = 256
 
 
@@ -93,6 +94,22 @@ class Search:
 
     scores: Floats
     is_match: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a curve says of one search."""
+
+    hits: int
+    """matches that are called so"""
+    wrong: int
+    """other videos that are called a match"""
+    best: float
+    """the highest probability"""
+    brier: float
+    """squared errors, summed over the collection"""
+    log_loss: float
+    """likewise"""
 
 
 def halves(clips: Sequence[UserClip], labels: FootageLabels) -> NDArray[np.bool_]:
@@ -197,25 +214,48 @@ def check(
     size: int | None,
     curve: tuple[float, float],
 ) -> dict[str, Any]:
-    """How far the probabilities can be believed in collections of this size."""
-    slope, intercept = curve
-    hits = 0
-    wrong = 0
-    for search in searches(queries, pool, size, present=True):
-        is_called_match = sigmoid(slope * search.scores + intercept) >= MATCH
-        hits += int((is_called_match & search.is_match).sum())
-        wrong += int((is_called_match & ~search.is_match).sum())
-
-    absent = searches(queries, pool, size, present=False)
-    best = np.array([sigmoid(slope * search.scores + intercept).max() for search in absent])
-    return {
+    """How far the probabilities can be believed in collections of this size. The
+    precisions of ODDS are for so many searches whose original is there to one where it is not."""
+    present = answers(searches(queries, pool, size, present=True), curve)
+    absent = answers(searches(queries, pool, size, present=False), curve)
+    hits = sum(answer.hits for answer in present)
+    wrong = sum(answer.wrong for answer in present)
+    false_alarms = sum(answer.wrong for answer in absent)
+    row = {
         "videos": size or int(pool.sum()),
         "queries": len(queries),
         "recall": hits / len(queries),
         "precision": hits / max(hits + wrong, 1),
-        "absent: match": float(np.mean(best >= MATCH)),
-        "absent: unsure": float(np.mean((best < MATCH) & (best > 1 - MATCH))),
     }
+    for name, odds in ODDS.items():
+        called = odds * (hits + wrong) + false_alarms
+        row[name] = odds * hits / called if called else float("nan")
+    best = np.array([answer.best for answer in absent])
+    row["absent: match"] = float(np.mean(best >= MATCH))
+    row["absent: unsure"] = float(np.mean((best < MATCH) & (best > 1 - MATCH)))
+    row["Brier"] = float(np.mean([answer.brier for answer in present + absent]))
+    row["log loss"] = float(np.mean([answer.log_loss for answer in present + absent]))
+    return row
+
+
+def answers(found: Sequence[Search], curve: tuple[float, float]) -> list[Answer]:
+    """What the curve says of searches."""
+    slope, intercept = curve
+    judged = []
+    for search in found:
+        probability = sigmoid(slope * search.scores + intercept)
+        is_called_match = probability >= MATCH
+        of_truth = np.where(search.is_match, probability, 1 - probability)
+        judged.append(
+            Answer(
+                hits=int((is_called_match & search.is_match).sum()),
+                wrong=int((is_called_match & ~search.is_match).sum()),
+                best=float(probability.max()),
+                brier=float(((1 - of_truth) ** 2).sum()),
+                log_loss=float(-np.log(of_truth.clip(min=1e-12)).sum()),
+            )
+        )
+    return judged
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import get_args
 
 from hapvr.data import frames
 from hapvr.data.manifest import (
@@ -46,8 +45,6 @@ MISSING = "missing_file"
 CHANGEABLE = RETRYABLE | {CHANGED, MISSING, "decode_error", "no_frames"}
 """Reasons of the machine, of a drive or of a file that was replaced: another try may end
 otherwise."""
-MODES = get_args(SamplingMode)
-"""The most thorough one first."""
 
 
 def make_videos(
@@ -251,7 +248,7 @@ def make_frames(
 
 def _is_hastier(row: IndexRow, mode: SamplingMode) -> bool:
     """Whether frames are of a hastier mode than this one."""
-    return MODES.index(row.get("sampled") or "thorough") > MODES.index(mode)
+    return mode == "thorough" and (row.get("sampled") or "thorough") != "thorough"
 
 
 def _is_back(row: IndexRow, video: IndexRow) -> bool:

@@ -94,8 +94,6 @@ class Decoding:
     threads: int = 1
     archive_codecs: bool = False
     """whether those of ARCHIVE_DECODERS decode, too"""
-    needed_only: bool = False
-    """frames that no other frame needs are skipped"""
     unsmoothed_px: int | None = None
     """short side from which on the edges of blocks are not smoothed, as pictures are made so small
     that nobody sees it; None: of no picture"""
@@ -147,8 +145,6 @@ def _prepare(stream: VideoStream, decoding: Decoding) -> None:
     if least_px is not None and min(context.width, context.height) >= least_px:
         options["skip_loop_filter"] = "all"
     context.options = options
-    if decoding.needed_only:
-        context.skip_frame = "NONREF"
     threads = min(decoding.threads, MAX_PIXELS // max(context.width * context.height, 1))
     if threads < 2:
         stream.thread_type = "NONE"

@@ -19,7 +19,13 @@ from hapvr.video.pictures import Picture, Pictures
 from hapvr.video.probe import probe_of
 from hapvr.video.sampler import Sampler, Wanted, number_due, stands_still
 from hapvr.video.sparse import FILMS_OF_PICTURES, SparseSample
-from hapvr.video.stream_reader import Held, StreamReader, TimedPacket, UnsuitedError
+from hapvr.video.stream_reader import (
+    SKIPPING_CODECS,
+    Held,
+    StreamReader,
+    TimedPacket,
+    UnsuitedError,
+)
 
 CODECS = frozenset(
     {
@@ -37,9 +43,6 @@ CODECS = frozenset(
     }
 )
 """Decoders whose key frames let one begin in the middle of a file."""
-SKIPPING_CODECS = frozenset({"h264", "mpeg1video", "mpeg2video", "mpeg4"})
-"""Decoders that leave out exactly those pictures that no other needs. That of HEVC also leaves out
-some that pictures of higher temporal layers need."""
 
 
 class ShownPicture(NamedTuple):

@@ -1,5 +1,6 @@
-"""Samples of a video's frames, by one of three modes."""
+"""Samples of a video's frames, by one of two modes."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -17,7 +18,7 @@ from hapvr.video.pictures import Picture, Pictures
 from hapvr.video.probe import VideoProbe
 from hapvr.video.sampler import Keep, Sampler, Wanted
 from hapvr.video.settings import SamplingMode
-from hapvr.video.sparse import sample_sparsely
+from hapvr.video.sparse import sample_key_frames
 from hapvr.video.stream_reader import UnsuitedError
 
 
@@ -70,8 +71,8 @@ def sample_frames(
     sound beside it. A video shorter than 1/fps gives one frame; a damaged video gives the frames
     that can be decoded. With max_frames, the file is read only up to the frame after these.
 
-    quick, key_frames: see `hapvr.video.sparse`. Videos that are damaged, or unsuited to the mode in
-    another way, are sampled thoroughly, short ones of `key_frames` quickly.
+    By key frames: see `hapvr.video.sparse`. Videos that are short, damaged, or unsuited to it in
+    another way, are sampled thoroughly.
 
     short_side_px: the frames' short side after rotation and pixel aspect; None: as stored
     keep: gets a frame [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame
@@ -81,19 +82,14 @@ def sample_frames(
     """
     wanted = Wanted(fps, short_side_px, keep, max_frames)
     reading = reading or Reading()
-    while mode != "thorough":
-        try:
-            sample = sample_sparsely(
+    if mode == "key_frames":
+        with contextlib.suppress(UnsuitedError):
+            sample = sample_key_frames(
                 path,
                 wanted=wanted,
-                mode=mode,
-                threads=reading.threads,
                 archive_codecs=reading.archive_codecs,
                 progress=reading.progress,
             )
-        except UnsuitedError as error:
-            mode = error.instead
-        else:
             return Samples(*sample, clock_note="", mode=mode)
     return _sample_thoroughly(path, wanted, reading)
 

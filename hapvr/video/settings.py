@@ -12,8 +12,8 @@ Split = Literal["train", "validation", "test"]
 CopyEdits = Literal["usual", "hard"]
 Picture = Literal["cropped", "squeezed"]
 """How a frame becomes a square: its middle, or all of it with another aspect ratio."""
-SamplingMode = Literal["thorough", "quick", "key_frames"]
-"""Which frames are sampled: those on display, those that others need, or key frames."""
+SamplingMode = Literal["thorough", "key_frames"]
+"""Which frames are sampled: those on display, or key frames."""
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 Patterns = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...],
@@ -72,9 +72,8 @@ class SamplingConfig(Settings):
     """How videos become frames (method 1)."""
 
     mode: SamplingMode = "thorough"
-    """`thorough`: the frame on display at each sampling time; `quick`: the nearest one that other
-    frames need; `key_frames`: only frames that need no other, a few seconds apart. Queries are
-    always sampled thoroughly"""
+    """`thorough`: the frame on display at each sampling time; `key_frames`: only frames that need
+    no other, a few seconds apart. Queries are always sampled thoroughly"""
     fps: float = Field(default=1.0, gt=0, le=60)
     short_side_px: int = Field(default=256, ge=32, le=2160)
     max_frames: int = Field(default=3600, ge=1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,10 @@ from hapvr.video.picture_clock import LONG_STEP_S, NOTED_STEP_S
 from hapvr.video.pictures import Picture
 from hapvr.video.probe import check_size, positive
 from hapvr.video.sampler import MAX_UNUSED
-from hapvr.video.settings import SamplingMode
+
+SKIPPING_CODECS = frozenset({"h264", "mpeg1video", "mpeg2video", "mpeg4"})
+"""Decoders that leave out exactly those pictures that no other needs. That of HEVC also leaves out
+some that pictures of higher temporal layers need."""
 
 MAX_HELD_BYTES = 256 * 2**20
 """Packets that are read and not decoded yet: ten seconds at 200 Mbit/s."""
@@ -34,11 +36,7 @@ ALONE = (PictureType.I, PictureType.NONE)
 
 
 class UnsuitedError(Exception):
-    """A video that cannot be sampled in one way, and is to be sampled in another."""
-
-    def __init__(self, why: str, *, instead: SamplingMode = "thorough") -> None:
-        super().__init__(why)
-        self.instead: SamplingMode = instead
+    """A video that cannot be sampled in one way, and is to be sampled more thoroughly."""
 
 
 class TimedPacket(NamedTuple):
@@ -67,14 +65,9 @@ class Held:
         if len(self.packets) > MAX_UNUSED or self.num_bytes > MAX_HELD_BYTES:
             raise UnsuitedError("too many pictures between two sampling times")
 
-    def take(self, *, until_s: float = math.inf) -> list[TimedPacket]:
-        """All of them, or those up to the first that is due at that time; the others stay held."""
-        count = len(self.packets)
-        for number, packet in enumerate(self.packets):
-            if packet.due_s >= until_s:
-                count = number + 1
-                break
-        return self._taken(count)
+    def take(self) -> list[TimedPacket]:
+        """All of them."""
+        return self._taken(len(self.packets))
 
     def take_through(self, last: TimedPacket) -> list[TimedPacket]:
         """Those up to this one; none if it was taken before."""

@@ -1,4 +1,4 @@
-"""Samples of a part of the frames: what they show and when, and what is sampled in another way."""
+"""Samples of key frames: what they show and when, and what is sampled thoroughly instead."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -87,65 +87,49 @@ def jumping(videos: VideoWriter) -> Path:
 GAPS = [*FIFTHS[:100], *(time_s + 25.0 for time_s in FIFTHS[100:])]
 """Times in which a picture stays for 25 seconds."""
 
-CASES: dict[str, tuple[Make, SamplingMode, SamplingMode]] = {
-    "two seconds": (with_keys(2), "quick", "key_frames"),
-    "four seconds": (with_keys(4), "quick", "key_frames"),
-    "one key frame": (with_keys(100), "quick", "key_frames"),
-    "open groups": (with_keys(4, "open-gop=1"), "quick", "key_frames"),
-    "key frames that need others": (with_keys(4, "intra-refresh=1"), "thorough", "thorough"),
-    "no B-frames": (with_keys(4, "bframes=0"), "quick", "key_frames"),
-    "transport stream": (with_keys(4, name="a.ts"), "quick", "key_frames"),
-    "without times": (without_index, "thorough", "thorough"),
-    "all are key frames": (with_keys(1, "keyint=1"), "quick", "key_frames"),
-    "motion JPEG": (numbered(codec="mjpeg", pixel_format="yuvj420p"), "quick", "key_frames"),
-    "VP9": (
-        numbered("a.webm", codec="libvpx-vp9", codec_options={"g": "20"}),
-        "quick",
-        "key_frames",
-    ),
-    "MPEG-2": (numbered("a.mpg", codec="mpeg2video"), "quick", "key_frames"),
-    "a picture that stays": (film(GAPS), "quick", "key_frames"),
-    "short": (film(FIFTHS[:30]), "quick", "quick"),
-    "GIF": (numbered("a.gif", codec="gif", pixel_format="rgb8"), "thorough", "thorough"),
-    "damaged between key frames": (damaged, "thorough", "key_frames"),
-    "cut": (cut, "quick", "key_frames"),
-    "jumping clock": (jumping, "thorough", "thorough"),
+CASES: dict[str, tuple[Make, SamplingMode]] = {
+    "two seconds": (with_keys(2), "key_frames"),
+    "four seconds": (with_keys(4), "key_frames"),
+    "one key frame": (with_keys(100), "key_frames"),
+    "open groups": (with_keys(4, "open-gop=1"), "key_frames"),
+    "key frames that need others": (with_keys(4, "intra-refresh=1"), "thorough"),
+    "no B-frames": (with_keys(4, "bframes=0"), "key_frames"),
+    "transport stream": (with_keys(4, name="a.ts"), "key_frames"),
+    "without times": (without_index, "thorough"),
+    "all are key frames": (with_keys(1, "keyint=1"), "key_frames"),
+    "motion JPEG": (numbered(codec="mjpeg", pixel_format="yuvj420p"), "key_frames"),
+    "VP9": (numbered("a.webm", codec="libvpx-vp9", codec_options={"g": "20"}), "key_frames"),
+    "MPEG-2": (numbered("a.mpg", codec="mpeg2video"), "key_frames"),
+    "a picture that stays": (film(GAPS), "key_frames"),
+    "short": (film(FIFTHS[:30]), "thorough"),
+    "GIF": (numbered("a.gif", codec="gif", pixel_format="rgb8"), "thorough"),
+    "damaged between key frames": (damaged, "key_frames"),
+    "cut": (cut, "key_frames"),
+    "jumping clock": (jumping, "thorough"),
 }
 
 
-@pytest.mark.parametrize("mode", ["quick", "key_frames"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_file_is_sampled_in_the_way_that_suits_it(
-    videos: VideoWriter, case: str, mode: SamplingMode
-) -> None:
+def test_a_file_is_sampled_in_the_way_that_suits_it(videos: VideoWriter, case: str) -> None:
     """And what is missing of it is said as a thorough sample says it."""
-    make, *expected = CASES[case]
+    make, expected = CASES[case]
     path = make(videos)
     thorough = sampled(path, "thorough")
-    found = sampled(path, mode)
-    assert found.mode == expected[mode == "key_frames"]
+    found = sampled(path, "key_frames")
+    assert found.mode == expected
     assert bool(found.missing) == bool(thorough.missing)
     assert found.times_s == sorted(set(found.times_s))
     if found.mode == "thorough":
         assert found.times_s == thorough.times_s
-    if found.mode == "quick":
-        assert len(found.times_s) == pytest.approx(len(thorough.times_s), abs=1)
-        assert np.abs(np.subtract(*paired(found.times_s, thorough.times_s))).max() <= 0.5
     if found.mode == "key_frames":
         assert max(np.diff(found.times_s)) <= MAX_GAP_S + 0.5
         assert len(found.frames) <= len(thorough.frames)
 
 
-def paired(first: Sequence[float], second: Sequence[float]) -> tuple[Sequence[float], ...]:
-    length = min(len(first), len(second))
-    return first[:length], second[:length]
-
-
-@pytest.mark.parametrize("mode", ["quick", "key_frames"])
 @pytest.mark.parametrize("case", ["two seconds", "four seconds", "one key frame", "open groups"])
-def test_a_frame_is_shown_at_its_time(videos: VideoWriter, case: str, mode: SamplingMode) -> None:
+def test_a_frame_is_shown_at_its_time(videos: VideoWriter, case: str) -> None:
     """To the very frame."""
-    found = sampled(CASES[case][0](videos), mode)
+    found = sampled(CASES[case][0](videos), "key_frames")
     numbers = read_numbers(np.stack(found.frames))
     assert found.times_s == pytest.approx([number / 5 for number in numbers])
 
@@ -160,22 +144,18 @@ def test_one_frame_a_second_is_kept_of_a_stream_of_key_frames(videos: VideoWrite
     assert sampled(path, "key_frames").times_s == pytest.approx(list(range(48)))
 
 
-@pytest.mark.parametrize("mode", ["quick", "key_frames"])
 @pytest.mark.parametrize("make", [sound, without_key_frames], ids=["sound", "no key frame"])
-def test_a_file_without_pictures_is_refused_as_before(
-    videos: VideoWriter, make: Make, mode: SamplingMode
-) -> None:
+def test_a_file_without_pictures_is_refused_as_before(videos: VideoWriter, make: Make) -> None:
     path = make(videos)
     with pytest.raises(VideoError) as thorough:
         sampled(path, "thorough")
     with pytest.raises(VideoError) as refused:
-        sampled(path, mode)
+        sampled(path, "key_frames")
     assert refused.value.reason == thorough.value.reason
 
 
-@pytest.mark.parametrize("mode", ["quick", "key_frames"])
-def test_the_first_frames_are_read_alone(videos: VideoWriter, mode: SamplingMode) -> None:
+def test_the_first_frames_are_read_alone(videos: VideoWriter) -> None:
     path = with_keys(4)(videos)
-    found = sample_frames(path, fps=1, short_side_px=None, mode=mode, max_frames=4)
+    found = sample_frames(path, fps=1, short_side_px=None, mode="key_frames", max_frames=4)
     assert len(found.frames) == 4
     assert found.missing.endswith("see sampling.max_frames")
