@@ -10,7 +10,9 @@ WORKDIR /srv/hapvr
 COPY requirements.lock ./
 RUN pip install --no-cache-dir --no-deps --require-hashes --requirement requirements.lock
 COPY . .
+# The user of the processes cannot write bytecode there: each of them would compile what it imports.
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \
+    && python -m compileall -q hapvr assets pipelines \
     && useradd --create-home hapvr \
     && mkdir /data && chown -R hapvr /data dagster_home
 

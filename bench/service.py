@@ -1,11 +1,11 @@
 """The search service under several clients at once, against the same searches in one process.
 
     python -m bench.service --config configs/demo.yaml [--data DIR] [--clients 1 8 32] [--requests
-    200]
+    200] [--workers 1 2]
 
-Starts `hapvr serve` on a free port of this machine; each client sends a search, of a video of the
-collection, as soon as its last one was answered, until there were so many requests. The index of
-the project must be there; --data: its data root, if it is not the configuration's.
+Starts `hapvr serve --workers N` on free ports of this machine; each client sends a search, of a
+video of the collection, as soon as its last one was answered, until there were so many requests.
+The index of the project must be there; --data: its data root, if it is not the configuration's.
 """
 
 import json
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
@@ -30,11 +30,11 @@ TOP = 10
 
 
 @contextmanager
-def serving(config: Path, data_root: str) -> Iterator[str]:
-    """The address of a service of its own process."""
+def serving(config: Path, data_root: str, workers: int) -> Iterator[str]:
+    """The address of a service of its own process, or of so many that search."""
     run = "from hapvr.cli import main; main()"
     command = [sys.executable, "-c", run, "serve", "--config", str(config), "--port", "0", "--json"]
-    command += ["--set", f"data_root={data_root}"]
+    command += ["--set", f"data_root={data_root}", "--workers", str(workers)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -80,10 +80,24 @@ def row(name: str, clients: int, times: Sequence[float], wall: float) -> dict[st
     }
 
 
+def measured(address: str, queries: Sequence[str], clients: int) -> tuple[list[float], float]:
+    """Seconds of each search of some clients at once, and of all together."""
+    numbers = (number % clients for number in range(len(queries)))
+    with ThreadPoolExecutor(clients) as pool:
+        start = time.perf_counter()
+        times = list(pool.map(partial(ask, address), queries, numbers))
+        return times, time.perf_counter() - start
+
+
 def main() -> None:
     """Measures and prints a table."""
     options = parse(
-        __doc__, config=Path("configs/demo.yaml"), data="", clients=(1, 8, 32), requests=200
+        __doc__,
+        config=Path("configs/demo.yaml"),
+        data="",
+        clients=(1, 8, 32),
+        requests=200,
+        workers=(1,),
     )
     project = Project.open(
         options.config, overrides={"data_root": options.data} if options.data else {}
@@ -98,17 +112,26 @@ def main() -> None:
         start = time.perf_counter()
         searcher.search_id(query, wanted)
         times.append(time.perf_counter() - start)
-    rows = [row("one process", 1, times, sum(times))]
-    with serving(options.config, project.config.data_root) as address:
-        ask(address, queries[0])
+    rows = [row("no service", 1, times, sum(times))]
+
+    with ExitStack() as running:
+        addresses = {
+            workers: running.enter_context(
+                serving(options.config, project.config.data_root, workers)
+            )
+            for workers in options.workers
+        }
+        for workers, address in addresses.items():
+            for _ in range(2 * workers):
+                measured(address, queries[: 2 * workers], 2 * workers)  # each process has searched
+        # The services take turns, so that what else the machine does meets all of them.
         for clients in options.clients:
-            with ThreadPoolExecutor(clients) as pool:
-                start = time.perf_counter()
-                numbers = (number % clients for number in range(len(queries)))
-                times = list(pool.map(partial(ask, address), queries, numbers))
-                rows.append(row("service", clients, times, time.perf_counter() - start))
-    for measured in rows:
-        measured["p99 over one client"] = measured["p99 ms"] / rows[1]["p99 ms"]
+            for workers, address in addresses.items():
+                times, wall = measured(address, queries, clients)
+                rows.append(row(f"service, {workers} processes", clients, times, wall))
+    alone_ms = {each["way"]: each["p99 ms"] for each in reversed(rows)}
+    for each in rows:
+        each["p99 over one client"] = each["p99 ms"] / alone_ms[each["way"]]
     show(rows)
 
 

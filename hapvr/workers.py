@@ -65,6 +65,23 @@ def _mute() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
+def start_process(function: Callable[..., None], *arguments: object) -> SpawnProcess:
+    """A process that calls a function, and ends with this one at the latest. Only this process ends
+    it: what a terminal or an init system sends to all processes at once is passed over."""
+    process = _WorkerProcess(target=_call, args=(os.getpid(), function, arguments))
+    process.start()
+    return process
+
+
+def _call(parent_pid: int, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    """Runs in a process of `start_process`."""
+    # Not SIG_IGN, which processes that this one starts would inherit.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    _prepare_worker({resource.RLIMIT_CORE: 0}, parent_pid, None)
+    function(*arguments)
+
+
 class _WorkerProcess(SpawnProcess):
     """A fresh Python that does not run the program's main module again."""
 

@@ -207,6 +207,9 @@ def serve(
     token_file: Annotated[
         Path | None, Option(help="Who may ask: lines of name, read or mark, SHA-256.")
     ] = None,
+    workers: Annotated[
+        int, Option(min=1, max=64, help="Processes that search; 1: in the one that serves.")
+    ] = 1,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -215,7 +218,13 @@ def serve(
 
     project = open_project(config, set_)
     server = Server(
-        project, host=host, port=port, allow_remote=allow_remote, token_file=token_file, model=model
+        project,
+        host=host,
+        port=port,
+        allow_remote=allow_remote,
+        token_file=token_file,
+        model=model,
+        workers=workers,
     )
     show({"address": server.address}, text=f"Search: {server.address}")
     server.run()

@@ -37,6 +37,14 @@ OPERATIONS = """
 compares with the length."""
 
 _one_at_a_time = threading.RLock()
+_most_threads: int | None = None
+
+
+def use_threads(count: int) -> None:
+    """Let each network that is opened from now on use so many threads, instead of one per processor
+    that this process may use: others work beside it."""
+    global _most_threads
+    _most_threads = count
 
 
 class CompiledNetwork:
@@ -50,9 +58,13 @@ class CompiledNetwork:
         num_threads: int | None = None,
         precision: Precision = "float32",
     ) -> None:
-        """model: an ONNX file, its content, or what `convert_from_torch` gives. num_threads: None
-        for all processors that this process may use. precision: bfloat16 is taken where the
-        processor multiplies it. Raises DataError for a file that cannot be read."""
+        """model: an ONNX file, its content, or what `convert_from_torch` gives.
+        num_threads: None for all processors that this process may use, or what `use_threads` says.
+        precision: bfloat16 is taken where the processor multiplies it.
+
+        Raises:
+            DataError: for a file that cannot be read.
+        """
         import openvino
 
         self._tensor = openvino.Tensor
@@ -64,9 +76,10 @@ class CompiledNetwork:
         half = False
         if precision == "bfloat16":
             half = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        usual_threads = _most_threads or len(os.sched_getaffinity(0))
         properties = {
             "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
-            "INFERENCE_NUM_THREADS": num_threads or len(os.sched_getaffinity(0)),
+            "INFERENCE_NUM_THREADS": num_threads or usual_threads,
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,
             # Operations prepared for sizes seen before: 5000 by default, which is a megabyte more

@@ -99,10 +99,16 @@ def picture_at(jpegs: Sequence[bytes], times_s: Sequence[float], second: float |
 class Collection:
     """Opens the index of a project, and reopens it after a change. Any thread may ask."""
 
-    def __init__(self, project: Project, *, model: str | None = None) -> None:
-        """model: as `Searcher.open` takes it."""
+    def __init__(
+        self, project: Project, *, model: str | None = None, verifies: bool = True
+    ) -> None:
+        """model: as `Searcher.open` takes it.
+        verifies: whether every file of an index is read once, in the background, see `damage` of
+        `Searcher`.
+        """
         self.project = project
         self._model = model
+        self._verifies = verifies
         self._opening = threading.Lock()
         self.opened: OpenIndex | None = None
         """The index that was opened last."""
@@ -129,6 +135,12 @@ class Collection:
                 "search: the index is not open yet; ask again, or see the service's log"
             )
         return self.opened
+
+    def reach(self, state: str) -> None:
+        """Open the index that counts, unless the one that is open has this state. Raises as
+        `current` does."""
+        if self.current().state != state:
+            self.current(look=True)
 
     def is_current(self, index: OpenIndex) -> bool:
         """Whether an index is the one that counts at this moment."""
@@ -168,8 +180,9 @@ class Collection:
         changed_s = self.project.root.modified_ns(_state_file(current))[0] / 1e9
         searcher = Searcher.open(self.project, model=self._model)
         self.opened = OpenIndex(searcher, state, changed_s)
-        # No daemon: Python ends those inside of native code, which aborts the process.
-        threading.Thread(target=self._verify, args=(searcher,), name="verify-index").start()
+        if self._verifies:
+            # No daemon: Python ends those inside of native code, which aborts the process.
+            threading.Thread(target=self._verify, args=(searcher,), name="verify-index").start()
         _LOG.info("the index is open: %d videos", searcher.num_videos)
 
     def _verify(self, searcher: Searcher) -> None:

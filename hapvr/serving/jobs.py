@@ -27,6 +27,9 @@ SEARCH_TIMEOUT_S = 300.0
 """Limit for one search, not counting its time in the queue."""
 
 SEARCHES_AT_ONCE = 2
+"""In the process of the service; other processes answer one each."""
+
+MAX_AT_ONCE = 64
 MAX_WAITING = 32
 """Searches that wait, uploads that are being received included; more are refused."""
 
@@ -81,19 +84,27 @@ class Job:
 class SearchJobs:
     """Runs searches. busy: how many run or wait, with uploads that are being received."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int | None = None) -> None:
+        """at_once: how many run at the same time; default is SEARCHES_AT_ONCE."""
         self.busy = 0
+        self._at_once = at_once
+        self._threads = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="search")
         self._changed = asyncio.Condition()
         self._running: Counter[str] = Counter()
         self._jobs: dict[str, Job] = {}
         self._taken: Counter[str] = Counter()
+
+    @property
+    def at_once(self) -> int:
+        """How many run at the same time."""
+        return SEARCHES_AT_ONCE if self._at_once is None else self._at_once
 
     @contextmanager
     def place(self, address: str) -> Iterator[str]:
         """A place among those that run and wait. Raises Refusal `busy` where all are taken, or half
         of them by this address."""
         own = self._taken[address]
-        places = SEARCHES_AT_ONCE + MAX_WAITING
+        places = self.at_once + MAX_WAITING
         if self.busy >= places or own >= places / 2:
             sentence = (
                 f"search: {self.busy} searches run or wait, {own} of them yours; try "
@@ -113,7 +124,7 @@ class SearchJobs:
         running = self._running.total()
         own = self._running[address]
         others_wait = self.busy - self._taken[address] > running - own
-        return running < SEARCHES_AT_ONCE and not (own and others_wait)
+        return running < self.at_once and not (own and others_wait)
 
     def start(
         self, job: Job, work: Callable[[Job], SearchAnswer], *, release: Callable[[], object]
@@ -127,7 +138,8 @@ class SearchJobs:
             try:
                 job.deadline = Deadline(SEARCH_TIMEOUT_S)
                 job.running = True
-                return await asyncio.to_thread(work, job)
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._threads, work, job)
             finally:
                 self._running -= Counter({job.address: 1})
                 async with self._changed:
@@ -169,6 +181,7 @@ class SearchJobs:
             job.cancel()
         tasks = [job.task for job in jobs]
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown()
 
 
 class DuplicateJobState(BaseModel):

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from hapvr.serving.collection import Collection
 from hapvr.serving.jobs import Job, SearchJobs
 from hapvr.serving.refusals import describe
+from hapvr.serving.search_processes import SearchProcesses
 from hapvr.video.pool import killed_workers
 
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -25,6 +26,8 @@ class Metrics(Collector):
     def __init__(self, jobs: SearchJobs, collection: Collection) -> None:
         self._jobs = jobs
         self._collection = collection
+        self.processes: SearchProcesses | None = None
+        """Where searches are answered; None: in this process."""
         self._registry = registry = CollectorRegistry()
         self._searches = Counter(
             "hapvr_searches",
@@ -50,6 +53,10 @@ class Metrics(Collector):
         """Measures a block as a part of a search."""
         return self._seconds.labels(part).time()
 
+    def took(self, part: str, seconds: float) -> None:
+        """Count a part of a search that another process has measured."""
+        self._seconds.labels(part).observe(seconds)
+
     def ended(self, job: Job) -> None:
         """Count a search that was started and has ended."""
         self._searches.labels(_result_of(job)).inc()
@@ -69,6 +76,17 @@ class Metrics(Collector):
         for reason, count in killed_workers.copy().items():
             killed.add_metric([reason], count)
         yield killed
+        if self.processes is not None:
+            yield GaugeMetricFamily(
+                "hapvr_search_processes",
+                "Processes that search",
+                value=len(self.processes.pids),
+            )
+            yield CounterMetricFamily(
+                "hapvr_replaced_search_processes",
+                "Processes that were started in the place of one that had ended",
+                value=self.processes.num_replaced,
+            )
         index = self._collection.opened
         if index is not None:
             yield GaugeMetricFamily(

@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field, model_validator
 
-from hapvr.errors import DataError, VideoError
 from hapvr.search import DEFAULT_TOP
-from hapvr.search.match import Part, Query as SearchQuery, SearchAnswer
+from hapvr.search.match import Part
 from hapvr.serving.answers import JobState, state_of
-from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import Job
-from hapvr.serving.refusals import Refusal, shown_model, without_paths
-from hapvr.serving.service import HasPathsOf, Name, PlaceOf, Service, ServiceOf, SomeName, Values
+from hapvr.serving.refusals import Refusal
+from hapvr.serving.search_work import QuerySource
+from hapvr.serving.service import HasPathsOf, Name, PlaceOf, ServiceOf, SomeName, Values
 from hapvr.serving.uploads import FILE_BODY, is_json, receive, shown_name
 from hapvr.steps.searcher import SearchOptions
 
@@ -104,19 +100,19 @@ async def search(
                 raise Refusal(400, "wrong_request", sentence)
             named = NamedSearch.model_validate_json(await request.body())
             job = Job(named.query, named.options())
-            read = partial(_read_named, service, named)
+            source = QuerySource(video_id=named.id or "", place=named.path or named.url or "")
             job.address = held.enter_context(place)
         else:
             job = Job(shown_name(sent.name), sent.options())
             path = service.uploads / (secrets.token_hex(8) + _suffix(job.name))
-            read = partial(_read_upload, service, path)
+            source = QuerySource(upload=path)
             job.address = held.enter_context(place)
             held.callback(path.unlink, missing_ok=True)
             await receive(request, path)
 
         held.enter_context(service.metrics.timed("total"))
         held.callback(service.metrics.ended, job)
-        work = partial(_search, service, read)
+        work = partial(service.answer, source)
         service.jobs.start(job, work, release=held.pop_all().close)
 
     await asyncio.wait([job.task], timeout=ANSWER_WITHIN_S)
@@ -132,49 +128,3 @@ def _suffix(name: str) -> str:
     """Of a file's name, where it is an ordinary one; else ""."""
     match = re.search(r"\.[A-Za-z0-9]{1,8}$", name)
     return match[0] if match else ""
-
-
-def _search(
-    service: Service, read: Callable[[OpenIndex, Job], SearchQuery], job: Job
-) -> SearchAnswer:
-    """Read the query and answer it; again where the index was replaced and removed meanwhile."""
-    index = service.collection.current()
-    timed = service.metrics.timed
-    while True:
-        try:
-            with timed("read"):
-                job.query = read(index, job)
-            answer = index.searcher.answer(
-                job.query, job.options, deadline=job.deadline, timed=timed
-            )
-        except DataError:
-            newer = service.collection.current(look=True)
-            if newer is index:
-                raise
-            index = newer
-            continue
-        warnings = tuple(map(without_paths, answer.warnings))
-        shown = replace(answer, warnings=warnings, model=shown_model(answer.model))
-        is_current = partial(service.collection.is_current, index)
-        network = index.searcher.current.digest
-        service.kept.keep(job, shown, network=network, is_current=is_current)
-        return shown
-
-
-def _read_named(service: Service, asked: NamedSearch, index: OpenIndex, job: Job) -> SearchQuery:
-    if asked.id is not None:
-        return index.read_id(asked.id)
-    return index.searcher.read(
-        asked.query, access=service.access, limits=service.limits, deadline=job.deadline
-    )
-
-
-def _read_upload(service: Service, path: Path, index: OpenIndex, job: Job) -> SearchQuery:
-    try:
-        return index.searcher.read(
-            path, name=job.name, limits=service.limits, deadline=job.deadline
-        )
-    except VideoError as error:
-        # With the sender's name of the file instead of its temporary place.
-        sentence = str(error).replace(str(path), job.name).replace(path.name, job.name)
-        raise VideoError(error.reason, sentence) from error

@@ -105,9 +105,13 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # No request waits for the model.
         threading.Thread(target=open_index, name="open index").start()
+        if service.processes is not None:
+            service.processes.start()
         with upload_folder() as service.uploads:
             yield
             await service.jobs.close()
+            if service.processes is not None:
+                service.processes.close()
             service.duplicate_job.close()
             service.updating.close()
             service.watching.close()
@@ -148,6 +152,7 @@ class Server:
         allow_remote: bool = False,
         token_file: Path | None = None,
         model: str | None = None,
+        workers: int = 1,
     ) -> None:
         """port: 0 for any that is free. Other arguments and errors: see `Service`. Raises
         ArgumentError for an address that others reach without token_file or allow_remote, and
@@ -158,7 +163,13 @@ class Server:
                 "authentication; leave it at 127.0.0.1, give a --token-file, or add "
                 "--allow-remote and put a proxy with a login before it"
             )
-        service = Service(project, model=model, token_file=token_file, is_local=is_loopback(host))
+        service = Service(
+            project,
+            model=model,
+            token_file=token_file,
+            is_local=is_loopback(host),
+            workers=workers,
+        )
         self.app = create_app(service, any_host=allow_remote or token_file is not None)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET

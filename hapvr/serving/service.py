@@ -22,12 +22,16 @@ from hapvr.errors import ConfigError
 from hapvr.files import require_regular
 from hapvr.scorer.access import access_from_environment, limits_from_environment
 from hapvr.search.marks import LOCAL_USER
+from hapvr.search.match import SearchAnswer
 from hapvr.serving.background import Work
 from hapvr.serving.collection import Collection, OpenIndex
 from hapvr.serving.jobs import RETRY_S, DuplicateJob, Job, SearchJobs
 from hapvr.serving.kept import KeptAnswers
 from hapvr.serving.metrics import Metrics
 from hapvr.serving.refusals import Refusal
+from hapvr.serving.search_process import ProcessPlan
+from hapvr.serving.search_processes import SearchProcesses
+from hapvr.serving.search_work import QuerySource, SearchWork
 from hapvr.steps.project import Project
 
 Name = Annotated[str, Field(max_length=4096)]
@@ -62,12 +66,14 @@ class Service:
         model: str | None = None,
         token_file: Path | None = None,
         is_local: bool = True,
+        workers: int = 1,
     ) -> None:
         """Opens what requests share.
 
         model: as `Searcher.open` takes it.
         token_file: as `read_tokens` does.
         is_local: whether only this machine reaches the service.
+        workers: processes that search; 1: threads of this one do.
 
         Raises:
             ConfigError: for a wrong file or environment.
@@ -77,7 +83,7 @@ class Service:
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
-        self.jobs = SearchJobs()
+        self.jobs = SearchJobs(None if workers == 1 else workers)
         self.kept = KeptAnswers(project)
         self.duplicate_job = DuplicateJob()
         self.updating = Work("update")
@@ -89,6 +95,9 @@ class Service:
         self.ticket = "" if token_file is None else secrets.token_hex()
         """Lets browsers load pictures and videos, until the service ends."""
         self.metrics = Metrics(self.jobs, self.collection)
+        self.processes = None if workers == 1 else self._search_processes(workers, model)
+        """Where searches are answered; None: in this process."""
+        self.metrics.processes = self.processes
         self.answering: Counter[str] = Counter()
         """Requests of each address that are being answered."""
         self.uploads = Path()
@@ -96,6 +105,28 @@ class Service:
         self.reading = anyio.CapacityLimiter(4)
         """For what reads frames and compares pairs: few at once, so that other requests find free
         threads."""
+
+    def _search_processes(self, count: int, model: str | None) -> SearchProcesses:
+        """Processes that share the processors of this one."""
+        plan = ProcessPlan(
+            config=self.project.config,
+            root=self.project.root.url,
+            folder=self.project.folder,
+            model=model,
+            access=self.access,
+            limits=self.limits,
+            threads=max(len(os.sched_getaffinity(0)) // count, 1),
+        )
+        return SearchProcesses(plan, count, collection=self.collection, took=self.metrics.took)
+
+    def answer(self, source: QuerySource, job: Job) -> SearchAnswer:
+        """Answer a search here or in another process, see `SearchWork.answer`."""
+        if self.processes is not None:
+            return self.processes.answer(source, job)
+        work = SearchWork(
+            collection=self.collection, kept=self.kept, access=self.access, limits=self.limits
+        )
+        return work.answer(source, job, timed=self.metrics.timed)
 
     def live_job(self, job_id: str) -> Job:
         """A search with all that it read. Raises Refusal `gone` where only its answer is kept, and

@@ -102,6 +102,8 @@ def ready(service: ServiceOf) -> Health:
     if searcher.damage:
         raise DamagedError(searcher.damage[0])
     read_marks(service.project.root)  # as each search does
+    if service.processes is not None and not service.processes.has_opened.is_set():
+        raise DataError("search: the processes that search are starting; ask again")
     return Health(busy=service.jobs.busy)
 
 

@@ -121,7 +121,10 @@ def test_a_search_whose_index_was_removed_asks_the_one_that_stands_now(
         assert client.search(id=SHORT).status == 200
 
 
-def test_no_request_is_lost_while_the_index_changes(collection: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_no_request_is_lost_while_the_index_changes(
+    collection: Path, tmp_path: Path, workers: int
+) -> None:
     """Four clients search without a pause while the index is built anew three times, and old ones
     are removed: each once no search has it open."""
     project = copied(collection, tmp_path)
@@ -134,7 +137,7 @@ def test_no_request_is_lost_while_the_index_changes(collection: Path, tmp_path: 
         while not ended.is_set():
             found.append(client.search(id=SHORT, segments=False))
 
-    with serving(project) as client, ThreadPoolExecutor(4) as pool:
+    with serving(project, workers=workers) as client, ThreadPoolExecutor(4) as pool:
         asking = [pool.submit(ask, client, found) for found in answers]
         opened = set()
         try:
