@@ -19,6 +19,8 @@ INTERRUPTED := || [ $$? = 130 ]
 # puts first those that take longest.
 PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
+# Slow tests wait for other processes half of the time: with four workers the cores are busy meanwhile.
+WAITING = --numprocesses 4 --durations 40
 
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
@@ -34,7 +36,7 @@ demo ui: export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui search test test-rest test-slow test-browser fuzz year lint types docs lock clean
+.PHONY: help setup demo ui search test test-rest test-all test-slow test-browser fuzz year lint types docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,8 +66,10 @@ test: $(STAMP) ## the fast tests
 	$(PYTEST)
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
-	@# These often wait for other processes.
-	$(PYTEST) --numprocesses 3 --durations 25 -m "(slow or browser) and not gpu"
+	$(PYTEST) $(WAITING) -m "(slow or browser) and not gpu"
+
+test-all: $(STAMP) ## `make test` and `make test-rest` in one run, which takes less than one after the other
+	$(PYTEST) $(WAITING) -m "not gpu"
 
 test-slow: $(STAMP) ## only the slow tests
 	$(PYTEST) -m "slow and not gpu and not browser"

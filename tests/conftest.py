@@ -39,17 +39,29 @@ MakeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
 LONGEST_FIRST = (
+    "orchestration/test_week.py",
+    "orchestration/test_daemon.py",
+    "orchestration/test_chain.py",
+    "care/test_repair.py",
+    "orchestration/test_ray.py",
+    "care/test_forget.py",
+    "care/test_verify.py",
+    "orchestration/test_year.py",
+    "registry/test_travel.py",
+    "train/test_demo_pairs.py",
+    "commands/test_stages.py",
+    "steps/test_watch_lists.py",
     "steps/test_data_stages.py",
     "steps/test_searcher.py",
     "steps/test_duplicates.py",
-    "care/test_verify.py",
     "registry/test_versions.py",
     "steps/test_gate.py",
     "serving/test_routes.py",
     "train/test_batches.py",
 )
-"""The files of the fast tests that take longest, by processor seconds. A file is run by one of the
-test processes, so a long one that began last would run alone at the end."""
+"""The files that take longest: first those of slow tests, which often wait for other processes, so
+that all others fill what they leave idle. A file is run by one of the test processes, so a long one
+that began last would run alone at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

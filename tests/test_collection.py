@@ -3,8 +3,11 @@ and no training."""
 
 import json
 import shutil
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,86 +29,171 @@ from tests.registry.empty_store import new_store
 __all__ = ["call"]
 
 
+def slow(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of the collection that grows."""
+    quiet = pytest.mark.filterwarnings("ignore:whitening")
+    return pytest.mark.slow(quiet(test))
+
+
 @contextmanager
 def no_bar(_: str):
     yield no_progress
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:whitening")
-def test_a_collection_grows_from_one_clip(tmp_path: Path) -> None:
-    """One clip is found, and so are others that come later; bad files are rows, and nothing is
-    decoded twice."""
-    root = tmp_path / "root"
-    one = tmp_path / "one"
-    more = tmp_path / "more"
-    clip = write_clip(one / "a.mp4", seed=0)
-    project = add_folders(root, [one])
-    new_store(root / "mlflow")
-    _, copies = update_collection(project, no_bar)
-    assert copies == []
-    assert [match.reference for match in Searcher.open(project).search(str(clip)).matches] == [
-        "one/a.mp4"
-    ]
+@dataclass(frozen=True)
+class Grown:
+    """A collection of one clip that got seven files more, one of them no video. The tests change it
+    one after the other."""
 
+    folder: Path
+    project: Project
+    first_answer: list[str]
+    """ids that a search for the first clip found while it was alone"""
+    first_copies: list[Any]
+    videos: list[dict[str, Any]]
+    """what `update_collection` says of each video"""
+    copies: list[Any] | None
+    frames: dict[Path, int]
+    """when each table of frames was written"""
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root"
+
+
+def times_of(files: Iterable[Path]) -> dict[Path, int]:
+    return {file: file.stat().st_mtime_ns for file in files}
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Grown:
+    folder = tmp_path_factory.mktemp("collection")
+    root = folder / "root"
+    clip = write_clip(folder / "one" / "a.mp4", seed=0)
+    project = add_folders(root, [folder / "one"])
+    new_store(root / "mlflow")
+    _, first_copies = update_collection(project, no_bar)
+    first_answer = [match.reference for match in Searcher.open(project).search(str(clip)).matches]
     for number in range(1, 7):
-        write_clip(more / f"{number}.mp4", seed=number, seconds=4)
-    (more / "bad.mp4").write_bytes(b"no video")
-    (root / COLLECTION_FILE).write_text(
-        (root / COLLECTION_FILE).read_text() + "device: cpu  # mine\n"
-    )
-    project = add_folders(root, [more, one])
+        write_clip(folder / "more" / f"{number}.mp4", seed=number, seconds=4)
+    (folder / "more" / "bad.mp4").write_bytes(b"no video")
+    settings = root / COLLECTION_FILE
+    settings.write_text(settings.read_text() + "device: cpu  # mine\n")
+    project = add_folders(root, [folder / "more", folder / "one"])
     videos, copies = update_collection(project, no_bar)
-    assert copies is not None
-    assert (root / COLLECTION_FILE).read_text().endswith("# mine\n")
-    assert [row["video_id"] for row in videos if row["status"] != "ok"] == ["more/bad.mp4"]
-    best, other, *_ = Searcher.open(project).search(str(more / "3.mp4")).matches
+    frames = times_of(root.glob("**/frames/**/*.parquet"))
+    return Grown(folder, project, first_answer, first_copies, videos, copies, frames)
+
+
+@slow
+def test_a_collection_of_one_clip_is_searched(grown: Grown) -> None:
+    assert grown.first_answer == ["one/a.mp4"]
+    assert grown.first_copies == []
+
+
+@slow
+def test_a_collection_that_grows_looks_for_copies(grown: Grown) -> None:
+    assert grown.copies is not None
+
+
+@slow
+def test_what_a_person_wrote_into_the_settings_stays(grown: Grown) -> None:
+    assert (grown.root / COLLECTION_FILE).read_text().endswith("# mine\n")
+
+
+@slow
+def test_a_bad_file_is_a_row(grown: Grown) -> None:
+    assert [row["video_id"] for row in grown.videos if row["status"] != "ok"] == ["more/bad.mp4"]
+
+
+@slow
+def test_a_clip_that_came_later_is_found_and_is_a_match(grown: Grown) -> None:
+    query = grown.folder / "more" / "3.mp4"
+    best, second, *_ = Searcher.open(grown.project).search(str(query)).matches
     assert best.reference == "more/3.mp4"
-    assert (best.verdict, best.probability > 0.9) == ("match", True)
-    assert other.verdict != "match"
-    tracker = tracker_of(project)
-    name = project.config.tracking.registered_model
+    assert best.verdict == "match"
+    assert best.probability > 0.9
+    assert second.verdict != "match"
+
+
+@slow
+def test_the_champion_says_by_which_whitening_it_was_made(grown: Grown) -> None:
+    tracker = tracker_of(grown.project)
+    name = grown.project.config.tracking.registered_model
     champion = champion_of(tracker.client, name)
     assert WHITENING_TAG in version_tags(tracker.client, name, champion.version)
 
-    files = {path: path.stat().st_mtime_ns for path in root.rglob("*.parquet")}
-    assert update_collection(add_folders(root, []), no_bar)[0] == videos
-    assert {path: path.stat().st_mtime_ns for path in files} == files
 
-    shutil.move(more / "1.mp4", one / "moved.mp4")
-    update_collection(add_folders(root, []), no_bar)
-    more.rename(tmp_path / "renamed")
-    assert update_collection(add_folders(root, [tmp_path / "renamed"]), no_bar)[0] == videos
-    frames = [path for path in files if "frames" in path.parts]
-    assert {path: path.stat().st_mtime_ns for path in frames} == {
-        path: files[path] for path in frames
-    }
-    assert Searcher.open(project).search_id("more/3.mp4").matches
+@slow
+def test_where_nothing_changed_nothing_is_written(grown: Grown) -> None:
+    before = times_of(grown.root.rglob("*.parquet"))
+    videos, _ = update_collection(add_folders(grown.root, []), no_bar)
+    assert videos == grown.videos
+    assert times_of(before) == before
+
+
+@pytest.fixture(scope="module")
+def moved(grown: Grown) -> Grown:
+    """A file was moved to the other folder, and then the one that it was in was renamed."""
+    more = grown.folder / "more"
+    shutil.move(more / "1.mp4", grown.folder / "one" / "moved.mp4")
+    update_collection(add_folders(grown.root, []), no_bar)
+    more.rename(grown.folder / "renamed")
+    project = add_folders(grown.root, [grown.folder / "renamed"])
+    videos, _ = update_collection(project, no_bar)
+    return replace(grown, project=project, videos=videos)
+
+
+@slow
+def test_moved_files_and_a_renamed_folder_keep_their_ids_and_are_not_decoded_again(
+    grown: Grown, moved: Grown
+) -> None:
+    assert moved.videos == grown.videos
+    assert grown.frames
+    assert times_of(grown.frames) == grown.frames
+    assert Searcher.open(moved.project).search_id("more/3.mp4").matches
+
+
+@slow
+def test_a_collection_without_a_champion_is_not_updated(moved: Grown) -> None:
+    tracker = tracker_of(moved.project)
+    name = moved.project.config.tracking.registered_model
+    champion = champion_of(tracker.client, name)
     tracker.client.delete_registered_model_alias(name, "champion")
     with pytest.raises(
         HapvrError, match="the registry has no champion, and searches are answered by models:/"
     ):
-        update_collection(add_folders(root, []), no_bar)
+        update_collection(add_folders(moved.root, []), no_bar)
+    tracker.client.set_registered_model_alias(name, "champion", str(champion.version))
 
-    away = (tmp_path / "renamed").rename(tmp_path / "away")
-    drive = tmp_path / "another drive"
+
+@slow
+def test_a_file_of_the_same_name_does_not_make_it_the_same_drive(moved: Grown) -> None:
+    away = (moved.folder / "renamed").rename(moved.folder / "away")
+    drive = moved.folder / "another drive"
     drive.mkdir()
-    shutil.copy(away / "3.mp4", drive)  # one file of the same name does not make it the same drive
-    assert len(add_folders(root, [drive]).config.sources) == 3
-    for file in root.glob(
-        "mlflow/artifacts/models/*/artifacts/artifacts/bundle/whitening.safetensors"
-    ):
+    shutil.copy(away / "3.mp4", drive)
+    assert len(add_folders(moved.root, [drive]).config.sources) == 3
+
+
+def damage_of_registry(project: Project) -> str:
+    return verify_root(project.root, kinds=("registry",))[0].message
+
+
+@slow
+def test_a_damaged_file_of_the_champion_is_named(moved: Grown) -> None:
+    bundles = "mlflow/artifacts/models/*/artifacts/artifacts/bundle"
+    for file in moved.root.glob(f"{bundles}/whitening.safetensors"):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
-    assert (
-        "whitening.safetensors is missing or differs"
-        in verify_root(project.root, kinds=("registry",))[0].message
-    )
-    (root / "mlflow" / "mlflow.db").unlink()
-    assert (
-        "restore mlflow/ from one back-up"
-        in verify_root(project.root, kinds=("registry",))[0].message
-    )
-    assert "champion_lost" in {one.event for one in health(project).concerns}
+    said = damage_of_registry(moved.project)
+    assert "whitening.safetensors is missing or differs" in said
+
+
+@slow
+def test_a_registry_that_is_lost_is_named_and_is_a_concern(moved: Grown) -> None:
+    (moved.root / "mlflow" / "mlflow.db").unlink()
+    assert "restore mlflow/ from one back-up" in damage_of_registry(moved.project)
+    assert "champion_lost" in {concern.event for concern in health(moved.project).concerns}
 
 
 @pytest.mark.parametrize(
@@ -153,24 +241,23 @@ def test_names_of_folders_and_a_copied_collection_that_leaves_the_original_alone
         Project.open(tmp_path / "copy")
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [("a.yaml", "with --data"), ("s3://b/x", "an address"), ("{folder}/root", "no videos")],
+    ids=["a configuration", "an address", "a data root"],
+)
 def test_a_configuration_is_no_data_root(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, said: str
 ) -> None:
     """HAPVR_CONFIG counts here as well: the root of a collection is taken, a configuration is
     refused in one sentence."""
     (tmp_path / "empty").mkdir()
-    for config, said in (
-        ("a.yaml", "with --data"),
-        ("s3://b/x", "an address"),
-        (tmp_path / "root", "no videos"),
-    ):
-        monkeypatch.setenv("HAPVR_CONFIG", str(config))
-        done = call("index", "add", tmp_path / "empty")
-        assert (done.code != 0, said in done.error, len(done.error.splitlines())) == (
-            True,
-            True,
-            1,
-        ), done.error
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HAPVR_CONFIG", config.format(folder=tmp_path))
+    done = call("index", "add", tmp_path / "empty")
+    assert done.code != 0
+    assert said in done.error
+    assert len(done.error.splitlines()) == 1
     assert not (tmp_path / "a.yaml").exists()
 
 

@@ -142,13 +142,12 @@ def test_defaults_are_the_papers() -> None:
     """HAP-VR section 4: 30,000 steps of 64 videos, AdamW 4e-5 with 1e-2, warm-up 1,000, weights 6,
     4, 1, 3, 1."""
     train = parse_config(MINIMAL, origin="").train
-    assert (train.steps, train.batch_videos) == (30_000, 64)
+    assert train.steps == 30_000
+    assert train.batch_videos == 64
     optimizer = train.optimizer
-    assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.warmup_steps) == (
-        4e-5,
-        1e-2,
-        1000,
-    )
+    assert optimizer.learning_rate == 4e-5
+    assert optimizer.weight_decay == 1e-2
+    assert optimizer.warmup_steps == 1000
     objective = train.objective
     assert [objective.frame_ap_weight, objective.video_ap_weight, objective.infonce_weight] == [
         6,
@@ -199,8 +198,10 @@ def test_load_config_merges_a_file_over_the_one_it_extends(tmp_path: Path) -> No
         "train": {"objective": {"frame_ap_weight": 0}},
     }
     config = load_config(write(tmp_path / "rows" / "last.yaml", last), overrides={"train.steps": 8})
-    assert (config.train.steps, config.train.batch_videos) == (8, 6)
-    assert (config.train.objective.temperature, config.train.objective.frame_ap_weight) == (0.5, 0)
+    assert config.train.steps == 8
+    assert config.train.batch_videos == 6
+    assert config.train.objective.temperature == 0.5
+    assert config.train.objective.frame_ap_weight == 0
     assert config.backbone.weights == Weights(source="random", seed=3)
     assert [source.name for source in config.sources] == ["b"]
 

@@ -2,11 +2,14 @@
 no better copy is moved."""
 
 import hashlib
+import json
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -16,9 +19,13 @@ from PIL import Image
 
 from hapvr.demo.camera import Camera, film
 from hapvr.demo.scene import Scene
-from tests.commands.conftest import Call, call
+from tests.commands.conftest import invoke
 
-__all__ = ["call"]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 NUM_SCENES = 6
 SECONDS = 5.0
@@ -89,58 +96,130 @@ def places(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.filterwarnings("ignore")
-def test_nothing_is_lost_and_no_better_copy_is_moved(call: Call, tmp_path: Path) -> None:
-    library = tmp_path / "library"
-    data = tmp_path / "data"
-    plan = tmp_path / "plan.sh"
-    write_library(library)
-    before = places(library)
-    num_videos = len(before) - 1
-    options = ("--data", str(data))
-    added = call("index", "add", str(library), *options, "--json")
-    assert added.code == 0, added.error
-    assert added.json["videos"] == num_videos
-    assert added.json["groups"] == NUM_SCENES
+def told(*words: object) -> dict[str, Any]:
+    """What a verb of `hapvr` says as JSON."""
+    result = invoke(*map(str, words), "--json")
+    assert result.exit_code == 0, result.stderr
+    said: dict[str, Any] = json.loads(result.stdout)
+    return said
 
-    found = call("duplicates", "--plan", str(plan), *options, "--json")
-    assert found.code == 0, found.error
-    rows = found.json["groups"]
-    assert Counter(row["video_id"] for row in rows).most_common(1)[0][1] == 1
-    kept = {row["path"] for row in rows if row["keep"]}
+
+@dataclass(frozen=True)
+class Story:
+    """What was said and where the files lay: at first, once the plan was carried out, and once that
+    was undone."""
+
+    library: Path
+    added: dict[str, Any]
+    members: list[dict[str, Any]]
+    """of the groups of copies"""
+    places_before: dict[str, str]
+    """the digest of each file by its place"""
+    acted: subprocess.CompletedProcess[str]
+    contents_after: Counter[str]
+    places_after: dict[str, str]
+    added_after: str
+    undone: subprocess.CompletedProcess[str]
+    places_undone: dict[str, str]
+    added_undone: dict[str, Any]
+
+    @property
+    def kept(self) -> set[str]:
+        """Paths of the files that the plan keeps."""
+        return {row["path"] for row in self.members if row["keep"]}
+
+    @property
+    def moved(self) -> set[str]:
+        """Places that are empty once the plan was carried out."""
+        return self.places_before.keys() - self.places_after.keys()
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """A library is added, a plan made, carried out and undone, and the library added after each."""
+    folder = tmp_path_factory.mktemp("copies")
+    library = folder / "library"
+    options = ("--data", folder / "data")
+    plan = folder / "plan.sh"
+    write_library(library)
+    places_before = places(library)
+    added = told("index", "add", library, *options)
+    members = told("duplicates", "--plan", plan, *options)["groups"]
+    acted = subprocess.run(["bash", plan, "--act"], capture_output=True, text=True)
+    contents_after = contents(library, folder / "copies-aside")
+    places_after = places(library)
+    again = invoke("index", "add", *map(str, options))
+    assert again.exit_code == 0, again.stderr
+    undone = subprocess.run(["bash", plan, "--undo"], capture_output=True, text=True)
+    return Story(
+        library=library,
+        added=added,
+        members=members,
+        places_before=places_before,
+        acted=acted,
+        contents_after=contents_after,
+        places_after=places_after,
+        added_after=again.stdout,
+        undone=undone,
+        places_undone=places(library),
+        added_undone=told("index", "add", *options),
+    )
+
+
+def test_what_lies_in_a_bin_is_not_added(story: Story) -> None:
+    assert story.added["videos"] == len(story.places_before) - 1
+
+
+def test_each_scene_is_a_group(story: Story) -> None:
+    assert story.added["groups"] == NUM_SCENES
+
+
+def test_a_file_is_in_one_group_and_told_why_it_is_kept_or_not(story: Story) -> None:
+    ids = [row["video_id"] for row in story.members]
+    assert len(ids) == len(set(ids))
+    assert all(row["reason"] for row in story.members)
+
+
+def test_only_a_best_copy_is_kept(story: Story) -> None:
+    """An original or what has its bytes; where it is close, none is named."""
     best = {
-        str(library / folder / f"clip {n}.mp4")
-        for n in range(NUM_SCENES)
+        str(story.library / folder / f"clip {number}.mp4")
+        for number in range(NUM_SCENES)
         for folder in ("again", "originals")
     }
-    assert kept <= best
-    assert len(kept) >= NUM_SCENES / 2  # where it is close, none is named
-    assert all(row["reason"] for row in rows)
-
-    aside = tmp_path / "copies-aside"
-    done = subprocess.run(["bash", plan, "--act"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert contents(library, aside) == contents_of(before)
-    assert {before[name] for name in before} == set(contents(library, aside))
-    moved = before.keys() - places(library).keys()
-    assert len(moved) == 3 * len(kept)
-    assert {name.partition("/")[0] for name in moved} <= {"small", "poor", "downloads"}
-
-    again = call("index", "add", *options)
-    assert again.code == 0, again.error
-    assert f"{len(moved)} videos set aside by a plan" in again.out
-    assert "cannot be used" not in again.out
-
-    undone = subprocess.run(["bash", plan, "--undo"], capture_output=True, text=True)
-    assert (undone.returncode, undone.stderr) == (0, "")
-    assert places(library) == before
-    last = call("index", "add", *options, "--json")
-    assert last.json["videos"] == num_videos
-    assert last.json["set_aside"] == 0
-    assert last.json["unusable"] == []
+    assert story.kept <= best
+    assert len(story.kept) >= NUM_SCENES / 2
 
 
-def contents_of(named: dict[str, str]) -> Counter[str]:
-    return Counter(named.values())
+def test_a_plan_is_carried_out_without_a_word_of_an_error(story: Story) -> None:
+    assert story.acted.returncode == 0
+    assert story.acted.stderr == ""
+
+
+def test_nothing_is_lost(story: Story) -> None:
+    """Each content is as often there as before, in the library or set aside."""
+    assert story.contents_after == Counter(story.places_before.values())
+
+
+def test_no_better_copy_is_moved(story: Story) -> None:
+    assert {name.partition("/")[0] for name in story.moved} <= {"small", "poor", "downloads"}
+    assert len(story.moved) == 3 * len(story.kept)
+
+
+def test_what_a_plan_has_moved_is_said_to_be_set_aside(story: Story) -> None:
+    """And not to be unusable."""
+    assert f"{len(story.moved)} videos set aside by a plan" in story.added_after
+    assert "cannot be used" not in story.added_after
+
+
+def test_a_plan_is_undone(story: Story) -> None:
+    """Every file lies where it lay, without a word of an error."""
+    assert story.undone.returncode == 0
+    assert story.undone.stderr == ""
+    assert story.places_undone == story.places_before
+
+
+def test_what_came_back_is_a_video_as_before(story: Story) -> None:
+    assert story.added_undone["videos"] == story.added["videos"]
+    assert story.added_undone["set_aside"] == 0
+    assert story.added_undone["unusable"] == []

@@ -117,7 +117,8 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     index.write_text("of the old")
     with pytest.raises(RuntimeError, match="pulled"):
         write_half(target, index)
-    assert (target.read_text(), index.read_text()) == ("old", "of the old")
+    assert target.read_text() == "old"
+    assert index.read_text() == "of the old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "index"]
     with write_atomic(target, invalidates=index) as part:
         part.write_text("new")
@@ -141,9 +142,13 @@ def test_what_a_killed_process_left_is_not_written_through(tmp_path: Path) -> No
 def test_a_damaged_json_file_is_named(tmp_path: Path, content: bytes) -> None:
     """Whatever stands in it, the error has the file and what to do."""
     (tmp_path / "a.json").write_bytes(content)
-    for name in ("a.json", "gone.json"):
-        with pytest.raises(DamagedError, match=rf"{name} is .*; make it again"):
-            read_json_as(tmp_path / name, Keyed, hint="make it again")
+    with pytest.raises(DamagedError, match=r"a\.json is .*; make it again"):
+        read_json_as(tmp_path / "a.json", Keyed, hint="make it again")
+
+
+def test_a_json_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DamagedError, match=r"gone\.json is .*; make it again"):
+        read_json_as(tmp_path / "gone.json", Keyed, hint="make it again")
 
 
 def test_damaged_lines_are_skipped(tmp_path: Path) -> None:

@@ -55,25 +55,38 @@ def test_no_flipped_bit_gives_another_table() -> None:
     assert refused > len(data) // 3
 
 
-def test_a_users_table_is_read_by_its_name_and_within_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Characters of patterns are part of the name; what stands for more than memory holds, or is no
-    file, is refused."""
-    monkeypatch.setattr(tables, "USER_MEMORY_BYTES", 1 << 31)
-    for name in ("l1.csv", "la.csv"):
-        (tmp_path / name).write_text("url\nof another\n")
-    for name in ("l[1].csv", "l*.csv", "l?.csv"):
-        (tmp_path / name).write_text(f"url\n{name}\n")
-        assert read_user_table(tmp_path / name)["url"].to_list() == [name]
+@pytest.mark.parametrize("name", ["l[1].csv", "l*.csv", "l?.csv"])
+def test_a_users_table_is_read_by_its_name(tmp_path: Path, name: str) -> None:
+    """Characters of patterns are part of it."""
+    for matching in ("l1.csv", "la.csv"):
+        (tmp_path / matching).write_text("url\nof another\n")
+    (tmp_path / name).write_text(f"url\n{name}\n")
+    assert read_user_table(tmp_path / name)["url"].to_list() == [name]
+
+
+def test_a_users_table_may_hold_times_that_python_has_not(tmp_path: Path) -> None:
     far = {
         "date": pa.array([2**31 - 1], pa.date32()),
         "moments": pa.array([[2**62]], pa.list_(pa.timestamp("us"))),
     }
     pq.write_table(pa.table({"url": ["a"], **far}), tmp_path / "years.parquet")
-    assert read_user_table(tmp_path / "years.parquet").rows() == [
-        ("a",)
-    ]  # Python has no such years
+    assert read_user_table(tmp_path / "years.parquet").rows() == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("twice.csv", "a column twice"),
+        ("large.csv", "at most"),
+        ("bomb.parquet", "bytes of memory"),
+        ("none.csv", "No such file"),
+    ],
+)
+def test_a_users_table_beyond_the_limits_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, problem: str
+) -> None:
+    """What stands for more than memory holds, is no table, or is no file."""
+    monkeypatch.setattr(tables, "USER_MEMORY_BYTES", 1 << 31)
     (tmp_path / "twice.csv").write_text("url,video_id,url\na,b,c\n")
     with (tmp_path / "large.csv").open("wb") as file:
         file.truncate(MAX_USER_BYTES + 1)
@@ -81,14 +94,8 @@ def test_a_users_table_is_read_by_its_name_and_within_limits(
     pq.write_table(
         pa.table({"url": one}), tmp_path / "bomb.parquet", compression="zstd", store_schema=False
     )
-    for name, problem in (
-        ("twice.csv", "a column twice"),
-        ("large.csv", "at most"),
-        ("bomb.parquet", "bytes of memory"),
-        ("none.csv", "No such file"),
-    ):
-        with pytest.raises((OSError, ValueError), match=problem):
-            read_user_table(tmp_path / name)
+    with pytest.raises((OSError, ValueError), match=problem):
+        read_user_table(tmp_path / name)
 
 
 def test_no_text_is_a_formula_of_a_spreadsheet_or_ends_its_line() -> None:

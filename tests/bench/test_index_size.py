@@ -37,6 +37,7 @@ def test_exhaustive_search_has_a_recall_of_one(drawn: DrawnVideos, tmp_path: Pat
         lambda query: exhaustive(videos, [query])[0],
         [1],
     )
-    assert (rows["copies"], rows["overlap"]) == (1, 1)
+    assert rows["copies"] == 1
+    assert rows["overlap"] == 1
     names = shortlist(exhaustive(videos, [videos.vectors[7].astype(np.float32)])[0], VIDEOS, FRAMES)
     assert names[0] == "drawn/00000007"

@@ -118,8 +118,10 @@ def test_a_damaged_table_is_named(tmp_path, table):
 def test_shipped_definitions_have_the_published_sizes(name, queries, database, labels, tasks):
     """Queries, database, labels and tasks of every shipped benchmark."""
     definition = load_definition(name)
-    assert (len(definition.queries), len(definition.database)) == (queries, database)
-    assert (definition.labels.height, len(definition.tasks)) == (labels, tasks)
+    assert len(definition.queries) == queries
+    assert len(definition.database) == database
+    assert definition.labels.height == labels
+    assert len(definition.tasks) == tasks
 
 
 def test_a_damaged_definition_is_refused(tmp_path):

@@ -24,30 +24,33 @@ def table(query=("a", "b"), reference=("x", "y"), similarity=(0.1, 0.2)):
     )
 
 
-def test_read_pairs_of_a_file_equals_the_table(tmp_path):
+@pytest.mark.parametrize(
+    "of",
+    [lambda path: path, str, lambda path: pl.read_parquet(path, glob=False)],
+    ids=["path", "text", "table"],
+)
+def test_read_pairs_of_a_file_equals_the_table(tmp_path, of):
     """A Parquet file of several row groups with dictionary-encoded ids gives the pairs of the table
     it was written from."""
     scores = table(similarity=(0.25, 0.5)).with_columns(
         pl.col("query_id", "reference_id").cast(pl.Categorical)
     )
     scores.write_parquet(tmp_path / "s [1].parquet", row_group_size=1)
-    for source in (scores, tmp_path / "s [1].parquet", str(tmp_path / "s [1].parquet")):
-        pairs = read_pairs(DEFINITION, source)
-        assert pairs["query"].to_list() == pairs["reference"].to_list() == [0, 1]
-        assert pairs["similarity"].to_list() == [0.25, 0.5]
+    pairs = read_pairs(DEFINITION, of(tmp_path / "s [1].parquet"))
+    assert pairs["query"].to_list() == pairs["reference"].to_list() == [0, 1]
+    assert pairs["similarity"].to_list() == [0.25, 0.5]
 
 
-def test_read_pairs_drops_unknown_ids_and_marks_scores_that_are_not_finite():
-    """Rows of videos that the benchmark does not have, or without an id, are left out; bad scores
-    are marked, not dropped."""
-    for other in ("z", None):
-        pairs = read_pairs(DEFINITION, table(query=("b", other), reference=("x", "x")))
-        assert pairs["query"].to_list() == [1]
-    for bad in (float("nan"), float("inf"), float("-inf"), None):
-        assert read_pairs(DEFINITION, table(similarity=(bad, 0.2)))["invalid"].to_list() == [
-            True,
-            False,
-        ]
+@pytest.mark.parametrize("unknown", ["z", None])
+def test_rows_of_videos_that_the_benchmark_lacks_are_left_out(unknown):
+    pairs = read_pairs(DEFINITION, table(query=("b", unknown), reference=("x", "x")))
+    assert pairs["query"].to_list() == [1]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), None])
+def test_scores_that_are_not_finite_are_marked_and_not_dropped(bad):
+    pairs = read_pairs(DEFINITION, table(similarity=(bad, 0.2)))
+    assert pairs["invalid"].to_list() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +67,12 @@ def test_read_pairs_drops_unknown_ids_and_marks_scores_that_are_not_finite():
         ),
     ],
 )
-def test_read_pairs_refuses(scores, message, tmp_path):
+@pytest.mark.parametrize("as_file", [False, True], ids=["table", "file"])
+def test_read_pairs_refuses(scores, message, as_file, tmp_path):
     """A table or file that cannot be evaluated is an error that names what is wrong."""
     scores.write_parquet(tmp_path / "s.parquet")
-    for source in (scores, tmp_path / "s.parquet"):
-        with pytest.raises(DataError, match=message):
-            read_pairs(DEFINITION, source)
+    with pytest.raises(DataError, match=message):
+        read_pairs(DEFINITION, tmp_path / "s.parquet" if as_file else scores)
 
 
 def test_relevant_and_irrelevant_similarities_by_hand():

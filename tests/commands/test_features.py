@@ -44,7 +44,8 @@ def test_import_then_evaluate_with_a_published_checkpoint(
         num_videos = len(file)
     assert done.json["ok"] == num_videos
     assert done.json["failed"] == {}
-    assert (done.json["regions"], done.json["dims"]) == (9, 32)
+    assert done.json["regions"] == 9
+    assert done.json["dims"] == 32
     assert call("features", "import", hdf5_file, *arguments).json["new_shards"] == 0
 
     write_published(tmp_path / "model.pth")

@@ -290,13 +290,12 @@ def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
     again = subprocess.run(
         ["sh", "-c", '"$@" 2>&-', "sh", *command], capture_output=True, env=environment, check=False
     )
-    assert (again.returncode, json.loads(again.stdout)) == (2, json.loads(done.stdout))
+    assert again.returncode == 2
+    assert json.loads(again.stdout) == json.loads(done.stdout)
     full = ["sh", "-c", '"$@" --help > /dev/full', "sh", *command[:3]]
     again = subprocess.run(full, capture_output=True, text=True, env=environment, check=False)
-    assert (again.returncode, again.stderr.partition(" (")[0]) == (
-        1,
-        "error: standard output cannot be written",
-    )
+    assert again.returncode == 1
+    assert again.stderr.partition(" (")[0] == "error: standard output cannot be written"
 
 
 def test_an_error_that_nobody_foresaw_has_no_logins() -> None:

@@ -84,7 +84,9 @@ def test_score_as_json_has_thresholds_errors_and_warning(call: Call, folder: Pat
     assert done.code == 1
     bad, good = done.json["pairs"]
     assert bad["error"].startswith("not_video: ")
-    assert (bad["similarity"], bad["segments"], bad["verdict"]) == (None, None, None)
+    assert bad["similarity"] is None
+    assert bad["segments"] is None
+    assert bad["verdict"] is None
     assert 0 <= good["probability"] <= 1
     assert good["verdict"] in ("match", "no match", "unsure")
     assert done.json["warning"] == good["warning"] == bad["warning"] != ""

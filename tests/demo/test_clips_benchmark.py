@@ -36,7 +36,8 @@ def test_a_benchmark_labels_copies(
 ) -> None:
     """Each query finds exactly its own copies, labelled by their edit, among all other videos."""
     definition = benchmark(clips, tmp_path, edits=edits)
-    assert (len(definition.queries), len(definition.database)) == (3, sum(num_labels))
+    assert len(definition.queries) == 3
+    assert len(definition.database) == sum(num_labels)
     assert [task.name for task in definition.tasks] == ["DSVR", "DSVD", "parts"]
     videos = {row["video_id"]: row for row in definition.videos.iter_rows(named=True)}
     for query, reference, label in definition.labels.iter_rows():

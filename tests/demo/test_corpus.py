@@ -115,7 +115,8 @@ def test_demo_knows_the_times_of_its_copies(demo: tuple[Path, ...]) -> None:
         assert start >= ("channel" in edits[query])
         assert shown >= ("channel" in edits[reference])
         if edits[reference].split("+")[0] in LIGHT_EDITS:
-            assert (start, shown) == ("channel" in edits[query], "channel" in edits[reference])
+            assert start == ("channel" in edits[query])
+            assert shown == ("channel" in edits[reference])
             assert end - start == shown_end - shown == corpus.LABELLED_CLIP_S
             plain += 1
     assert plain

@@ -22,17 +22,16 @@ def test_prepare_folder_keeps_equal_settings_and_replaces_others(tmp_path: Path)
     prepare_folder(folder, fingerprint="b")
 
 
-def test_prepare_folder_refuses_folders_of_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("file", "something else"), ("foreign", "something else"), ("damaged", "is damaged")],
+)
+def test_prepare_folder_refuses_folders_of_others(tmp_path: Path, name: str, message: str) -> None:
     """A file in the place, foreign contents and a damaged state are errors that name the path."""
     (tmp_path / "file").touch()
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "x").touch()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "corpus.json").write_text("{")
-    for name, message in (
-        ("file", "something else"),
-        ("foreign", "something else"),
-        ("damaged", "is damaged"),
-    ):
-        with pytest.raises(DataError, match=f"{name}.* {message}"):
-            prepare_folder(tmp_path / name, fingerprint="a")
+    with pytest.raises(DataError, match=f"{name}.* {message}"):
+        prepare_folder(tmp_path / name, fingerprint="a")

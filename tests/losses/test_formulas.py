@@ -209,28 +209,28 @@ def test_infonce_over_pairs_is_the_mean_of_all_positives() -> None:
     assert found.item() != pytest.approx(infonce(similarity, labels, temperature=0.3).item())
 
 
-def test_losses_of_pairs_equal_the_loop() -> None:
-    """MAE, MSE, and the contrastive loss, whose positives and negatives weigh the same however many
-    there are."""
+@pytest.mark.parametrize(("loss", "power"), [(mean_absolute_error, 1), (mean_squared_error, 2)])
+def test_mean_errors_of_pairs_equal_the_loop(loss: Callable[..., Tensor], power: int) -> None:
     similarity, labels = batch("pairs")
     positives = similarity[labels > 0].tolist()
     negatives = similarity[labels < 0].tolist()
-    for loss, power in ((mean_absolute_error, 1), (mean_squared_error, 2)):
-        expected = mean([(1 - s) ** power for s in positives] + [s**power for s in negatives])
-        assert loss(similarity, labels).item() == pytest.approx(expected)
-    for margin in (0.3, 1.0):
-        attract = mean([(1 - s) ** 2 for s in positives])
-        repel = mean([max(0.0, margin - 1 + s) ** 2 for s in negatives])
-        assert contrastive(similarity, labels, margin=margin).item() == pytest.approx(
-            (attract + repel) / 2
-        )
+    expected = mean([(1 - s) ** power for s in positives] + [s**power for s in negatives])
+    assert loss(similarity, labels).item() == pytest.approx(expected)
 
 
-def test_sshn_by_hand_and_at_its_clamps() -> None:
+@pytest.mark.parametrize("margin", [0.3, 1.0])
+def test_the_contrastive_loss_equals_the_loop(margin: float) -> None:
+    """Its positives and negatives weigh the same however many there are."""
+    similarity, labels = batch("pairs")
+    attract = mean([(1 - s) ** 2 for s in similarity[labels > 0].tolist()])
+    repel = mean([max(0.0, margin - 1 + s) ** 2 for s in similarity[labels < 0].tolist()])
+    found = contrastive(similarity, labels, margin=margin).item()
+    assert found == pytest.approx((attract + repel) / 2)
+
+
+def test_sshn_by_hand() -> None:
     """-log of the diagonal, and -log of one minus each row's largest negative; a row without one is
-    left out.
-
-    A lost self match and a perfect negative cost -log(0.001) each, not infinity."""
+    left out."""
     similarity = torch.tensor(
         [[0.9, 0.5, 0.2], [0.4, 0.8, 0.7], [0.3, 0.6, 1.0]], dtype=torch.float64
     )
@@ -241,9 +241,13 @@ def test_sshn_by_hand_and_at_its_clamps() -> None:
     assert hard_negative(similarity, labels).item() == pytest.approx(
         -(math.log(0.5) + math.log(0.6)) / 2
     )
-    for loss in (self_similarity, hard_negative):
-        lost = loss(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[1, -1], [-1, 1]]))
-        assert lost.item() == pytest.approx(-math.log(1e-3))
+
+
+@pytest.mark.parametrize("loss", [self_similarity, hard_negative])
+def test_sshn_at_its_clamps(loss: Callable[..., Tensor]) -> None:
+    """A lost self match and a perfect negative cost -log(0.001) each, not infinity."""
+    lost = loss(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.tensor([[1, -1], [-1, 1]]))
+    assert lost.item() == pytest.approx(-math.log(1e-3))
 
 
 def test_infonce_at_its_limits() -> None:
@@ -283,7 +287,8 @@ def test_gradients_are_those_of_finite_differences(
     assert torch.autograd.gradcheck(lambda s: loss(s, labels, **options), similarity)
 
 
-def test_blackbox_ap_gradient_by_hand() -> None:
+@pytest.mark.parametrize(("strength", "expected"), [(2.0, [-0.5, 0.5]), (0.2, [0.0, 0.0])])
+def test_blackbox_ap_gradient_by_hand(strength: float, expected: list[float]) -> None:
     """One positive, 0.1 below one negative: the gradient compares the ranks (2, 1) with those of
     moved scores.
 
@@ -291,10 +296,9 @@ def test_blackbox_ap_gradient_by_hand() -> None:
     positive's score moves by 1/2, past the negative's: ranks become (1, 2). At strength 0.2 it
     moves by 0.05: nothing changes."""
     labels = torch.tensor([[1, -1]], dtype=torch.int8)
-    for strength, expected in ((2.0, [-0.5, 0.5]), (0.2, [0.0, 0.0])):
-        similarity = torch.tensor([[0.5, 0.6]], dtype=torch.float64, requires_grad=True)
-        blackbox_ap(similarity, labels, strength=strength, margin=0.0).backward()
-        assert similarity.grad.tolist() == [pytest.approx(expected)]
+    similarity = torch.tensor([[0.5, 0.6]], dtype=torch.float64, requires_grad=True)
+    blackbox_ap(similarity, labels, strength=strength, margin=0.0).backward()
+    assert similarity.grad.tolist() == [pytest.approx(expected)]
 
 
 def test_circle_gradient_takes_the_weights_as_constants() -> None:

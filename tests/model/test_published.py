@@ -87,11 +87,9 @@ def test_hap_vr_scores_as_published(golden: dict[str, Tensor], tmp_path: Path) -
         atol=1e-5,
     )
     assert report["release"] == "hap-vr"
-    assert (network.dims, network.settings.spatial_rate, network.settings.temporal_rate) == (
-        48,
-        0.34,
-        0.25,
-    )
+    assert network.dims == 48
+    assert network.settings.spatial_rate == 0.34
+    assert network.settings.temporal_rate == 0.25
 
 
 FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -178,11 +176,9 @@ def test_each_release_is_recognised(prefix: str, form: str, layout: str, tmp_pat
         torch.save(content, file, _use_new_zipfile_serialization=layout != "old format")
     network, report = import_released(file)
     release = {HAP_VR: "hap-vr", S2VS: "s2vs"}.get(prefix, "visil")
-    assert (report["release"], network.settings.attention_form, network.dims) == (
-        release,
-        form,
-        DIMS,
-    )
+    assert report["release"] == release
+    assert network.settings.attention_form == form
+    assert network.dims == DIMS
     expected_rate = (0.10, 0.03) if release == "hap-vr" else (0.0, 0.0)
     assert (network.settings.spatial_rate, network.settings.temporal_rate) == expected_rate
     for published, own in report["tensors"].items():

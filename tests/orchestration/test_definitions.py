@@ -72,10 +72,8 @@ def test_automation_follows_the_configuration(
 
         repository = defs.get_repository_def()
         (schedule,) = repository.schedule_defs
-        assert (schedule.cron_schedule, schedule.execution_timezone) == (
-            "30 1 * * 3",
-            "Europe/Berlin",
-        )
+        assert schedule.cron_schedule == "30 1 * * 3"
+        assert schedule.execution_timezone == "Europe/Berlin"
         assert {one.default_status.value for one in (schedule, *repository.sensor_defs)} == {
             "RUNNING"
         }

@@ -34,11 +34,9 @@ def test_pairs_give_similarity_probability_and_threshold(
     assert list(table.columns) == columns
     scorer = load_bundle(registered.bundle)
     for row, wanted in zip(table.itertuples(), scorer.score_pairs(pairs), strict=True):
-        assert (row.query, row.reference, row.error) == (
-            wanted.query,
-            wanted.reference,
-            wanted.error,
-        )
+        assert row.query == wanted.query
+        assert row.reference == wanted.reference
+        assert row.error == wanted.error
         assert row.threshold == scorer.calibration.threshold(0.95).similarity
         if not wanted.error:
             assert row.similarity == pytest.approx(wanted.similarity, abs=1e-6)

@@ -39,7 +39,8 @@ def test_a_version_is_what_mlflow_says(tracker: Tracker, asked: dict[str, str]) 
     version = tracker.client.get_model_version("hapvr", "1")
     stored = stored_version(tracker.uri, "hapvr", **asked)
     assert stored is not None
-    assert (stored.name, stored.version) == ("hapvr", "1")
+    assert stored.name == "hapvr"
+    assert stored.version == "1"
     assert stored.place == tracker.client.get_model_version_download_uri("hapvr", "1")
     assert stored.created_ms == version.creation_timestamp
 

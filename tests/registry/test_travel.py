@@ -159,7 +159,8 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
     with model_hub() as hub:
         address = f"http://127.0.0.1:{hub.server_port}"
         ((code, out, error),) = models(address, ("push", "hf://org/model", bundle, "--json"))
-        assert (code, error) == (0, "")
+        assert code == 0
+        assert error == ""
         assert hub.private == {"org/model"}
         hub.repositories["org/changed"] = hub.repositories["org/model"] | {
             "network/network.json": b"{}"

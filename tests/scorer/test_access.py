@@ -22,7 +22,9 @@ def test_environment_replaces_stored_limits() -> None:
     stored = ServingConfig(max_pairs=5, max_frames=60)
     given = {"HAPVR_MAX_PAIRS": "7", "HAPVR_REQUEST_TIMEOUT_S": "2.5", "HAPVR_MAX_BYTES": ""}
     limits = limits_from_environment(stored, given)
-    assert (limits.max_pairs, limits.max_frames, limits.request_timeout_s) == (7, 60, 2.5)
+    assert limits.max_pairs == 7
+    assert limits.max_frames == 60
+    assert limits.request_timeout_s == 2.5
     assert limits.max_bytes == stored.max_bytes
 
 

@@ -74,7 +74,18 @@ def test_prior_shifts_the_odds_by_bayes() -> None:
         fitted.probability(0.3, prior=1.0)
 
 
-def test_damaged_values_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("slope", -1),
+        ("prior", 2),
+        ("brier", 1.5),
+        ("intercept", np.nan),
+        ("frame_threshold", "x"),
+        ("thresholds", []),
+    ],
+)
+def test_damaged_values_are_refused(tmp_path: Path, name: str, value: object) -> None:
     """Otherwise the first answer would fail, or be believed."""
     fitted = asdict(
         fit_calibration(
@@ -82,16 +93,8 @@ def test_damaged_values_are_refused(tmp_path: Path) -> None:
         )
     )
     path = tmp_path / CALIBRATION_FILE
-    for name, value in (
-        ("slope", -1),
-        ("prior", 2),
-        ("brier", 1.5),
-        ("intercept", np.nan),
-        ("frame_threshold", "x"),
-        ("thresholds", []),
+    path.write_text(json.dumps(fitted | {name: value}))
+    with pytest.raises(
+        DataError, match=rf"calibration\.json is damaged \({name}.*fetch the model again"
     ):
-        path.write_text(json.dumps(fitted | {name: value}))
-        with pytest.raises(
-            DataError, match=rf"calibration\.json is damaged \({name}.*fetch the model again"
-        ):
-            read_calibration(tmp_path)
+        read_calibration(tmp_path)

@@ -2,7 +2,7 @@
 know."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -177,24 +177,42 @@ def test_nine_copies_do_not_hide_each_other(model: EvidenceModel) -> None:
     assert model.probability(log_odds(model, features)[0]) > 0.95
 
 
-def test_too_little_to_fit_on_is_said() -> None:
+def test_too_few_videos_to_fit_on_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="expected 5 videos and 10 of each"):
+        fitted(drawn(), groups(4))
+
+
+def test_searches_without_a_match_to_fit_on_are_refused() -> None:
     nothing = [(features, np.zeros(len(features), bool)) for features, _ in drawn()]
-    for searches, of_queries in ((drawn(), groups(4)), (nothing, groups()), ([], [])):
-        with pytest.raises(ArgumentError, match="expected 5 videos and 10 of each"):
-            fitted(searches, of_queries)
+    with pytest.raises(ArgumentError, match="expected 5 videos and 10 of each"):
+        fitted(nothing, groups())
 
 
-def test_a_bundle_keeps_it_and_a_damaged_one_is_refused(
-    model: EvidenceModel, tmp_path: Path
-) -> None:
+def test_no_searches_to_fit_on_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="expected 5 videos and 10 of each"):
+        fitted([], [])
+
+
+def test_a_bundle_keeps_it(model: EvidenceModel, tmp_path: Path) -> None:
     (tmp_path / SCORER_FILE).write_text("{}")
     complete_bundle(tmp_path, evidence=model, card="")
     assert read_evidence(tmp_path) == model
-    for broken in (
-        {**asdict(model), "weights": dict.fromkeys(names(), -1.0)},
-        {**asdict(model), "weights": {"similarity": 1.0}},
-        asdict(replace(model, prior=1.0)),
-    ):
-        (tmp_path / EVIDENCE_FILE).write_text(json.dumps(broken))
-        with pytest.raises(DamagedError, match=EVIDENCE_FILE):
-            read_evidence(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"weights": dict.fromkeys(names(), -1.0)},
+        {"weights": {"similarity": 1.0}},
+        {"prior": 1.0},
+    ],
+    ids=["negative weights", "weights of no kind", "a prior of one"],
+)
+def test_a_damaged_one_is_refused(
+    model: EvidenceModel, tmp_path: Path, changed: dict[str, object]
+) -> None:
+    (tmp_path / SCORER_FILE).write_text("{}")
+    complete_bundle(tmp_path, evidence=model, card="")
+    (tmp_path / EVIDENCE_FILE).write_text(json.dumps(asdict(model) | changed))
+    with pytest.raises(DamagedError, match=EVIDENCE_FILE):
+        read_evidence(tmp_path)

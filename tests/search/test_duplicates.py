@@ -1,9 +1,11 @@
 """Groups around medoids: no chains, the same whatever the order."""
 
 import hashlib
+from collections import defaultdict
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.copies import MIXED
-from hapvr.search.duplicates import DuplicatePair, group_copies, same_course
+from hapvr.search.duplicates import DuplicatePair, GroupMember, group_copies, same_course
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
 
@@ -144,74 +146,103 @@ def test_a_copy_that_holds_another_one_is_not_kept() -> None:
     assert members["mix"].reason == f"Not kept: {MIXED}."
 
 
-@given(
-    st.sets(st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(lambda one: one[0] < one[1])),
-    st.randoms(),
+EDGES = st.sets(
+    st.tuples(st.integers(0, 9), st.integers(0, 9)).filter(lambda edge: edge[0] < edge[1])
 )
-def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: object) -> None:
-    """Any graph: each video once, one keeper and one medoid a group, stable names, the same for
-    shuffled pairs."""
-    pairs = [
-        pair(f"v{one}", f"v{two}", similarity=0.5 + one * two % 5 / 8) for one, two in sorted(edges)
+"""Any graph of ten videos."""
+TEN = {f"v{number}": metadata(f"v{number}", noise=5.0 * (number == 4)) for number in range(10)}
+
+
+def pairs_of(edges: set[tuple[int, int]]) -> list[DuplicatePair]:
+    return [
+        pair(f"v{first}", f"v{second}", similarity=0.5 + first * second % 5 / 8)
+        for first, second in sorted(edges)
     ]
-    known = {
-        f"v{number}": metadata(f"v{number}", noise=5.0 * (number == 4)) for number in range(10)
-    }
-    members = group_copies(pairs, known)
-    shuffled = list(pairs)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert sorted(map(str, group_copies(shuffled, known))) == sorted(map(str, members))
-    ids = [member.video_id for member in members]
+
+
+@given(EDGES, st.randoms())
+def test_groups_do_not_depend_on_order(edges: set[tuple[int, int]], random: Random) -> None:
+    pairs = pairs_of(edges)
+    members = group_copies(pairs, TEN)
+    random.shuffle(pairs)
+    assert sorted(map(str, group_copies(pairs, TEN))) == sorted(map(str, members))
+
+
+@given(EDGES)
+def test_a_video_is_in_one_group(edges: set[tuple[int, int]]) -> None:
+    ids = [member.video_id for member in group_copies(pairs_of(edges), TEN)]
     assert len(set(ids)) == len(ids)
-    for group in {member.group for member in members}:
-        inside = [member for member in members if member.group == group]
+
+
+@given(EDGES)
+def test_a_group_has_two_members_one_medoid_and_a_stable_name(edges: set[tuple[int, int]]) -> None:
+    """And nothing is kept where nothing was measured."""
+    groups: dict[str, list[GroupMember]] = defaultdict(list)
+    for member in group_copies(pairs_of(edges), TEN):
+        groups[member.group].append(member)
+    for name, inside in groups.items():
         assert len(inside) >= 2
         assert sum(member.medoid for member in inside) == 1
-        assert sum(member.keep for member in inside) == 0  # nothing was measured
-        assert group == min(member.metadata.sha256 for member in inside)[:12]
-    of = {one.video_id: one for one in members}
-    free = {name for one in pairs for name in (one.first, one.second)}
-    while free:  # what the choice of the next medoid is by definition
-        inner = [one for one in pairs if {one.first, one.second} <= free]
+        assert sum(member.keep for member in inside) == 0
+        assert name == min(member.metadata.sha256 for member in inside)[:12]
+
+
+@given(EDGES)
+def test_the_next_medoid_is_the_best_of_those_that_are_free(edges: set[tuple[int, int]]) -> None:
+    """By its definition: the least noise, then the most copies, then the most alike."""
+    pairs = pairs_of(edges)
+    group_of = {member.video_id: member for member in group_copies(pairs, TEN)}
+    free = {name for each in pairs for name in (each.first, each.second)}
+    while free:
+        inner = [each for each in pairs if {each.first, each.second} <= free]
         like = {
-            name: [one.similarity for one in inner if name in (one.first, one.second)]
+            name: [each.similarity for each in inner if name in (each.first, each.second)]
             for name in free
         }
-        name = min(
+        best = min(
             free,
-            key=lambda one: (known[one].noise, -len(like[one]), -sum(like[one]), known[one].sha256),
+            key=lambda name: (
+                TEN[name].noise,
+                -len(like[name]),
+                -sum(like[name]),
+                TEN[name].sha256,
+            ),
         )
-        assert name not in of or of[name].medoid
-        free -= {
-            name,
-            *(one.video_id for one in members if name in of and one.group == of[name].group),
-        }
+        free.discard(best)
+        if best in group_of:
+            assert group_of[best].medoid
+            group = group_of[best].group
+            free -= {member.video_id for member in group_of.values() if member.group == group}
 
 
-def test_a_picture_in_a_picture_ties_no_groups_together() -> None:
-    """It is a copy of both sides, most of all; it is no medoid, not kept, and joins the one that it
-    is more like."""
-    sides = [["a1", "a2", "a3"], ["b1", "b2", "b3"]]
-    known = {name: metadata(name) for side in sides for name in side} | {
-        "mix": metadata("mix", num_bytes=10**7)
-    }
-    pairs = [pair(*two, similarity=0.95) for side in sides for two in combinations(side, 2)]
-    for side, like in zip(sides, (0.8, 0.6), strict=True):
-        pairs += [pair("mix", name, similarity=like, asymmetry=-0.02) for name in side]
-    for edited in (known, known | {"mix": metadata("mix", num_bytes=10**7, noise=5.0)}):
-        members = group_copies(pairs, edited)
-        groups = {
-            one.group: {m.video_id for m in members if m.group == one.group} for one in members
-        }
-        assert sorted(map(sorted, groups.values())) == [
-            ["a1", "a2", "a3", "mix"],
-            ["b1", "b2", "b3"],
-        ]
-        (mix,) = [one for one in members if one.video_id == "mix"]
-        assert (mix.medoid, mix.keep) == (False, False)
-    even = [replace(one, asymmetry=0.0) for one in pairs]  # nothing gives it away but its links
-    groups = [member.group for member in group_copies(even, known) if member.video_id[0] != "m"]
-    assert len(set(groups)) == 2
+SIDES = (("a1", "a2", "a3"), ("b1", "b2", "b3"))
+MIX = metadata("mix", num_bytes=10**7)
+"""A picture in a picture of both sides, more like the first."""
+OF_BOTH = {name: metadata(name) for side in SIDES for name in side}
+TIES = [
+    *(pair(*two, similarity=0.95) for side in SIDES for two in combinations(side, 2)),
+    *(pair("mix", name, similarity=0.8, asymmetry=-0.02) for name in SIDES[0]),
+    *(pair("mix", name, similarity=0.6, asymmetry=-0.02) for name in SIDES[1]),
+]
+
+
+@pytest.mark.parametrize("mix", [MIX, replace(MIX, noise=5.0)], ids=["as the others", "noisy"])
+def test_a_picture_in_a_picture_joins_the_side_that_it_is_more_like(mix: VideoMetadata) -> None:
+    """It is a copy of both, most of all, and is neither medoid nor kept."""
+    members = group_copies(TIES, OF_BOTH | {"mix": mix})
+    groups: dict[str, set[str]] = defaultdict(set)
+    for member in members:
+        groups[member.group].add(member.video_id)
+    assert sorted(map(sorted, groups.values())) == [["a1", "a2", "a3", "mix"], ["b1", "b2", "b3"]]
+    (mixed,) = [member for member in members if member.video_id == "mix"]
+    assert not mixed.medoid
+    assert not mixed.keep
+
+
+def test_a_picture_in_a_picture_that_only_its_links_give_away_ties_no_groups_together() -> None:
+    even = [replace(tie, asymmetry=0.0) for tie in TIES]
+    members = group_copies(even, OF_BOTH | {"mix": MIX})
+    assert len({member.group for member in members if member.video_id != "mix"}) == 2
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(8, 40), st.floats(0.4, 1.0))

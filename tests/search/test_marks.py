@@ -2,6 +2,7 @@
 two writers."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -68,14 +69,20 @@ FILES = [
 
 
 @pytest.mark.parametrize("text", [*map(json.dumps, FILES), "[]", "{"])
-def test_damage_is_named_and_nothing_is_overwritten(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [read_marks, lambda root: mark(root, A, C, "match", names=("a", "c"))],
+    ids=["read", "mark"],
+)
+def test_damage_is_named_and_nothing_is_overwritten(
+    tmp_path: Path, text: str, call: Callable[[DataRoot], object]
+) -> None:
     """Marks are work of people: a file that cannot be read stays as it is."""
     root = DataRoot(tmp_path)
     (tmp_path / PLACE).parent.mkdir()
     (tmp_path / PLACE).write_text(json.dumps({"pairs": [ROW], "sha256": digest_of([ROW])}))
     assert read_marks(root).verdict(A, B) == "match"
     (tmp_path / PLACE).write_text(text)
-    for call in (lambda: read_marks(root), lambda: mark(root, A, C, "match", names=("a", "c"))):
-        with pytest.raises(DamagedError, match=PLACE):
-            call()
+    with pytest.raises(DamagedError, match=PLACE):
+        call(root)
     assert (tmp_path / PLACE).read_text() == text

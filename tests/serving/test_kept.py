@@ -57,9 +57,11 @@ def test_an_answer_outlives_the_service(collection: Path, tmp_path: Path) -> Non
         marked = {"job": job, "reference": BEST, "mark": "not_a_match"}
         assert client.ask("PATCH", "/pairs", body=marked).status == 200
         (first, *_) = client.get(f"/jobs/{job}").json["answer"]["matches"]
-        assert (first["reference"], first["verdict"]) == (BEST, "no match")
+        assert first["reference"] == BEST
+        assert first["verdict"] == "no match"
         answer = client.get(f"/jobs/{job}/explanation", job=job, reference=BEST)
-        assert (answer.status, answer.json["code"]) == (410, "gone")
+        assert answer.status == 410
+        assert answer.json["code"] == "gone"
 
 
 def test_a_kept_answer_has_the_similarities_of_frames(collection: Path, tmp_path: Path) -> None:
@@ -79,7 +81,8 @@ def test_a_kept_answer_has_the_similarities_of_frames(collection: Path, tmp_path
         foreign = replace(answer.frames, network="0" * 16)
         keep_answer(project.root, replace(answer, frames=foreign))
         refusal = client.get("/pairs/matrix", job=job, reference=BEST)
-        assert (refusal.status, refusal.json["code"]) == (410, "gone")
+        assert refusal.status == 410
+        assert refusal.json["code"] == "gone"
         assert "another model answers by now" in refusal.json["error"]
 
 

@@ -28,61 +28,89 @@ def test_health_index_and_videos(client: Client) -> None:
     """What answers and its warnings, without paths; videos are listed a piece at a time."""
     assert client.get("/health").json["status"] == "ok"
     found = client.get("/index").json
-    assert (found["videos"], found["problem"]) == (11, "")
+    assert found["videos"] == 11
+    assert found["problem"] == ""
     assert "random weights" in found["warnings"][0]
     assert "/" not in found["model"]
     found = client.get("/videos", contains="SHORT", limit=1, offset=1).json
-    assert (found["total"], [row["id"] for row in found["videos"]]) == (2, [COPY])
+    assert found["total"] == 2
+    assert [row["id"] for row in found["videos"]] == [COPY]
     assert client.get(f"/videos/{COPY}").json == found["videos"][0]
     assert client.get("/videos", limit="x7").json["error"].endswith("(got 'x7')")
 
 
 def test_media_is_the_file_by_ranges(client: Client, collection: Path) -> None:
-    """Whole, a range, one beyond its end; only ids of the collection have media, and no file that
-    is gone or another by now."""
+    """Whole, a range, and one beyond its end."""
     data = (collection / "videos" / "trips" / "copy of short.mp4").read_bytes()
     whole = client.get(f"/media/{COPY}")
-    assert (whole.status, whole.body, whole.headers["content-type"]) == (200, data, "video/mp4")
+    assert whole.status == 200
+    assert whole.body == data
+    assert whole.headers["content-type"] == "video/mp4"
     part = client.get(f"/media/{COPY}", headers={"range": "bytes=10-19"})
-    assert (part.status, part.body) == (206, data[10:20])
+    assert part.status == 206
+    assert part.body == data[10:20]
     assert part.headers["content-range"] == f"bytes 10-19/{len(data)}"
     assert client.get(f"/media/{COPY}", headers={"range": f"bytes={len(data)}-"}).status == 416
-    for name in (
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
         "in/absent.mp4",
         "../config.yaml",
         "in/../../config.yaml",
-        str(collection / "config.yaml"),
+        "{collection}/config.yaml",
         "",
-    ):
-        assert client.get(f"/media/{name}").status == 404, name
-    for video_id, code in ((GONE, "gone"), (REPLACED, "replaced")):
-        answer = client.get(f"/media/{video_id}")
-        assert (answer.status, answer.json["code"]) == (410, code)
-        assert "`hapvr index update`" in answer.json["error"]
-        assert (
-            client.get(f"/thumbnails/{video_id}").status == client.search(id=video_id).status == 200
-        )
+    ],
+)
+def test_only_ids_of_the_collection_have_media(client: Client, collection: Path, name: str) -> None:
+    assert client.get(f"/media/{name.format(collection=collection)}").status == 404
+
+
+@pytest.mark.parametrize(("video_id", "code"), [(GONE, "gone"), (REPLACED, "replaced")])
+def test_a_file_that_is_gone_or_another_by_now_is_not_sent(
+    client: Client, video_id: str, code: str
+) -> None:
+    """What is stored of it still answers."""
+    answer = client.get(f"/media/{video_id}")
+    assert answer.status == 410
+    assert answer.json["code"] == code
+    assert "`hapvr index update`" in answer.json["error"]
+    assert client.get(f"/thumbnails/{video_id}").status == 200
+    assert client.search(id=video_id).status == 200
 
 
 def test_thumbnails_are_small_pictures(client: Client) -> None:
     answer = client.get(f"/thumbnails/{COPY}", second=3.2, width=64)
     with Image.open(io.BytesIO(answer.body)) as picture:
-        assert (picture.format, picture.width) == ("JPEG", 64)
-    for asked, is_black in (({"second": 0}, True), ({}, False)):  # the first that shows something
-        with Image.open(io.BytesIO(client.get(f"/thumbnails/{GONE}", **asked).body)) as picture:
-            assert (np.asarray(picture).mean() < 20) == is_black
+        assert picture.format == "JPEG"
+        assert picture.width == 64
 
 
-def test_every_answer_forbids_foreign_content(client: Client) -> None:
-    """The page, JSON, media and refusals: a strict policy, no guesses at types. What foreign pages
-    send is refused."""
+@pytest.mark.parametrize(("asked", "is_black"), [({"second": 0}, True), ({}, False)])
+def test_the_thumbnail_of_no_second_is_the_first_that_shows_something(
+    client: Client, asked: dict[str, Any], is_black: bool
+) -> None:
+    answer = client.get(f"/thumbnails/{GONE}", **asked)
+    with Image.open(io.BytesIO(answer.body)) as picture:
+        assert (np.asarray(picture).mean() < 20) == is_black
+
+
+def test_what_foreign_pages_send_is_refused(client: Client) -> None:
     assert client.get("/health", headers={"host": "evil.example"}).status == 403
     assert client.ask("POST", "/search", headers={"origin": "http://evil.example"}).status == 403
-    for path in ("/", "/main.js", "/health", f"/media/{SHORT}", "/absent"):
-        headers = client.get(path).headers
-        assert "default-src 'none'" in headers["content-security-policy"]
-        assert "unsafe" not in headers["content-security-policy"]
-        assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", ["/", "/main.js", "/health", f"/media/{SHORT}", "/absent"])
+def test_every_answer_forbids_foreign_content(client: Client, path: str) -> None:
+    """The page, JSON, media and refusals: a strict policy, no guesses at types."""
+    headers = client.get(path).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_the_page_is_there_and_other_addresses_are_not(client: Client) -> None:
     assert client.get("/absent").json["code"] == "http"
     assert b"HAP-VR" in client.get("/").body
 
@@ -98,7 +126,8 @@ def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_pat
     with serving(project) as client:
         assert client.get("/health").status == 200
         for missing in (client.search(id=SHORT), client.get("/ready")):
-            assert (missing.status, missing.json["code"]) == (503, "no_index")
+            assert missing.status == 503
+            assert missing.json["code"] == "no_index"
             assert "`hapvr index build` makes one" in missing.json["error"]
             assert str(tmp_path) not in missing.json["error"]
         assert "hapvr index build" in client.get("/index").json["problem"]
@@ -106,7 +135,8 @@ def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_pat
         for damaged in (b"", b'{"place": 1}', whole[:20]):
             place.write_bytes(damaged)
             answer = client.get("/videos")
-            assert (answer.status, answer.json["code"]) == (503, "no_index")
+            assert answer.status == 503
+            assert answer.json["code"] == "no_index"
         place.write_bytes(whole)
         assert client.search(id=SHORT).status == client.get("/ready").status == 200
         place.write_bytes(
@@ -121,7 +151,9 @@ def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_pat
 def test_a_video_of_the_collection_finds_its_copy(client: Client) -> None:
     """By id: the rows of `hapvr search`, the warning of a random model with them."""
     found = client.search(id=SHORT, top=2).json
-    assert (found["status"], names(found)[0], len(names(found))) == ("done", COPY, 2)
+    assert found["status"] == "done"
+    assert names(found)[0] == COPY
+    assert len(names(found)) == 2
     assert "random weights" in found["answer"]["warnings"][0]
     assert found["answer"]["prior"] == pytest.approx(0.5 / found["answer"]["videos"])
     best = found["answer"]["matches"][0]
@@ -146,28 +178,53 @@ def test_a_search_says_why_and_becomes_a_watch_list(
         lines = served.get(f"/jobs/{job}/explanation", reference=SHORT).json["lines"]
         assert lines[:2] == ["query    x y.MOV", f"video    {SHORT}: left out: 1 are better"]
         made = served.ask("POST", "/watch", body=clip.read_bytes(), job=job)
-        assert (made.status, made.json["name"][:4]) == (201, "x-y-")
+        assert made.status == 201
+        assert made.json["name"][:4] == "x-y-"
         (query,) = (
             one
             for one in watch_queries(served.service.project)
             if one.watch_list.name == made.json["name"]
         )
-        assert (query.path.suffix, query.path.read_bytes()) == (".mov", clip.read_bytes())
+        assert query.path.suffix == ".mov"
+        assert query.path.read_bytes() == clip.read_bytes()
         again = served.search(id=SHORT).json["job"]
         name = served.ask("POST", "/watch", job=again).json["name"]
         assert name in [shown["name"] for shown in served.get("/watch").json["lists"]]
         assert served.uploads == []
-    job = client.search(id=GONE, top=1).json["job"]
-    for method, path, values, status in (
-        ("GET", "/jobs/absent/explanation", {"reference": SHORT}, 404),
-        ("GET", f"/jobs/{job}/explanation", {"reference": "in/absent.mp4"}, 404),
-        ("GET", f"/jobs/{job}/explanation", {}, 400),
-        ("POST", "/watch", {"job": "absent"}, 404),
-        ("POST", "/watch", {}, 400),
-        ("POST", "/watch", {"job": job}, 410),
-        ("POST", "/watch", {"job": job, "body": b"another file"}, 410),
-    ):
-        assert client.ask(method, path, **values).status == status, (path, values)
+
+
+@pytest.fixture(scope="module")
+def job_of_gone(client: Client) -> str:
+    """A search by a video whose file is gone."""
+    return str(client.search(id=GONE, top=1).json["job"])
+
+
+@pytest.mark.parametrize(
+    ("job", "values", "status"),
+    [
+        ("absent", {"reference": SHORT}, 404),
+        ("{job}", {"reference": "in/absent.mp4"}, 404),
+        ("{job}", {}, 400),
+    ],
+    ids=["no such search", "no such video", "of no video"],
+)
+def test_an_explanation_that_cannot_be_given_is_refused(
+    client: Client, job_of_gone: str, job: str, values: dict[str, Any], status: int
+) -> None:
+    path = f"/jobs/{job.format(job=job_of_gone)}/explanation"
+    assert client.get(path, **values).status == status
+
+
+def test_a_watch_list_of_no_search_is_refused(client: Client) -> None:
+    assert client.ask("POST", "/watch", job="absent").status == 404
+    assert client.ask("POST", "/watch").status == 400
+
+
+@pytest.mark.parametrize("body", [None, b"another file"])
+def test_a_watch_list_of_a_file_that_is_gone_or_another_is_refused(
+    client: Client, job_of_gone: str, body: bytes | None
+) -> None:
+    assert client.ask("POST", "/watch", job=job_of_gone, body=body).status == 410
 
 
 def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> None:
@@ -193,14 +250,16 @@ def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch)
     ended."""
     monkeypatch.setattr("hapvr.serving.searches.ANSWER_WITHIN_S", 0)
     begun = client.ask("POST", "/search", body={"id": "in/long.mp4"})
-    assert (begun.status, begun.headers["location"]) == (202, f"/jobs/{begun.json['job']}")
+    assert begun.status == 202
+    assert begun.headers["location"] == f"/jobs/{begun.json['job']}"
     done = client.ended(begun)
     assert names(done.json)[0] == PART
     assert client.get(begun.headers["location"]).json == done.json
     assert client.ask("DELETE", begun.headers["location"]).json["status"] == "done"
     assert client.ask("POST", "/search", body={"id": "in/long.mp4"}, top=3).status == 400
     failed = client.ended(client.ask("POST", "/search", body={"id": "in/absent.mp4"}))
-    assert (failed.json["status"], failed.json["code"]) == ("failed", "unknown_id")
+    assert failed.json["status"] == "failed"
+    assert failed.json["code"] == "unknown_id"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +281,8 @@ def test_bad_requests_get_a_sentence(
 ) -> None:
     """A status, a code, one line; no folder of this machine."""
     answer = client.search(**asked)
-    assert (answer.status, set(answer.json)) == (status, {"error", "code", "plain"})
+    assert answer.status == status
+    assert set(answer.json) == {"error", "code", "plain"}
     assert said in answer.json["error"]
     assert "/folder/" not in answer.json["error"]
 
@@ -254,7 +314,8 @@ def test_marks_are_kept_respected_and_taken_back(client: Client) -> None:
         answer = client.ask(
             "PATCH", "/pairs", body={"query": SHORT, "reference": COPY, "mark": mark}
         )
-        assert (answer.status, answer.json["mark"]) == (200, mark)
+        assert answer.status == 200
+        assert answer.json["mark"] == mark
         assert (COPY in names(client.search(id=SHORT).json)) is there
         assert bool(client.get("/duplicates", kind="copy").json["groups"]) is there
         assert [row["verdict"] for row in client.get("/pairs").json["marks"]] == (
@@ -273,7 +334,8 @@ def test_nothing_is_shown_or_said_while_the_data_root_is_away(
         asked = {"query": SHORT, "reference": COPY, "mark": "match"}
         assert client.ask("PATCH", "/pairs", body=asked | {"mark": None}).status == 200
         away = place.rename(tmp_path / "away")
-        assert (client.ask("PATCH", "/pairs", body=asked).status, place.exists()) == (503, False)
+        assert client.ask("PATCH", "/pairs", body=asked).status == 503
+        assert not place.exists()
         assert {client.get(path).status for path in ("/watch", "/duplicates", "/ready")} == {503}
         assert client.get("/metrics").status == 200
         away.rename(place)
@@ -293,36 +355,63 @@ def test_the_matrix_shows_where_two_videos_are_alike(client: Client, tmp_path: P
     assert np.shape(
         client.get("/pairs/matrix", job=job, reference="in/long.mp4").json["values"]
     ) == (8, 40)
-    for query, status in (({"query": "in/absent.mp4"}, 404), ({"job": "absent"}, 404), ({}, 400)):
-        assert client.get("/pairs/matrix", reference=PART, **query).status == status
 
 
-def test_groups_and_pairs_are_filtered(client: Client) -> None:
-    """Kind, folder, probability; the copy to keep has its reason."""
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [({"query": "in/absent.mp4"}, 404), ({"job": "absent"}, 404), ({}, 400)],
+    ids=["no such video", "no such search", "of nothing"],
+)
+def test_a_matrix_of_what_is_not_there_is_refused(
+    client: Client, query: dict[str, Any], status: int
+) -> None:
+    assert client.get("/pairs/matrix", reference=PART, **query).status == status
+
+
+def test_groups_say_their_kind_and_what_to_keep(client: Client) -> None:
+    """The copy to keep has its reason; a pair that is no copy is a group of its own kind."""
     found = client.get("/duplicates").json
     assert found["shards_searched"] == found["shards"] > 0
     group, overlap = found["groups"]
-    assert (group["kind"], {row["id"] for row in group["members"]}) == ("copy", {SHORT, COPY})
+    assert group["kind"] == "copy"
+    assert {row["id"] for row in group["members"]} == {SHORT, COPY}
     assert not any(row["keep"] for row in group["members"])  # its weights are random
     assert {row["reason"] for row in group["members"]} == {RANDOM_WEIGHTS}
     assert [row["verdict"] for row in group["members"] if not row["medoid"]] == ["match"]
     assert overlap["kind"] == "overlap"
-    for values, total in (
+
+
+@pytest.mark.parametrize(
+    ("values", "total"),
+    [
         ({"kind": "overlap"}, 1),
         ({"kind": "contained"}, 0),
         ({"folder": "in/trips"}, 2),
         ({"folder": "elsewhere"}, 0),
         ({"min_probability": 1}, 0),
-    ):
-        assert client.get("/duplicates", **values).json["total"] == total, values
+    ],
+    ids=str,
+)
+def test_groups_and_pairs_are_filtered(client: Client, values: dict[str, Any], total: int) -> None:
+    assert client.get("/duplicates", **values).json["total"] == total
+
+
+def test_groups_are_listed_a_piece_at_a_time(client: Client) -> None:
     first = client.get("/duplicates", limit=1).json
     second = client.get("/duplicates", limit=1, offset=1).json
-    assert first["groups"] + second["groups"] == found["groups"]
-    for values in (
+    assert first["groups"] + second["groups"] == client.get("/duplicates").json["groups"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
         {"kind": "x"},
         {"min_probability": 2},
         {"min_probability": "nan"},
         {"offset": -1},
         {"limit": 0},
-    ):
-        assert client.get("/duplicates", **values).status == 400, values
+    ],
+    ids=str,
+)
+def test_a_filter_that_means_nothing_is_refused(client: Client, values: dict[str, Any]) -> None:
+    assert client.get("/duplicates", **values).status == 400

@@ -26,11 +26,9 @@ def test_a_mark_counts_at_once_in_an_answer_that_was_given_before(client: Client
     for mark, verdict in (("not_a_match", "no match"), ("match", "match")):
         marked(client, mark)
         (match,) = client.get(f"/jobs/{job}").json["answer"]["matches"]
-        assert (match["mark"], match["verdict"], match["marked_by"]) == (
-            mark,
-            verdict,
-            "local user",
-        )
+        assert match["mark"] == mark
+        assert match["verdict"] == verdict
+        assert match["marked_by"] == "local user"
     marked(client, None)
     assert client.get(f"/jobs/{job}").json["answer"] == before
 
@@ -68,7 +66,8 @@ def test_the_query_of_a_search_has_pictures(client: Client, tmp_path: Path) -> N
     for job in (client.upload(clip, top=1).json["job"], client.search(id=SHORT).json["job"]):
         answer = client.get(f"/query-pictures/{job}", second=2.4, width=64)
         with Image.open(io.BytesIO(answer.body)) as picture:
-            assert (picture.format, picture.width) == ("JPEG", 64)
+            assert picture.format == "JPEG"
+            assert picture.width == 64
     assert client.get("/query-pictures/absent").status == 404
 
 

@@ -45,7 +45,9 @@ def test_a_new_list_is_compared_with_the_archive_at_once(own: Client, tmp_path: 
     shown = own.get("/watch").json
     assert [match["video_id"] for match in shown["matches"]] == ["in/long.mp4"]
     (watched,) = shown["lists"]
-    assert (watched["name"], watched["removable"], watched["matches"]) == (name, True, 1)
+    assert watched["name"] == name
+    assert watched["removable"]
+    assert watched["matches"] == 1
     assert shown["last_run"].startswith("20")
     picture = own.get(f"/watch-pictures/{watched['queries'][0]}", second=2, width=64)
     with Image.open(io.BytesIO(picture.body)) as image:
@@ -57,7 +59,8 @@ def test_a_removed_list_takes_its_matches_along(own: Client, tmp_path: Path) -> 
     (watched,) = own.get("/watch").json["lists"]
     assert own.ask("DELETE", f"/watch/{name}").status == 200
     shown = own.get("/watch").json
-    assert (shown["lists"], shown["matches"]) == ([], [])
+    assert shown["lists"] == []
+    assert shown["matches"] == []
     assert own.get(f"/watch-pictures/{watched['queries'][0]}").status == 410
 
 
@@ -72,7 +75,9 @@ def test_the_collection_says_what_it_holds(client: Client) -> None:
     """One of a configuration of its own is not updated by the service."""
     shown = client.get("/collection").json
     (folder,) = shown["folders"]
-    assert (shown["videos"], folder["name"], folder["videos"]) == (11, "in", 11)
+    assert shown["videos"] == 11
+    assert folder["name"] == "in"
+    assert folder["videos"] == 11
     assert folder["there"]
     assert shown["updated"].startswith("20")
     assert not shown["can_update"]
@@ -89,7 +94,8 @@ def test_a_configuration_that_breaks_while_it_is_served_is_named(
     """It is the owner's to correct, and nothing to report."""
     own.service.project.root.local_path(COLLECTION_FILE).write_bytes(content)
     answer = own.get("/collection")
-    assert (answer.status, answer.json["code"]) == (503, "configuration")
+    assert answer.status == 503
+    assert answer.json["code"] == "configuration"
     assert COLLECTION_FILE in answer.json["error"]
 
 
@@ -113,7 +119,8 @@ def test_without_an_index_the_collection_is_shown_as_empty(own: Client) -> None:
     own.service.project.root.delete("search/current.json")
     with serving(own.service.project) as client:
         shown = client.get("/collection").json
-    assert (shown["videos"], shown["updated"]) == (0, "")
+    assert shown["videos"] == 0
+    assert shown["updated"] == ""
     assert [folder["name"] for folder in shown["folders"]] == ["in"]
 
 

@@ -84,7 +84,8 @@ def test_a_row_is_read_beside_the_configuration_and_set_stands_over_it(tmp_path:
     train = open_project(tmp_path / "paper.yaml", changes, row="hapvr-table2/mae").config.train
     assert train.objective.video_ap_loss == "mae"
     assert train.objective.frame_ap_weight == 0
-    assert (train.videos_rate, train.steps) == (0.1, 5)
+    assert train.videos_rate == 0.1
+    assert train.steps == 5
     (tmp_path / "ablations.yaml").unlink()
     with pytest.raises(ConfigError, match=r"ablations\.yaml"):
         open_project(tmp_path / "paper.yaml", changes, row="hapvr-table2/mae")

@@ -110,6 +110,7 @@ def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> 
             assert make_manifest(project).new_shards
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later clip gets a shard of its own; a touched one is not decoded; other bytes are, once
     they were looked into."""
@@ -184,6 +185,24 @@ def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> No
     assert not make_frames(project, "in-00000").done
 
 
+@pytest.fixture(scope="module")
+def looked_into(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project of one clip that was looked into."""
+    folder = tmp_path_factory.mktemp("looked into")
+    write_clip(folder / "in" / "clip.mp4", seed=0, seconds=1)
+    project = open_project(folder, folder_settings(folder / "in", folder / "data"))
+    make_manifest(project)
+    make_videos(project, "in-00000")
+    return project
+
+
+@pytest.fixture
+def without_frames(looked_into: Project) -> Project:
+    """That project, before its clip was sampled."""
+    shutil.rmtree(looked_into.root.local_path("frames"), ignore_errors=True)
+    return looked_into
+
+
 @pytest.mark.parametrize(
     ("reason", "limits", "tried"),
     [
@@ -198,15 +217,15 @@ def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> No
     ],
 )
 def test_a_failure_does_not_stay_after_its_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, limits: Any, tried: bool
+    without_frames: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+    limits: Any,
+    tried: bool,
 ) -> None:
     """What another try can change is tried again when asked for, once; the row says by which
     command."""
-    folder = tmp_path / "in"
-    write_clip(folder / "clip.mp4", seed=0, seconds=1)
-    project = open_project(tmp_path, folder_settings(folder, tmp_path / "data"))
-    make_manifest(project)
-    make_videos(project, "in-00000")
+    project = without_frames
 
     def failing(items: Any, **options: Any) -> Iterator[SampledVideo]:
         for video_id, path in items:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import bundle_of, copied, with_real_weights
 
 LIKELY = 0.5
+COPIES = ("in/short.mp4", "in/trips/copy of short.mp4")
 MINIMUM = {"search.min_duplicate_probability": LIKELY}
 
 
@@ -61,10 +63,11 @@ def kinds(project: Project) -> dict[tuple[str, str], str]:
 def test_pairs_have_their_kind(project: Project) -> None:
     """A re-encoded file is a copy, an excerpt within other footage is an overlap; strangers are no
     pair."""
-    found = kinds(project)
-    copy = ("in/short.mp4", "in/trips/copy of short.mp4")
     overlap = ("in/long.mp4", "in/trips/part.mp4")
-    assert found == {copy: "copy", overlap: "overlap"}
+    assert kinds(project) == {COPIES: "copy", overlap: "overlap"}
+
+
+def test_a_pair_says_where_each_shows_the_other_and_how_much(project: Project) -> None:
     searcher = Searcher.open(project)
     (part,) = [
         one
@@ -76,14 +79,15 @@ def test_pairs_have_their_kind(project: Project) -> None:
     assert part.first_covered == pytest.approx(12 / 40, abs=0.02)
 
 
-def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
-    """No copy is named by a model with random weights, but one is by the same model with others."""
+def test_a_model_with_random_weights_names_no_copy_to_keep(project: Project) -> None:
     members = make_duplicate_groups(project, Searcher.open(project))
-    assert sorted(member.video_id for member in members) == [
-        "in/short.mp4",
-        "in/trips/copy of short.mp4",
-    ]
+    assert sorted(member.video_id for member in members) == list(COPIES)
     assert {(member.keep, member.reason) for member in members} == {(False, RANDOM_WEIGHTS)}
+
+
+def test_the_copies_of_a_collection_raise_its_prior(project: Project) -> None:
+    """Once groups are written, the share of videos that have copies is known."""
+    make_duplicate_groups(project, Searcher.open(project))
     prior = Searcher.open(project).prior
     project.root.delete(GROUPS_PLACE)
     alone = Searcher.open(project)
@@ -92,20 +96,35 @@ def test_groups_are_written_and_say_what_to_keep(project: Project) -> None:
     copies = sum(2 * pair.probability for pair in pairs) / alone.num_videos
     assert copies == pytest.approx(4 / 9, abs=0.01)
     assert prior == pytest.approx((1 + copies) * alone.prior)
-    bundle = shutil.copytree(Searcher.open(project).model, project.folder / "bundle")
-    members = make_duplicate_groups(
-        project, Searcher.open(project, model=str(with_real_weights(bundle)))
-    )
+
+
+@pytest.fixture(scope="module")
+def trained(project: Project, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The model of the index, as if its weights were not random."""
+    folder = tmp_path_factory.mktemp("trained")
+    bundle = shutil.copytree(Searcher.open(project).model, folder / "bundle")
+    return str(with_real_weights(bundle))
+
+
+def test_groups_are_written_and_say_what_to_keep(project: Project, trained: str) -> None:
+    """One file of the group is kept; the table has the place of each."""
+    make_duplicate_groups(project, Searcher.open(project, model=trained))
     stored = pl.read_parquet(project.root.local_path(GROUPS_PLACE))
-    assert (stored["keep"].sum(), stored["group"].n_unique()) == (1, 1)
+    assert stored["keep"].sum() == 1
+    assert stored["group"].n_unique() == 1
     assert all(Path(path).is_file() for path in stored["path"])
-    kept = next(Path(row["path"]) for row in stored.rows(named=True) if row["keep"])
-    away = kept.rename(project.folder / "away.mp4")  # nobody deletes the other one by this
-    assert {
-        one.reason
-        for one in make_duplicate_groups(project, Searcher.open(project, model=str(bundle)))
-    } == {AWAY}
-    away.rename(kept)
+
+
+def test_where_the_file_to_keep_is_away_the_other_one_is_not_given_up(
+    project: Project, trained: str
+) -> None:
+    searcher = Searcher.open(project, model=trained)
+    (kept,) = [one for one in make_duplicate_groups(project, searcher) if one.keep]
+    file = searcher.collection.metadata.of(kept.video_id).path
+    away = file.rename(project.folder / "away.mp4")
+    members = make_duplicate_groups(project, Searcher.open(project, model=trained))
+    away.rename(file)
+    assert {member.reason for member in members} == {AWAY}
 
 
 def index(project: Project, bundle: Path) -> None:
@@ -129,13 +148,17 @@ def grown(project: Project, searchable: Path, tmp_path_factory: pytest.TempPathF
     return changed
 
 
-def test_only_what_is_new_is_looked_through(grown: Project, tmp_path: Path) -> None:
-    """A new shard alone is searched, and finds the older videos; where one of them cannot be read,
-    nothing is stored."""
-    found = kinds(grown)
-    assert found["in/short.mp4", "in/z new excerpt.mp4"] == "contained"
-    assert found["in/other 1.mp4", "in/z same bytes.mp4"] == "copy"
-    assert found["in/short.mp4", "in/trips/copy of short.mp4"] == "copy"
+def test_a_new_shard_finds_the_older_videos(grown: Project) -> None:
+    """It alone was searched, see `grown`; files of equal bytes are copies."""
+    pairs = kinds(grown)
+    assert pairs["in/short.mp4", "in/z new excerpt.mp4"] == "contained"
+    assert pairs["in/other 1.mp4", "in/z same bytes.mp4"] == "copy"
+    assert pairs[COPIES] == "copy"
+
+
+def test_where_an_older_video_cannot_be_read_no_pairs_are_stored(
+    grown: Project, tmp_path: Path
+) -> None:
     project = copied(grown.folder, tmp_path, **MINIMUM)
     searcher = Searcher.open(project)
     new = searcher.collection.shard_of["in/z new excerpt.mp4"]
@@ -147,6 +170,7 @@ def test_only_what_is_new_is_looked_through(grown: Project, tmp_path: Path) -> N
     assert not project.root.exists(rows_place(PAIRS_STAGE, new))
 
 
+@pytest.mark.slow
 def test_a_file_of_other_bytes_keeps_its_pairs(
     grown: Project, searchable: Path, tmp_path: Path
 ) -> None:
@@ -171,125 +195,157 @@ def test_a_file_of_other_bytes_keeps_its_pairs(
     assert kinds(project) == before
 
 
-@pytest.mark.parametrize("stage", ["videos", "features", "search"])
-def test_a_part_of_the_data_that_is_older_than_the_rest_gives_no_wrong_answer(
-    grown: Project, searchable: Path, tmp_path: Path, stage: str
-) -> None:
-    """As after half a back-up was restored: such a video is not compared, and this is said."""
-    project = copied(grown.folder, tmp_path, videos=True, **MINIMUM)
-    video = tmp_path / "videos" / "z new excerpt.mp4"
-    stored = project.root.local_path(stage)
-    old = shutil.copytree(stored, tmp_path / "before")
-    write_scenes(video, list(range(700, 706)), fps=5)
+STAGES = ("videos", "features", "search")
+REPLACED = "in/z new excerpt.mp4"
+
+
+@pytest.fixture(scope="module")
+def replaced(grown: Project, searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy where the file of REPLACED shows something else, which the index knows; the stages as
+    they were are in its folder `before`."""
+    folder = tmp_path_factory.mktemp("replaced")
+    project = copied(grown.folder, folder, videos=True, **MINIMUM)
+    for stage in STAGES:
+        shutil.copytree(project.root.local_path(stage), folder / "before" / stage)
+    write_scenes(folder / "videos" / "z new excerpt.mp4", list(range(700, 706)), fps=5)
     index(project, searchable / "bundle-0")
-    stored.rename(tmp_path / "after")
-    shutil.copytree(old, stored)
-    searcher = Searcher.open(project)
-    asked = (
-        Path("videos/short.mp4") if stage == "search" else video
-    )  # what it showed, and what it shows
-    answer = searcher.search(tmp_path / asked)
-    found = {one.reference: one for one in answer.matches}.get("in/z new excerpt.mp4")
-    assert found is None
-    assert "in/z new excerpt.mp4" in answer.warnings[-1]
-    if stage == "videos":
-        with pytest.warns(UserWarning, match="1 videos are left out; .*z new excerpt"):
-            groups = make_duplicate_groups(project, searcher)
-        assert "in/z new excerpt.mp4" not in {one.video_id for one in groups}
+    return project
 
 
-def test_parts_of_the_collection_and_a_model_that_cannot_say_how_sure_it_is(
+def with_older(replaced: Project, folder: Path, stage: str) -> Project:
+    """A copy of `replaced` where a stage is as before, as after half a back-up was restored."""
+    project = copied(replaced.folder, folder, **MINIMUM)
+    shutil.rmtree(project.root.local_path(stage))
+    shutil.copytree(replaced.folder / "before" / stage, project.root.local_path(stage))
+    return project
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_part_of_the_data_that_is_older_than_the_rest_gives_no_wrong_answer(
+    replaced: Project, tmp_path: Path, stage: str
+) -> None:
+    """A video of which it is a part is not compared, and this is said."""
+    searcher = Searcher.open(with_older(replaced, tmp_path, stage))
+    shown_before = stage == "search"
+    query = "short.mp4" if shown_before else "z new excerpt.mp4"
+    answer = searcher.search(replaced.folder / "videos" / query)
+    assert REPLACED not in {match.reference for match in answer.matches}
+    assert REPLACED in answer.warnings[-1]
+
+
+@pytest.mark.slow
+def test_a_video_whose_record_is_older_than_its_features_is_in_no_group(
+    replaced: Project, tmp_path: Path
+) -> None:
+    project = with_older(replaced, tmp_path, "videos")
+    with pytest.warns(UserWarning, match="1 videos are left out; .*z new excerpt"):
+        members = make_duplicate_groups(project, Searcher.open(project))
+    assert REPLACED not in {member.video_id for member in members}
+
+
+def told(project: Project, *options: object) -> dict[str, Any]:
+    """What `hapvr duplicates --json` says with these options."""
+    config = ["--config", str(project.folder / "config.yaml")]
+    config += ["--set", f"search.min_duplicate_probability={LIKELY}"]
+    done = CliRunner().invoke(app, ["duplicates", "--json", *config, *map(str, options)])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_pairs_between_two_videos_are_theirs(grown: Project) -> None:
+    pairs = told(grown, "--pairs", "--between", REPLACED, "in/short.mp4")["pairs"]
+    assert [(row["first"], row["second"]) for row in pairs] == [("in/short.mp4", REPLACED)]
+
+
+def test_pairs_between_folders_have_a_video_of_each(grown: Project) -> None:
+    pairs = told(grown, "--pairs", "--between", "in/trips/", "in")["pairs"]
+    assert all("in/trips/" in row["first"] + row["second"] for row in pairs)
+    assert {"copy", "overlap"} <= {row["kind"] for row in pairs}
+
+
+def test_a_part_of_a_name_is_no_folder(grown: Project) -> None:
+    answer = told(grown, "--pairs", "--between", "in/trip", "in")
+    assert answer["pairs"] == []
+    unknown = "no video of the collection has the id in/trip or"
+    assert any(unknown in warning for warning in answer["warnings"])
+
+
+SAME_BYTES = [("in/other 1.mp4", True), ("in/z same bytes.mp4", False)]
+"""Ids of the only files of equal bytes, and which of them is kept."""
+
+
+def test_groups_between_two_videos_come_with_a_plan_and_tasks(
     grown: Project, tmp_path: Path
 ) -> None:
-    """--between wants a video of each folder, by whole parts of its id. Without a
-    calibration files of the same bytes are groups, with one line on why there is nothing else."""
-
-    def told(*options: object) -> dict[str, Any]:
-        given = [
-            "--config",
-            grown.folder / "config.yaml",
-            "--set",
-            f"search.min_duplicate_probability={LIKELY}",
-        ]
-        done = CliRunner().invoke(app, ["duplicates", "--json", *map(str, (*given, *options))])
-        assert done.exit_code == 0, done.output
-        return json.loads(done.stdout)
-
-    ids = ("in/z new excerpt.mp4", "in/short.mp4")
-    found = told("--pairs", "--between", *ids)["pairs"]
-    assert [(row["first"], row["second"]) for row in found] == [
-        ("in/short.mp4", "in/z new excerpt.mp4")
-    ]
-    of_folder = told("--pairs", "--between", "in/trips/", "in")
-    assert all("in/trips/" in row["first"] + row["second"] for row in of_folder["pairs"])
-    assert {"copy", "overlap"} <= {row["kind"] for row in of_folder["pairs"]}
-    part_of_a_name = told("--pairs", "--between", "in/trip", "in")
-    assert part_of_a_name["pairs"] == []
-    unknown = "no video of the collection has the id in/trip or"
-    assert any(unknown in warning for warning in part_of_a_name["warnings"])
+    plan = tmp_path / "plan.json"
     tasks = tmp_path / "groups.label-studio.json"
-    members = told(
-        "--between",
-        "in/other 1.mp4",
-        "in/z same bytes.mp4",
-        "--plan",
-        tmp_path / "plan.json",
-        "--out",
-        tasks,
-    )["groups"]
-    assert {task["data"]["second"] for task in json.loads(tasks.read_text())} < {
-        row["video_id"] for row in members
-    }
-    assert {row["video_id"] for row in members} == {"in/other 1.mp4", "in/z same bytes.mp4"}
-    assert [row["keep"] for row in members] == [True, False]
-    assert [row["action"] for row in json.loads((tmp_path / "plan.json").read_text())] == [
-        "keep",
-        "link",
-    ]
-    shutil.rmtree(grown.root.local_path("duplicate_pairs"))
-    answer = told("--model", bundle_of(grown, tmp_path, fitted=None))
-    groups = [(row["video_id"], row["keep"]) for row in answer["groups"]]
-    known = [(row["video_id"], row["keep"]) for row in members]
-    assert groups == known
+    ids = [video_id for video_id, _ in SAME_BYTES]
+    members = told(grown, "--between", *ids, "--plan", plan, "--out", tasks)["groups"]
+    assert [(row["video_id"], row["keep"]) for row in members] == SAME_BYTES
+    assert {task["data"]["second"] for task in json.loads(tasks.read_text())} < set(ids)
+    assert [row["action"] for row in json.loads(plan.read_text())] == ["keep", "link"]
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_say_how_sure_it_is_names_files_of_equal_bytes_alone(
+    grown: Project, tmp_path: Path
+) -> None:
+    """With one line on why there is nothing else."""
+    project = copied(grown.folder, tmp_path, **MINIMUM)
+    shutil.rmtree(project.root.local_path(PAIRS_STAGE))
+    answer = told(project, "--model", bundle_of(project, tmp_path, fitted=None))
+    assert [(row["video_id"], row["keep"]) for row in answer["groups"]] == SAME_BYTES
     assert f"only files of the same bytes are listed; {UNSURE}" in answer["warnings"]
-    make_all(grown)
 
 
-def test_marks_change_pairs_and_groups_at_the_next_run(grown: Project) -> None:
-    """No match: no pair, no common group. A match that no search found is listed. Taken back: as
-    before."""
-    searcher = Searcher.open(grown)
-
-    def grouped() -> list[str]:
-        members = make_duplicate_groups(grown, searcher)
-        assert outdated_groups(grown) == ""
-        return sorted(member.video_id for member in members)
-
-    before = grouped()
-    assert before == [
-        "in/other 1.mp4",
-        "in/short.mp4",
-        "in/trips/copy of short.mp4",
-        "in/z same bytes.mp4",
-    ]
-    copies = ("in/short.mp4", "in/trips/copy of short.mp4")
-    mark(grown.root, *copies, "not_a_match")
-    mark(grown.root, "in/short.mp4", "in/other 0.mp4", "match")
-    assert grouped() == ["in/other 1.mp4", "in/z same bytes.mp4"]
-    found = {
-        (pair.first, pair.second): pair
-        for pair in duplicate_pairs(grown, searcher, min_probability=0.9)
-    }
-    assert copies not in found
-    told = found["in/other 0.mp4", "in/short.mp4"]
-    assert (told.kind, told.mark) == ("same_incident", "match")
-    assert told.probability == 0
-    for other in ("in/trips/copy of short.mp4", "in/other 0.mp4"):
-        unmark(grown.root, "in/short.mp4", other)
-    assert grouped() == before
-    assert ("in/other 0.mp4", "in/short.mp4") not in kinds(grown)
+GROUPED = sorted([*COPIES, *(video_id for video_id, _ in SAME_BYTES)])
+MATCH = ("in/other 0.mp4", "in/short.mp4")
+"""Two videos that show nothing of each other."""
 
 
+@pytest.fixture
+def marked(grown: Project) -> Iterator[Project]:
+    """The copies are marked as no match, and MATCH as one, until the test ends."""
+    mark(grown.root, *COPIES, "not_a_match")
+    mark(grown.root, *MATCH, "match")
+    yield grown
+    unmark(grown.root, *COPIES)
+    unmark(grown.root, *MATCH)
+
+
+def grouped(project: Project) -> list[str]:
+    """The videos of the groups, which are made again."""
+    members = make_duplicate_groups(project, Searcher.open(project))
+    assert outdated_groups(project) == ""
+    return sorted(member.video_id for member in members)
+
+
+def test_what_is_marked_as_no_match_is_no_pair_and_in_no_common_group(marked: Project) -> None:
+    assert COPIES not in kinds(marked)
+    assert grouped(marked) == [video_id for video_id, _ in SAME_BYTES]
+
+
+def test_a_match_that_no_search_found_is_listed(marked: Project) -> None:
+    pairs = duplicate_pairs(marked, Searcher.open(marked), min_probability=0.9)
+    (pair,) = [pair for pair in pairs if (pair.first, pair.second) == MATCH]
+    assert pair.kind == "same_incident"
+    assert pair.mark == "match"
+    assert pair.probability == 0
+
+
+def test_marks_that_are_taken_back_leave_no_trace(grown: Project) -> None:
+    assert grouped(grown) == GROUPED
+    mark(grown.root, *COPIES, "not_a_match")
+    mark(grown.root, *MATCH, "match")
+    make_duplicate_groups(grown, Searcher.open(grown))
+    unmark(grown.root, *COPIES)
+    unmark(grown.root, *MATCH)
+    assert grouped(grown) == GROUPED
+    assert MATCH not in kinds(grown)
+
+
+@pytest.mark.slow
 def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Path) -> None:
     """Pairs of the model before do not count; its index that comes back asks for them under another
     name."""
@@ -307,6 +363,7 @@ def test_another_champion_looks_through_all_shards(grown: Project, tmp_path: Pat
     assert list(outdated_pairs(grown)) == Searcher.open(grown).collection.shards()
 
 
+@pytest.mark.slow
 def test_a_replaced_file_takes_its_pairs_along(grown: Project) -> None:
     """The file of another shard's pair shows something else now: its shard alone is searched again,
     and the pair is gone."""

@@ -161,6 +161,7 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
         make_decision(project, second, two)
 
 
+@pytest.mark.slow
 def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: Project) -> None:
     """The baseline is a calibrated version and the first champion, made once; it is scored on the
     benchmark by its bundle."""
@@ -280,11 +281,9 @@ def test_a_promotion_that_was_ended_is_finished(
     decision = make_decision(project, run, version)
     client = tracker_of(project).client
     tags = version_tags(client, project.config.tracking.registered_model, version)
-    assert (decision.promoted, decision.champion, tags[DECISION_TAG]) == (
-        True,
-        str(one),
-        "promoted",
-    )
+    assert decision.promoted
+    assert decision.champion == str(one)
+    assert tags[DECISION_TAG] == "promoted"
     assert SINCE_TAG in tags
 
 

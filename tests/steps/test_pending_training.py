@@ -43,7 +43,9 @@ def test_a_model_has_seen_what_its_training_read(
     run = prepare_training(project, "seen", tags={})
     project.root.write_json("models/current.json", {"key": run.key})
     after = pending_data(project)
-    assert (after.shards, after.num_videos, after.is_empty) == ((), 0, True)
+    assert after.shards == ()
+    assert after.num_videos == 0
+    assert after.is_empty
     seeded = replace(project, config=with_train(project, seed=5))
     assert not pending_data(seeded).is_empty
     (run.folder / "result.json").write_text("{}")

@@ -97,7 +97,8 @@ def test_an_excerpt_is_found_at_its_second(searcher: Searcher, tmp_path: Path) -
     assert best.query_covered == pytest.approx(0.6, abs=0.01)
     assert best.reference_covered == pytest.approx(6 / 40, abs=0.01)
     assert answer.seconds == pytest.approx(10)
-    assert (answer.compared, answer.videos) == (9, 9)
+    assert answer.compared == 9
+    assert answer.videos == 9
     assert best.similarity > answer.matches[1].similarity
 
 
@@ -119,7 +120,8 @@ def test_an_incident_is_answered_by_the_trained_similarity(
     that holds."""
     query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[25:35])))
     of_untrained = searcher.answer(query, SearchOptions(incidents=True))
-    assert (of_untrained.prior, of_untrained.matches[0].probability) == (None, None)
+    assert of_untrained.prior is None
+    assert of_untrained.matches[0].probability is None
     searcher = replace(searcher, untrained=False)
     answer = searcher.answer(query, SearchOptions(incidents=True))
     assert answer.incidents
@@ -128,7 +130,8 @@ def test_an_incident_is_answered_by_the_trained_similarity(
     assert answer.matches[0].reference == "in/long.mp4"
     calibration = searcher.scorer.calibration
     assert calibration is not None
-    assert (answer.prior, answer.prior_of) == (calibration.prior, "pairs")
+    assert answer.prior == calibration.prior
+    assert answer.prior_of == "pairs"
     for match in answer.matches:
         assert match.probability == pytest.approx(calibration.probability(match.similarity))
     rarer = searcher.answer(query, SearchOptions(incidents=True, prior=calibration.prior / 10))
@@ -272,35 +275,62 @@ def test_seconds_of_a_broken_clock_are_noted(copied: Project, tmp_path: Path) ->
     assert [text.partition(": ")[0] for text in said] == [str(again), "in/long.mp4"]
 
 
-def test_queries_that_cannot_be_used_say_why(searcher: Searcher, tmp_path: Path) -> None:
-    """Without pictures, black, missing, no video, forbidden, too long: each has its reason; one
-    frame is enough."""
-    write_sound(tmp_path / "sound.mp4")
-    (tmp_path / "text.mp4").write_text("no video")
-    (tmp_path / "text.png").write_text("no picture")
-    write_scenes(tmp_path / "black.mp4", [BLACK] * 4)
-    for name, reason in (
+@pytest.fixture(scope="module")
+def unusable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of files that are no queries."""
+    folder = tmp_path_factory.mktemp("unusable")
+    write_sound(folder / "sound.mp4")
+    (folder / "text.mp4").write_text("no video")
+    (folder / "text.png").write_text("no picture")
+    write_scenes(folder / "black.mp4", [BLACK] * 2)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
         ("sound.mp4", "no_video_stream"),
         ("text.mp4", "not_video"),
         ("text.png", "not_video"),
         ("absent.mp4", "missing_file"),
         ("black.mp4", "no_picture"),
-    ):
-        answer = answer_or_error(str(tmp_path / name), searcher.search)
-        assert answer.error.startswith(f"{reason}: "), (name, answer.error)
-        assert answer.matches == ()
+    ],
+)
+def test_a_query_that_cannot_be_used_says_why(
+    searcher: Searcher, unusable: Path, name: str, reason: str
+) -> None:
+    answer = answer_or_error(str(unusable / name), searcher.search)
+    assert answer.error.startswith(f"{reason}: ")
+    assert answer.matches == ()
+
+
+def test_a_query_on_the_network_is_not_allowed(searcher: Searcher) -> None:
     with pytest.raises(VideoError) as refused:
         searcher.search("http://127.0.0.1:9/x.mp4")
     assert refused.value.reason == "not_allowed"
+
+
+def test_a_query_outside_of_the_allowed_folders_is_not_read(
+    searcher: Searcher, unusable: Path
+) -> None:
     with pytest.raises(VideoError) as refused:
-        searcher.search(tmp_path / "black.mp4", access=Access(roots=(tmp_path / "other",)))
+        searcher.search(unusable / "black.mp4", access=Access(roots=(unusable / "other",)))
     assert refused.value.reason == "not_allowed"
-    one = write_scenes(tmp_path / "one.mp4", [LONG[4]], fps=1)
-    assert searcher.search(one).matches[0].reference == "in/long.mp4"
+
+
+def test_one_frame_is_enough_for_a_query(searcher: Searcher, tmp_path: Path) -> None:
+    query = write_scenes(tmp_path / "one.mp4", [LONG[4]], fps=1)
+    assert searcher.search(query).matches[0].reference == "in/long.mp4"
+
+
+def test_a_query_that_is_cut_is_searched_and_scored_with_a_warning(
+    searcher: Searcher, tmp_path: Path
+) -> None:
+    whole = write_scenes(tmp_path / "one.mp4", [LONG[4]], fps=1)
     cut = write_scenes(tmp_path / "cut.mkv", LONG[:12])
     cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
     answer = searcher.search(cut)
-    (score,) = searcher.scorer.score_pairs([(cut, one)])
+    (score,) = searcher.scorer.score_pairs([(cut, whole)])
     assert answer.warnings[-1].startswith(f"only a part of {cut} can be read: frames end at ")
     assert score.warning.endswith(answer.warnings[-1].partition(" read: ")[2])
 
@@ -352,9 +382,10 @@ def test_without_calibration_nothing_is_unsure(copied: Project, tmp_path: Path) 
     """The answer says that it cannot say; only the query's own file is a match."""
     searcher = Searcher.open(copied, model=str(bundle_of(copied, tmp_path, fitted=None)))
     answer = searcher.search_id("in/long.mp4")
-    assert (answer.headline, answer.precision) == (CANNOT_SAY, None)
+    assert answer.headline == CANNOT_SAY
+    assert answer.precision is None
     assert {match.verdict for match in answer.matches} == {None}
-    answer = searcher.search(searcher.collection.metadata.of("in/long.mp4").path or "")
+    answer = searcher.search(searcher.collection.metadata.of("in/short.mp4").path or "")
     assert answer.headline == f"1 video matches; the others are {CANNOT_SAY}"
 
 

@@ -24,5 +24,7 @@ def test_a_damaged_copy_of_a_query_is_damage_and_is_not_searched_for(tmp_path: P
     (query,) = watch_queries(project)
     assert "is not what was copied there; remove the list" in query.problem
     (check,) = verify_root(project.root)
-    assert (check.kind, check.key, check.state) == ("watch_lists", "clip", "damaged")
+    assert check.kind == "watch_lists"
+    assert check.key == "clip"
+    assert check.state == "damaged"
     assert copy.name in check.message

@@ -72,7 +72,8 @@ def test_a_batch_is_pairs_each_with_its_negatives(project: Project, tmp_path: Pa
     config = labelled(project, pairs, network=TcaSettings())
     source = source_of(project, config, tmp_path)
     first, second, third, *others = VIDEOS
-    assert (source.num_videos, source.num_keys) == (3 + len(others), len(others))
+    assert source.num_videos == 3 + len(others)
+    assert source.num_keys == len(others)
     for number in range(4):
         batch = source[number]
         items = [batch.video_ids[start : start + 4] for start in (0, 4)]
@@ -215,7 +216,8 @@ def test_inserted_frames_are_easy_ones_of_distractors(project: Project, tmp_path
         regions, pooled, labels = training._anchor_clips(batch, number)
         assert (batch.video_ids[0] in distractors) == (number % 2 == 1)
         if number % 2:
-            assert (pooled, labels) == (None, None)
+            assert pooled is None
+            assert labels is None
             assert batch.video_ids[0] == batch.video_ids[1]
             assert batch.video_ids[2] != batch.video_ids[0]
             continue

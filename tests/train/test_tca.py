@@ -40,15 +40,16 @@ def of_circle(row: Sequence[float], margin: float, scale: float) -> float:
 
 
 @pytest.mark.parametrize(("seed", "size"), [(1, (4, 9)), (2, (1, 2)), (3, (7, 40))])
-def test_the_papers_circle_loss_is_its_equation(seed: int, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("margin", "scale"), [(0.25, 256.0), (0.4, 32.0)])
+def test_the_papers_circle_loss_is_its_equation(
+    seed: int, size: tuple[int, int], margin: float, scale: float
+) -> None:
     """Mean over rows; test_tca_golden.py has the other losses."""
     rows = rows_of(seed, size)
-    for margin, scale in ((0.25, 256.0), (0.4, 32.0)):
-        wanted = [of_circle(row, margin, scale) for row in rows.tolist()]
-        found = contrast_loss(
-            ContrastSettings(margin=margin, scale=scale, circle_form="paper"), rows
-        )
-        assert float(found) == pytest.approx(sum(wanted) / len(rows), rel=1e-9)
+    wanted = [of_circle(row, margin, scale) for row in rows.tolist()]
+    settings = ContrastSettings(margin=margin, scale=scale, circle_form="paper")
+    found = contrast_loss(settings, rows)
+    assert float(found) == pytest.approx(sum(wanted) / len(rows), rel=1e-9)
 
 
 @pytest.mark.parametrize("settings", [ContrastSettings(loss="infonce"), ContrastSettings()])

@@ -46,7 +46,9 @@ def site(served) -> Site:
 def test_download_video_saves_the_bytes_under_a_name_of_its_own(site, tmp_path, path):
     """The file is whole, is named after the id, is a video, and is not fetched twice."""
     result = site.get(path, tmp_path / "out")
-    assert (result.status, result.reason, result.message) == ("ok", "", "")
+    assert result.status == "ok"
+    assert result.reason == ""
+    assert result.message == ""
     assert result.path.read_bytes() == site.data
     assert result.path.stem == file_stem(f"s{path}")
     assert probe_video(result.path).codec == "h264"
@@ -69,7 +71,9 @@ def test_download_video_tells_what_is_gone_from_what_may_come_back(
 ):
     """Refusals are final; overload and server errors are tried again as often as configured."""
     result = site.get(path, tmp_path)
-    assert (result.status, result.reason, result.path) == (status, reason, None)
+    assert result.status == status
+    assert result.reason == reason
+    assert result.path is None
     assert path in result.message
     assert len(site.requests) == num_attempts
 
@@ -93,7 +97,8 @@ def test_download_video_gives_up_at_the_limits(site, tmp_path):
     """Too slow is a failure that a later run resumes; too large is final and leaves nothing
     behind."""
     slow = site.get("/slow.mp4", tmp_path / "slow", config=DownloadConfig(timeout_s=4, workers=1))
-    assert (slow.status, slow.reason) == ("failed", "timeout")
+    assert slow.status == "failed"
+    assert slow.reason == "timeout"
     cookies = tmp_path / "cookies.txt"
     cookies.write_text(
         text := "# Netscape HTTP Cookie File\n# mine\n127.0.0.1\tFALSE\t/\tFALSE\t0\tname\tvalue\n"
@@ -101,7 +106,8 @@ def test_download_video_gives_up_at_the_limits(site, tmp_path):
     config = DownloadConfig(max_bytes=1000, workers=1, cookies_file=cookies)
     large = site.get("/video.mp4", tmp_path / "large", config=config)
     assert cookies.read_text() == text
-    assert (large.status, large.reason) == ("too_large", "too_large")
+    assert large.status == "too_large"
+    assert large.reason == "too_large"
     assert list((tmp_path / "large").iterdir()) == []
 
 
@@ -121,7 +127,9 @@ def test_no_answer_takes_more_than_the_limits(site, tmp_path, path, timeout_s, s
     started = time.monotonic()
     config = DownloadConfig(retries=0, timeout_s=timeout_s, max_bytes=10_000_000, workers=1)
     result = site.get(path, tmp_path, config=config)
-    assert (result.status, result.reason, result.path) == (status, reason, None)
+    assert result.status == status
+    assert result.reason == reason
+    assert result.path is None
     assert time.monotonic() - started < 60
     assert psutil.Process().memory_info().rss - before < 2**27
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= config.max_bytes
@@ -243,23 +251,23 @@ def test_an_address_of_the_internet_does_not_lead_into_the_local_network(site):
     ] == []
 
 
-def test_only_a_proxy_opens_the_local_network(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("name", "opened"), [("NO_PROXY", False), ("HTTP_PROXY", True)])
+def test_only_a_proxy_opens_the_local_network(monkeypatch, tmp_path, name, opened):
     """It may lie there; names that are to be asked without one open nothing."""
     monkeypatch.setattr(download, "_may_go_local", False)  # as it is afterwards
     monkeypatch.setattr(download.yt_dlp.YoutubeDL, "extract_info", lambda *_, **__: {})
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-    for name, opened in (("NO_PROXY", False), ("HTTP_PROXY", True)):
-        monkeypatch.setenv(name, "localhost")
-        download._fetch("http://example.org/a.mp4", tmp_path / "a", ONCE, 0, 1)
-        assert download._may_go_local == opened
+    for variable in [each for each in os.environ if each.lower().endswith("_proxy")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv(name, "localhost")
+    download._fetch("http://example.org/a.mp4", tmp_path / "a", ONCE, 0, 1)
+    assert download._may_go_local == opened
 
 
-def test_download_video_refuses_local_paths(tmp_path):
+@pytest.mark.parametrize("uri", ["/etc/passwd", "file:///etc/passwd"])
+def test_download_video_refuses_local_paths(tmp_path, uri):
     """Files are never read through the downloader."""
-    for uri in ("/etc/passwd", "file:///etc/passwd"):
-        with Downloader(ONCE) as downloader, pytest.raises(ArgumentError, match="is not an http"):
-            downloader.download(ManifestEntry("s/x", uri), folder=tmp_path)
+    with Downloader(ONCE) as downloader, pytest.raises(ArgumentError, match="is not an http"):
+        downloader.download(ManifestEntry("s/x", uri), folder=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +291,10 @@ def test_download_video_refuses_local_paths(tmp_path):
         (TransportError("ffmpeg-talk: Remote end closed connection"), ("failed", "network")),
     ],
 )
-def test_classify_failure_reads_what_sites_say(error, expected):
-    """The cause decides, also when it is wrapped in a general error."""
-    for one in (error, DownloadError(str(error), (type(error), error, None))):
-        found = classify_failure(one, max_bytes=1)
-        assert (found.status, found.reason) == expected
+@pytest.mark.parametrize("wrapped", [False, True], ids=["itself", "in a general error"])
+def test_classify_failure_reads_what_sites_say(error, expected, wrapped):
+    """The cause decides."""
+    if wrapped:
+        error = DownloadError(str(error), (type(error), error, None))
+    found = classify_failure(error, max_bytes=1)
+    assert (found.status, found.reason) == expected

@@ -49,26 +49,31 @@ def test_lists_are_text_csv_or_lines_of_vpdq(tmp_path: Path) -> None:
         hashes, places = read_hashes(tmp_path / "l[1].csv")
     assert [digest.tobytes().hex() for digest in hashes] == [A, B.lower(), A]
     assert places == [(2, ""), (4, "bad, thing"), (6, "in/v.mp4, 3, 50, 2.000")]
-    quoted = f'"3", "49", "{A}", "2e-5", "x"\n3,90.0,{B},0'
-    for rows in (
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
         f'hash,label,Quality\n{A},"a, 90",49\n{B},"a, 12",50',
-        quoted,
+        f'"3", "49", "{A}", "2e-5", "x"\n3,90.0,{B},0',
         f"id,votes,hash,seen\n17,3,{B},2",
-    ):
-        (tmp_path / "low.csv").write_text(rows)
-        assert [digest.tobytes().hex() for digest in read_hashes(tmp_path / "low.csv")[0]] == [
-            B.lower()
-        ]
+    ],
+    ids=["a column", "quoted, without names", "without a quality"],
+)
+def test_lines_of_a_low_quality_are_left_out_and_not_named(tmp_path: Path, rows: str) -> None:
+    (tmp_path / "low.csv").write_text(rows)
+    hashes, _ = read_hashes(tmp_path / "low.csv")
+    assert [digest.tobytes().hex() for digest in hashes] == [B.lower()]
 
 
-def test_a_file_without_a_hash_or_too_large_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["words.txt", "other.txt", "long.txt", "large.txt"])
+def test_a_file_without_a_hash_or_too_large_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "words.txt").write_text(f"hash\n{A}0\n")
     (tmp_path / "other.txt").write_text(f"{A}\n" + "1\n" * 200_000)
     (tmp_path / "long.txt").write_text(f"{A}\n{'a,' * 3000}{A}\n")
     with (tmp_path / "large.txt").open("wb") as file:
         file.truncate(MAX_USER_BYTES + 1)
-    for name in ("words.txt", "other.txt", "long.txt", "large.txt"):
-        with pytest.raises(
-            DataError, match="expected a text or CSV file as `hapvr pdq export` writes it"
-        ):
-            read_hashes(tmp_path / name)
+    with pytest.raises(
+        DataError, match="expected a text or CSV file as `hapvr pdq export` writes it"
+    ):
+        read_hashes(tmp_path / name)

@@ -58,14 +58,16 @@ def pipe(folder):
         (lambda videos: write_sound(videos.folder / "sound.mp4"), "no_video_stream"),
     ],
 )
-def test_probe_and_sampling_name_the_reason(videos, make, reason):
+@pytest.mark.parametrize(
+    "read", [lambda path: probe_video(path), lambda path: sampled(path)], ids=["probe", "sampling"]
+)
+def test_probe_and_sampling_name_the_reason(videos, make, reason, read):
     """What is no usable video is refused with a code, by both entry points."""
     path = make(videos)
-    for function in (probe_video, sampled):
-        with pytest.raises(VideoError) as caught:
-            function(path)
-        assert caught.value.reason == reason
-        assert reason != "unsupported_codec" or "magicyuv" in str(caught.value)
+    with pytest.raises(VideoError) as caught:
+        read(path)
+    assert caught.value.reason == reason
+    assert reason != "unsupported_codec" or "magicyuv" in str(caught.value)
 
 
 def test_sample_frames_refuses_headers_without_frames(videos):
