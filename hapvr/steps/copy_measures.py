@@ -165,6 +165,29 @@ def _file_values(
     doing: is told which file is measured, and how far it is
     """
     sampling = project.config.sampling
+    content_of = _unmeasured_files(searcher, contents, measures)
+    suspects: list[Path] = []
+    for path, facts in measure_files(content_of, config=sampling, doing=doing):
+        if isinstance(facts, FileFacts) and not facts.damage:
+            yield content_of[path], asdict(facts)
+        else:
+            suspects.append(path)
+
+    unchanged = [path for path in suspects if _sha256(path) == content_of[path]]
+    for path, facts in measure_files(unchanged, config=sampling, doing=doing):
+        if isinstance(facts, FileFacts):
+            yield content_of[path], asdict(facts)
+        elif facts.reason not in PASSING:
+            yield content_of[path], {"damage": str(facts)}
+
+
+def _unmeasured_files(
+    searcher: Searcher, contents: Mapping[str, str], measures: Measures
+) -> dict[Path, str]:
+    """A file of each content that was not measured, with the SHA-256 that was recorded of it.
+
+    contents: id -> SHA-256
+    """
     file_of: dict[str, Path] = {}
     for video_id, sha256 in contents.items():
         file = searcher.collection.metadata.of(video_id)
@@ -174,19 +197,7 @@ def _file_values(
             continue
         if _num_bytes(file.path) == file.num_bytes:
             file_of[sha256] = file.path
-    content_of = {path: sha256 for sha256, path in file_of.items()}
-    suspects: list[Path] = []
-    for path, facts in measure_files(content_of, config=sampling, doing=doing):
-        if isinstance(facts, FileFacts) and not facts.damage:
-            yield content_of[path], asdict(facts)
-        else:
-            suspects.append(path)
-    unchanged = [path for path in suspects if _sha256(path) == content_of[path]]
-    for path, facts in measure_files(unchanged, config=sampling, doing=doing):
-        if isinstance(facts, FileFacts):
-            yield content_of[path], asdict(facts)
-        elif facts.reason not in PASSING:
-            yield content_of[path], {"damage": str(facts)}
+    return {path: sha256 for sha256, path in file_of.items()}
 
 
 def _empty_row(sha256: str) -> dict[str, Any]:
