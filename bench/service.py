@@ -128,7 +128,7 @@ def main() -> None:
         for clients in options.clients:
             for workers, address in addresses.items():
                 times, wall = measured(address, queries, clients)
-                rows.append(row(f"service, {workers} processes", clients, times, wall))
+                rows.append(row(f"serve --workers {workers}", clients, times, wall))
     alone_ms = {each["way"]: each["p99 ms"] for each in reversed(rows)}
     for each in rows:
         each["p99 over one client"] = each["p99 ms"] / alone_ms[each["way"]]

@@ -219,19 +219,28 @@ class SearchProcesses:
 
     def _keep(self) -> None:
         """Keep one process running, whatever becomes of it."""
-        while True:
-            with self._guard:
-                if self._closing.is_set():
-                    return
-                process = SearchProcess(self._plan)
-                self._present.add(process)
-            if process.wait_until_ready():
-                self.has_opened.set()
-                self._free.put(process)
-            process.wait()
-            with self._guard:
-                self._present.remove(process)
-            if self._closing.wait(PAUSE_S):
+        while not self._closing.is_set():
+            try:
+                self._run_once()
+            except OSError as error:
+                _LOG.warning("no process can be started: %s", error)
+            if not self._closing.wait(PAUSE_S):
+                with self._guard:
+                    self.num_replaced += 1
+
+    def _run_once(self) -> None:
+        """Start a process, offer it to searches, and wait for its end. Raises OSError where the
+        system has no room for it."""
+        with self._guard:
+            if self._closing.is_set():
                 return
-            self.num_replaced += 1
+            process = SearchProcess(self._plan)
+            self._present.add(process)
+        if process.wait_until_ready():
+            self.has_opened.set()
+            self._free.put(process)
+        process.wait()
+        with self._guard:
+            self._present.remove(process)
+        if not self._closing.is_set():
             _LOG.warning("process %d has ended; another one takes its place", process.pid)

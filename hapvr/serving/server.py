@@ -105,9 +105,9 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # No request waits for the model.
         threading.Thread(target=open_index, name="open index").start()
-        if service.processes is not None:
-            service.processes.start()
         with upload_folder() as service.uploads:
+            if service.processes is not None:
+                service.processes.start()
             yield
             await service.jobs.close()
             if service.processes is not None:
