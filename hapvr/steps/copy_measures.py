@@ -165,16 +165,7 @@ def _file_values(
     doing: is told which file is measured, and how far it is
     """
     sampling = project.config.sampling
-    file_of: dict[str, Path] = {}
-    for video_id, sha256 in contents.items():
-        file = searcher.collection.metadata.of(video_id)
-        if file.path is None or sha256 in file_of:
-            continue
-        if not _needs_facts(measures.get(sha256)):
-            continue
-        if _num_bytes(file.path) == file.num_bytes:
-            file_of[sha256] = file.path
-    content_of = {path: sha256 for sha256, path in file_of.items()}
+    content_of = _unmeasured_files(searcher, contents, measures)
     suspects: list[Path] = []
     for path, facts in measure_files(content_of, config=sampling, doing=doing):
         if isinstance(facts, FileFacts) and not facts.damage:
@@ -187,6 +178,26 @@ def _file_values(
             yield content_of[path], asdict(facts)
         elif facts.reason not in PASSING:
             yield content_of[path], {"damage": str(facts)}
+
+
+def _unmeasured_files(
+    searcher: Searcher, contents: Mapping[str, str], measures: Measures
+) -> dict[Path, str]:
+    """A file of each content that was not measured, with the SHA-256 of the content, where the
+    file is there and has as many bytes.
+
+    contents: id -> SHA-256
+    """
+    file_of: dict[str, Path] = {}
+    for video_id, sha256 in contents.items():
+        file = searcher.collection.metadata.of(video_id)
+        if file.path is None or sha256 in file_of:
+            continue
+        if not _needs_facts(measures.get(sha256)):
+            continue
+        if _num_bytes(file.path) == file.num_bytes:
+            file_of[sha256] = file.path
+    return {path: sha256 for sha256, path in file_of.items()}
 
 
 def _empty_row(sha256: str) -> dict[str, Any]:
