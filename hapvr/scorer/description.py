@@ -146,7 +146,7 @@ def read_description(folder: Path) -> Description:
         if its_format < FORMAT_VERSION:
             advice = "register or fetch the model again, which is older than hapvr"
         raise DataError(
-            f"model: {folder / SCORER_FILE} is of format {its_format}, and format {FORMAT_VERSION} is "
-            f"read; {advice}"
+            f"model: {folder / SCORER_FILE} is of format {its_format}, and format "
+            f"{FORMAT_VERSION} is read; {advice}"
         )
     return read_json_as(folder / SCORER_FILE, Description, hint=HINT)
