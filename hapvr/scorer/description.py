@@ -140,13 +140,13 @@ def read_description(folder: Path) -> Description:
         raise DataError(
             f"model: {folder} is not a model bundle; expected a folder with {SCORER_FILE}"
         )
-    version = bundle_format(folder)
-    if version != FORMAT_VERSION:
+    its_format = bundle_format(folder)
+    if its_format != FORMAT_VERSION:
         advice = "update hapvr, which is older than the model"
-        if version < FORMAT_VERSION:
+        if its_format < FORMAT_VERSION:
             advice = "register or fetch the model again, which is older than hapvr"
         raise DataError(
-            f"model: {folder / SCORER_FILE} is of format {version}, and format {FORMAT_VERSION} is "
-            f"read; {advice}"
+            f"model: {folder / SCORER_FILE} is of format {its_format}, and format "
+            f"{FORMAT_VERSION} is read; {advice}"
         )
     return read_json_as(folder / SCORER_FILE, Description, hint=HINT)

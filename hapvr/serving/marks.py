@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -11,6 +12,8 @@ import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, model_validator
 
+from hapvr.data.filesystem import DataRoot
+from hapvr.data.manifest import forgotten_of
 from hapvr.errors import ArgumentError, DataError
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.segments import Segment
@@ -141,8 +144,19 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
         stored.unmark(root, first, second)
     else:
         names = (asked.name or name, asked.reference)
-        stored.mark(root, first, second, asked.mark, names=names, by=caller.name)
+        with root.lock(stored.MARKS_LOCK):
+            _require_listed(root, index, [asked.query or "", asked.reference])
+            stored.mark(root, first, second, asked.mark, names=names, by=caller.name)
     return Marked(mark=asked.mark)
+
+
+def _require_listed(root: DataRoot, index: OpenIndex, names: Sequence[str]) -> None:
+    """Raise DataError for a video of the index that was forgotten since it was opened."""
+    shard_of = index.searcher.collection.shard_of
+    of_index = [name for name in names if name in shard_of]
+    forgotten = forgotten_of(root, of_index, shard_of)
+    if forgotten:
+        raise DataError(f"pairs: {min(forgotten)} was forgotten, so nothing is said of it any more")
 
 
 def _query_of(service: Service, job_id: str) -> tuple[str, str]:

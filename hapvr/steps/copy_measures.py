@@ -172,7 +172,6 @@ def _file_values(
             yield content_of[path], asdict(facts)
         else:
             suspects.append(path)
-
     unchanged = [path for path in suspects if _sha256(path) == content_of[path]]
     for path, facts in measure_files(unchanged, config=sampling, doing=doing):
         if isinstance(facts, FileFacts):
@@ -184,7 +183,8 @@ def _file_values(
 def _unmeasured_files(
     searcher: Searcher, contents: Mapping[str, str], measures: Measures
 ) -> dict[Path, str]:
-    """A file of each content that was not measured, with the SHA-256 that was recorded of it.
+    """A file of each content that was not measured, with the SHA-256 of the content, where the
+    file is there and has as many bytes.
 
     contents: id -> SHA-256
     """

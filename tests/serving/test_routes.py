@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hapvr.data.manifest import read_manifest_shard, shard_keys, write_manifest_shard
 from hapvr.search import marks
 from hapvr.steps.duplicate_groups import RANDOM_WEIGHTS
 from hapvr.steps.watch_queries import watch_queries
@@ -322,6 +323,22 @@ def test_marks_are_kept_respected_and_taken_back(client: Client) -> None:
             [] if mark is None else [mark]
         )
         assert client.get("/pairs/matrix", query=SHORT, reference=COPY).json["mark"] == (mark or "")
+
+
+def test_a_video_that_was_forgotten_since_the_index_was_opened_is_not_marked(
+    collection: Path, tmp_path: Path
+) -> None:
+    """`forget` begins with the manifest, and looks at the marks later."""
+    project = copied(collection, tmp_path)
+    root = project.root
+    with serving(project) as client:
+        asked = {"query": SHORT, "reference": COPY, "mark": "match"}
+        assert client.ask("PATCH", "/pairs", body=asked | {"mark": None}).status == 200
+        for key in shard_keys(root):
+            rows = read_manifest_shard(root, key)
+            write_manifest_shard(root, key, [row for row in rows if row.video_id != COPY])
+        assert "was forgotten" in client.ask("PATCH", "/pairs", body=asked).json["error"]
+        assert client.get("/pairs").json["marks"] == []
 
 
 def test_nothing_is_shown_or_said_while_the_data_root_is_away(
