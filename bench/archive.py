@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import av
 import numpy as np
@@ -53,7 +53,7 @@ class ArchiveFile:
     height_px: int
     key_s: int
     megabits: float
-    encoder: str = "libx264"
+    encoder: Literal["libx264", "libx265"] = "libx264"
     is_phone: bool = False
     """turned by a quarter, without B-frames, and with gaps of up to a tenth of a second between
     frames"""
