@@ -89,12 +89,17 @@ class TrainConfig(Settings):
     contrast: ContrastSettings = ContrastSettings()
     optimizer: OptimizerConfig = OptimizerConfig()
 
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether its source is one of labelled pairs, see `train.pairs`."""
+        return self.source == "labelled_pairs"
+
     def identity_fields(self) -> dict[str, Any]:
         """What determines the weights; the other keys may change when a run continues."""
         only_of = {"objective": "similarity", "contrast": "tca"}
         unused = {section for section, family in only_of.items() if family != self.network.family}
         fields = self.model_dump(mode="json", exclude={"data_workers", *unused})
-        if self.source == "labelled_pairs":  # what the files hold is part of the data
+        if self.reads_pairs:  # what the files hold is part of the data
             fields["pairs"] = self.pairs.model_dump(mode="json", exclude={"path", "distractors"})
         else:
             del fields["pairs"]
@@ -289,7 +294,7 @@ class Config(Settings):
     def _source_problems(self) -> Iterator[str]:
         """What does not go together with `train.source`."""
         train = self.train
-        if train.source != "labelled_pairs":
+        if not train.reads_pairs:
             if train.batch_videos < 2:
                 yield (
                     "train.batch_videos: 1 video has no negatives; set 2 or more, or source to "

@@ -14,8 +14,13 @@ from numpy.typing import NDArray
 
 from hapvr.errors import FULL_HINT, MissingPartError, is_installed, on_processor
 from hapvr.networks.batches import Embed
-from hapvr.networks.copies import open_packaged_copy_network
-from hapvr.networks.packaged import PACKAGES, WeightsIdentity, packaged_backbone
+from hapvr.networks.copies import FILES, ORIGIN, open_packaged_copy_network
+from hapvr.networks.packaged import (
+    WeightsIdentity,
+    is_packaged,
+    packaged_backbone,
+    packaged_origin,
+)
 from hapvr.networks.settings import BackboneConfig, Precision
 from hapvr.networks.whitening import Whitening
 
@@ -69,7 +74,7 @@ def open_encoder(config: BackboneConfig, device: str, *, extras: bool = False) -
 
         return load_sscd(config)
 
-    in_package = config.architecture.removesuffix(".in1k") in PACKAGES
+    in_package = is_packaged(config.architecture)
     as_published = not config.options and config.descriptor == "regions"
     if packaged and in_package and as_published and on_processor(device) and not extras:
         return packaged_backbone(config)
@@ -77,6 +82,18 @@ def open_encoder(config: BackboneConfig, device: str, *, extras: bool = False) -
     from hapvr.networks.backbone import load_backbone
 
     return load_backbone(config)
+
+
+def weights_origin(architecture: str, source: str) -> str:
+    """A sentence about where weights of other people's packages come from; "" for others.
+
+    source: see `Weights`
+    """
+    if source != "packaged":
+        return ""
+    if architecture in FILES:
+        return ORIGIN
+    return packaged_origin(architecture) if is_packaged(architecture) else ""
 
 
 def _require_torch(config: BackboneConfig) -> None:

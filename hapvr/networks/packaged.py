@@ -180,6 +180,11 @@ def _read_checkpoint(data: bytes) -> State:
     return tensors
 
 
+def is_packaged(architecture: str) -> bool:
+    """Whether a package has the weights of an architecture."""
+    return _plain(architecture) in PACKAGES
+
+
 def packaged_origin(architecture: str) -> str:
     """A sentence about where the packaged weights of an architecture come from."""
     package = PACKAGES[_plain(architecture)][0]

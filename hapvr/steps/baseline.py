@@ -20,9 +20,8 @@ from safetensors.numpy import save_file
 from hapvr.errors import DataError
 from hapvr.files import digest_of, write_text
 from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
-from hapvr.networks.copies import ORIGIN, PackagedCopyNetwork
-from hapvr.networks.encoder import FrameEncoder, open_encoder
-from hapvr.networks.packaged import PackagedBackbone, WeightsIdentity, packaged_origin
+from hapvr.networks.encoder import FrameEncoder, open_encoder, weights_origin
+from hapvr.networks.packaged import PackagedBackbone
 from hapvr.networks.region_graph import OPSET
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress, no_progress
@@ -248,7 +247,7 @@ def _export(
     """What scorer.json says of the ONNX files, which are written to `exported`: those of a packaged
     backbone, none for a network that stays in its package, and those that torch exports."""
     record = {"opset": OPSET, "settings": UNTRAINED.model_dump(mode="json")}
-    if isinstance(encoder, PackagedCopyNetwork):
+    if encoder.state() is None:
         return record | {"files": []}
     if isinstance(encoder, PackagedBackbone):
         exported = folder / "exported" / ONNX_FOLDER
@@ -276,11 +275,12 @@ def _card(
     )
     if not is_copy_network:
         described += f", whitened on the {len(videos)} videos of this collection"
+    origin = weights_origin(identity.architecture, identity.source)
     paragraphs = [
         f"**Warning: {WARNING}.**",
         "# Model card: untrained baseline",
         f"{described}. Nothing was trained.",
-        *_origin(identity),
+        origin,
         f"## Calibration\n\n{_calibration_text(calibration)}",
         f"## Searches\n\n{searches_text(evidence)}",
         "## Limits\n\n- Not evaluated on any benchmark.\n- Look-alikes (one room, one person, flat "
@@ -288,16 +288,7 @@ def _card(
     ]
     if not is_copy_network:
         paragraphs[-1] += " Pictures are centre-cropped."
-    return "\n\n".join(paragraphs) + "\n"
-
-
-def _origin(identity: WeightsIdentity) -> list[str]:
-    """A paragraph about packaged weights, none for others."""
-    if identity.source != "packaged":
-        return []
-    if identity.architecture.startswith("sscd"):
-        return [ORIGIN]
-    return [packaged_origin(identity.architecture)]
+    return "\n\n".join(filter(None, paragraphs)) + "\n"
 
 
 def _calibration_text(calibration: Calibration | None) -> str:

@@ -9,9 +9,7 @@ import polars as pl
 from hapvr.data.manifest import read_manifest
 from hapvr.data.shards import STATUS_OK
 from hapvr.files import digest_of
-from hapvr.networks.copies import ORIGIN
-from hapvr.networks.packaged import packaged_origin
-from hapvr.networks.settings import COPY_NETWORKS
+from hapvr.networks.encoder import weights_origin
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
@@ -70,7 +68,7 @@ def model_card(project: Project, run: TrainingRun, facts: CardFacts) -> str:
 
 def _taught(project: Project) -> str:
     """A sentence: what the network learned from."""
-    if project.config.train.source == "labelled_pairs":
+    if project.config.train.reads_pairs:
         return "Trained on labelled pairs of videos that share footage."
     return "Trained without labels (HAP-VR, Liu et al., ACM MM 2024)."
 
@@ -97,10 +95,8 @@ def _weights(networks: Mapping[str, Mapping[str, Any]]) -> list[str]:
         architecture = identity["architecture"]
         precision = identity.get("precision", "float32")
         rows.append((part, architecture, identity["source"], precision, identity["sha256"][:12]))
-        if identity["source"] == "packaged" and architecture in COPY_NETWORKS:
-            origins.add(ORIGIN)
-        elif identity["source"] == "packaged":
-            origins.add(packaged_origin(architecture))
+        origins.add(weights_origin(architecture, identity["source"]))
+    origins.discard("")
     return ["## Weights", markdown_table(columns, rows), *sorted(origins)]
 
 

@@ -44,7 +44,7 @@ def pair_labels(
 ) -> PairLabels | None:
     """The labelled pairs that `train.source` reads: those of the configuration, or those that a
     training began with. Raises DataError for pairs that do not fit the videos."""
-    if project.config.train.source != "labelled_pairs":
+    if not project.config.train.reads_pairs:
         return None
     files = [features.FeatureFile(project.shard(features.STAGE, key)) for key in shards]
     file_of = {video_id: file for file in files for video_id in file.video_ids}

