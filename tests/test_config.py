@@ -308,10 +308,10 @@ def test_what_is_shown_of_a_configuration_has_no_secrets(
     path.write_text(text, encoding="utf-8-sig")
     config = load_config(path)
     assert config.watch.webhook.secret == "a secret of many letters"
-    for shown in (repr(config), str(config), f"{config}"):
-        assert "a secret" not in shown
-        assert "token-in-an-address" not in shown
-        assert "${HOOK_SECRET}" in shown
+    shown = (repr(config), str(config), f"{config}")
+    assert not any("a secret" in text for text in shown)
+    assert not any("token-in-an-address" in text for text in shown)
+    assert all("${HOOK_SECRET}" in text for text in shown)
     assert "a secret" not in repr(config.watch) + str(config.watch.webhook)
 
 

@@ -4,7 +4,6 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from hapvr.steps.project import Project
 from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos
 from tests.conftest import write_clip
+from tests.forked import forking
 from tests.steps.data_projects import digests, folder_settings, open_project
 from tests.steps.test_data_download import KEY, web_project
 from tests.video.site import Site, serve
 
 ROUNDS = 10
-PROCESSES = get_context("forkserver")
 
 
 def verify_and_repair(config: Path, barrier: Any, states: Any) -> None:
@@ -37,11 +36,11 @@ def verify_and_repair(config: Path, barrier: Any, states: Any) -> None:
 
 def repair_twice_at_once(config: Path) -> list[str]:
     """The states that two processes report, which began at the same moment."""
-    barrier = PROCESSES.Barrier(2)
-    states = PROCESSES.SimpleQueue()
+    forks = forking()
+    barrier = forks.Barrier(2)
+    states = forks.SimpleQueue()
     processes = [
-        PROCESSES.Process(target=verify_and_repair, args=(config, barrier, states))
-        for _ in range(2)
+        forks.Process(target=verify_and_repair, args=(config, barrier, states)) for _ in range(2)
     ]
     for process in processes:
         process.start()
@@ -53,7 +52,6 @@ def repair_twice_at_once(config: Path) -> list[str]:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    PROCESSES.set_forkserver_preload([__name__])
     with serve(write_clip(tmp_path / "served.mp4", seed=5, seconds=2).read_bytes()) as site:
         yield site
 
@@ -180,7 +178,7 @@ def damaged_frames(folder: Path) -> tuple[Path, dict[str, str]]:
 @pytest.mark.slow
 def test_a_killed_repair_is_finished_by_the_next(tmp_path: Path) -> None:
     """Killed at random moments: the next one ends as if none had been."""
-    PROCESSES.set_forkserver_preload([__name__])
+    forks = forking()
     config, whole = damaged_frames(tmp_path)
     root = tmp_path / "data"
     shutil.copytree(root, tmp_path / "damaged")
@@ -190,10 +188,8 @@ def test_a_killed_repair_is_finished_by_the_next(tmp_path: Path) -> None:
     while kills < 20:
         shutil.rmtree(root)
         shutil.copytree(tmp_path / "damaged", root)
-        states = PROCESSES.SimpleQueue()
-        process = PROCESSES.Process(
-            target=verify_and_repair, args=(config, PROCESSES.Barrier(1), states)
-        )
+        states = forks.SimpleQueue()
+        process = forks.Process(target=verify_and_repair, args=(config, forks.Barrier(1), states))
         began_s = time.monotonic()
         process.start()
         process.join(rng.uniform(0, longest_s))

@@ -228,26 +228,34 @@ def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, cro
         packaged_backbone(config.model_copy(update={"crop_px": 192}))
 
 
-def test_packages_that_are_missing_or_changed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that brings them back; an architecture without a package is told which have
-    one."""
+def test_an_architecture_without_a_package_is_told_which_have_one() -> None:
     weights = Weights(source="packaged")
     with pytest.raises(
         DataError, match=r"name one of tf_efficientnet_lite0, tf_efficientnet_lite2"
     ):
         create_network(BackboneConfig(architecture="resnet18.tv_in1k", weights=weights))
-    package, name, digest = PACKAGES["tf_efficientnet_lite0"]
+
+
+PACKAGE, FILE, DIGEST = PACKAGES["tf_efficientnet_lite0"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [(PACKAGE, FILE, "0" * 64), (PACKAGE, "absent.pth", DIGEST), ("no-such-package", FILE, DIGEST)],
+    ids=["another file", "no file", "no package"],
+)
+def test_packages_that_are_missing_or_changed_are_refused(
+    monkeypatch: pytest.MonkeyPatch, changed: tuple[str, str, str]
+) -> None:
+    """With the command that brings them back."""
+    weights = Weights(source="packaged")
     config = BackboneConfig(architecture="tf_efficientnet_lite0.in1k", weights=weights)
-    for changed in (
-        (package, name, "0" * 64),
-        (package, "absent.pth", digest),
-        ("no-such-package", name, digest),
+    monkeypatch.setitem(PACKAGES, "tf_efficientnet_lite0", changed)
+    package = changed[0]
+    with pytest.raises(
+        DataError, match=rf"{package} is not installed.*pip install .*{package}==0\.1\.0"
     ):
-        monkeypatch.setitem(PACKAGES, "tf_efficientnet_lite0", changed)
-        with pytest.raises(
-            DataError, match=rf"{changed[0]} is not installed.*pip install .*{changed[0]}==0\.1\.0"
-        ):
-            create_network(config)
+        create_network(config)
 
 
 @pytest.mark.parametrize(

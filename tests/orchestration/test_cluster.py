@@ -22,8 +22,10 @@ def test_instances_differ_in_storage_launcher_and_limits_only() -> None:
     default = instance_file(".")
     team = instance_file("team")
     cluster = instance_file("cluster")
-    for storage in ("run_storage", "schedule_storage", "event_log_storage"):
-        assert cluster.pop(storage) == team.pop(storage)
+    storages = ("run_storage", "schedule_storage", "event_log_storage")
+    of_cluster = {storage: cluster.pop(storage) for storage in storages}
+    of_team = {storage: team.pop(storage) for storage in storages}
+    assert of_cluster == of_team
     assert team == default
     limits = [
         one.pop("concurrency")["runs"]["tag_concurrency_limits"] for one in (cluster, default)

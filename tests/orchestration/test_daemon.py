@@ -98,18 +98,26 @@ def test_the_servers_listen_on_loopback_only(servers: Servers) -> None:
     )
 
 
-def test_mlflow_refuses_foreign_pages(servers: Servers) -> None:
+ASKS_FIRST = {
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "content-type",
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "headers"),
+    [("OPTIONS", ASKS_FIRST), ("POST", {"Content-Type": "text/plain"})],
+    ids=["asks first", "needs no question"],
+)
+def test_mlflow_refuses_foreign_pages(
+    servers: Servers, method: str, headers: dict[str, str]
+) -> None:
     """Its own guard does not know GraphQL, for which a browser asks first; what needs no question
     is not understood."""
-    asks = {
-        "Access-Control-Request-Method": "POST",
-        "Access-Control-Request-Headers": "content-type",
-    }
-    for method, headers in (("OPTIONS", asks), ("POST", {"Content-Type": "text/plain"})):
-        foreign = headers | {"Origin": "http://evil.example"}
-        request = urllib.request.Request(f"{servers.mlflow}/graphql", b"{}", foreign, method=method)
-        with pytest.raises(urllib.error.HTTPError, match="400"):
-            urllib.request.urlopen(request, timeout=60)
+    foreign = headers | {"Origin": "http://evil.example"}
+    request = urllib.request.Request(f"{servers.mlflow}/graphql", b"{}", foreign, method=method)
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        urllib.request.urlopen(request, timeout=60)
 
 
 def test_files_that_arrive_become_a_champion_though_the_training_is_killed(

@@ -112,28 +112,26 @@ def test_models_that_are_not_exported_say_why(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_crops_are_those_of_torch() -> None:
+@pytest.mark.parametrize(
+    ("height", "width", "differing"),
+    [(146, 200, 0.0), (146, 146, 0.0), (100, 300, 0.25), (400, 300, 0.25)],
+)
+def test_crops_are_those_of_torch(height: int, width: int, differing: float) -> None:
     """Frames of the sampled size: the same bytes; others: resized to values that differ by 1 at
     most, as Pillow rounds."""
     rng = numpy_rng("crops")
-    for height, width, differing in (
-        (146, 200, 0.0),
-        (146, 146, 0.0),
-        (100, 300, 0.25),
-        (400, 300, 0.25),
-    ):
-        frames = rng.integers(0, 256, (2, 3, height, width), dtype=np.uint8)
-        size = [round(side * 146 / min(height, width)) for side in (height, width)]
-        resized = F.interpolate(
-            torch.from_numpy(frames).float(), size=size, mode="bilinear", antialias=True
-        )
-        top = (size[0] - 128) // 2
-        left = (size[1] - 128) // 2
-        wanted = resized.round()[..., top : top + 128, left : left + 128].numpy().astype(int)
-        found = center_crop(frames, 128).astype(int)
-        assert found.shape == wanted.shape == (2, 3, 128, 128)
-        assert np.abs(found - wanted).max() <= 1
-        assert (found != wanted).mean() <= differing
+    frames = rng.integers(0, 256, (2, 3, height, width), dtype=np.uint8)
+    size = [round(side * 146 / min(height, width)) for side in (height, width)]
+    resized = F.interpolate(
+        torch.from_numpy(frames).float(), size=size, mode="bilinear", antialias=True
+    )
+    top = (size[0] - 128) // 2
+    left = (size[1] - 128) // 2
+    wanted = resized.round()[..., top : top + 128, left : left + 128].numpy().astype(int)
+    found = center_crop(frames, 128).astype(int)
+    assert found.shape == wanted.shape == (2, 3, 128, 128)
+    assert np.abs(found - wanted).max() <= 1
+    assert (found != wanted).mean() <= differing
 
 
 @pytest.mark.slow

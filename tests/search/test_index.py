@@ -25,26 +25,28 @@ from hapvr.seeding import numpy_rng
 from tests.search.exact import DIMS, FRAMES, SMALL, ExactIndex, agree, descriptors, unit, vectors_of
 
 
-def test_frames_are_found_with_their_second_and_similarity(filled: tuple[Path, ExactIndex]) -> None:
-    folder, exact = filled
-    index = LanceIndex(folder, SMALL)
-    status = index.status()
+def test_an_index_says_how_much_of_it_is_indexed(filled: tuple[Path, ExactIndex]) -> None:
+    status = LanceIndex(filled[0], SMALL).status()
     assert status.videos == 150
     assert status.frames == 1200
     assert status.unindexed_frames == 400
     assert status.parts == 1
-    for shard in ("a", "c"):  # in the index, and not yet
-        frames = exact.shards[shard]
-        queries = vectors_of(frames)[8:24]
-        found = index.search_frames(queries, 6)
-        assert found["query_frame"].to_pylist() == [
-            number for number in range(16) for _ in range(6)
-        ]
-        best = found.take(pa.array(range(0, len(found), 6)))
-        assert best["video_id"].to_pylist() == frames["video_id"][8:24].to_pylist()
-        assert best["second"].to_pylist() == frames["second"][8:24].to_pylist()
-        np.testing.assert_allclose(best["similarity"].to_numpy(), 1, atol=2e-3)
-        agree(found, exact.search_frames(queries, 6))
+
+
+@pytest.mark.parametrize("shard", ["a", "c"], ids=["in the index", "not yet in it"])
+def test_frames_are_found_with_their_second_and_similarity(
+    filled: tuple[Path, ExactIndex], shard: str
+) -> None:
+    folder, exact = filled
+    frames = exact.shards[shard]
+    queries = vectors_of(frames)[8:24]
+    found = LanceIndex(folder, SMALL).search_frames(queries, 6)
+    assert found["query_frame"].to_pylist() == [number for number in range(16) for _ in range(6)]
+    best = found.take(pa.array(range(0, len(found), 6)))
+    assert best["video_id"].to_pylist() == frames["video_id"][8:24].to_pylist()
+    assert best["second"].to_pylist() == frames["second"][8:24].to_pylist()
+    np.testing.assert_allclose(best["similarity"].to_numpy(), 1, atol=2e-3)
+    agree(found, exact.search_frames(queries, 6))
 
 
 def test_collections_of_nothing_and_of_one_video(tmp_path: Path) -> None:

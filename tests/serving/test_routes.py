@@ -309,20 +309,27 @@ def test_only_the_allowed_folders_are_read(
             assert "HAPVR_ALLOWED_ROOTS" in refused.json["error"]
 
 
-def test_marks_are_kept_respected_and_taken_back(client: Client) -> None:
+@pytest.mark.parametrize(("mark", "there"), [("not_a_match", False), ("match", True)])
+def test_marks_are_kept_respected_and_taken_back(client: Client, mark: str, there: bool) -> None:
     """A search and the groups leave out what is no match, until the mark is taken back."""
-    for mark, there in (("not_a_match", False), ("match", True), (None, True)):
-        answer = client.ask(
-            "PATCH", "/pairs", body={"query": SHORT, "reference": COPY, "mark": mark}
-        )
-        assert answer.status == 200
-        assert answer.json["mark"] == mark
-        assert (COPY in names(client.search(id=SHORT).json)) is there
-        assert bool(client.get("/duplicates", kind="copy").json["groups"]) is there
-        assert [row["verdict"] for row in client.get("/pairs").json["marks"]] == (
-            [] if mark is None else [mark]
-        )
-        assert client.get("/pairs/matrix", query=SHORT, reference=COPY).json["mark"] == (mark or "")
+    pair = {"query": SHORT, "reference": COPY}
+    answer = client.ask("PATCH", "/pairs", body=pair | {"mark": mark})
+    listed = [row["verdict"] for row in client.get("/pairs").json["marks"]]
+    matches = names(client.search(id=SHORT).json)
+    groups = client.get("/duplicates", kind="copy").json["groups"]
+    matrix = client.get("/pairs/matrix", **pair).json
+    taken_back = client.ask("PATCH", "/pairs", body=pair | {"mark": None})
+    assert answer.status == 200
+    assert answer.json["mark"] == mark
+    assert listed == [mark]
+    assert (COPY in matches) is there
+    assert bool(groups) is there
+    assert matrix["mark"] == mark
+    assert taken_back.json["mark"] is None
+    assert client.get("/pairs").json["marks"] == []
+    assert client.get("/pairs/matrix", **pair).json["mark"] == ""
+    assert COPY in names(client.search(id=SHORT).json)
+    assert client.get("/duplicates", kind="copy").json["groups"]
 
 
 def test_a_video_that_was_forgotten_since_the_index_was_opened_is_not_marked(

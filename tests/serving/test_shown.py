@@ -4,6 +4,7 @@ import csv
 import io
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from tests.scorer.bundles import scene, write_scenes
@@ -20,16 +21,18 @@ def marked(client: Client, mark: str | None) -> None:
     assert client.ask("PATCH", "/pairs", body=body).status == 200
 
 
-def test_a_mark_counts_at_once_in_an_answer_that_was_given_before(client: Client) -> None:
+@pytest.mark.parametrize(("mark", "verdict"), [("not_a_match", "no match"), ("match", "match")])
+def test_a_mark_counts_at_once_in_an_answer_that_was_given_before(
+    client: Client, mark: str, verdict: str
+) -> None:
     job = client.search(id=SHORT, top=1).json["job"]
     before = client.get(f"/jobs/{job}").json["answer"]
-    for mark, verdict in (("not_a_match", "no match"), ("match", "match")):
-        marked(client, mark)
-        (match,) = client.get(f"/jobs/{job}").json["answer"]["matches"]
-        assert match["mark"] == mark
-        assert match["verdict"] == verdict
-        assert match["marked_by"] == "local user"
+    marked(client, mark)
+    (match,) = client.get(f"/jobs/{job}").json["answer"]["matches"]
     marked(client, None)
+    assert match["mark"] == mark
+    assert match["verdict"] == verdict
+    assert match["marked_by"] == "local user"
     assert client.get(f"/jobs/{job}").json["answer"] == before
 
 
@@ -60,14 +63,23 @@ def test_who_may_only_read_sees_no_folders(collection: Path, tmp_path: Path) -> 
     assert paths["m"].endswith("copy of short.mp4")
 
 
-def test_the_query_of_a_search_has_pictures(client: Client, tmp_path: Path) -> None:
-    """Of a file that was sent and is gone, and of a video of the collection."""
+def is_small_jpeg(body: bytes) -> bool:
+    with Image.open(io.BytesIO(body)) as picture:
+        return picture.format == "JPEG" and picture.width == 64
+
+
+def test_the_query_of_a_search_has_pictures(client: Client) -> None:
+    job = client.search(id=SHORT).json["job"]
+    assert is_small_jpeg(client.get(f"/query-pictures/{job}", second=2.4, width=64).body)
+
+
+def test_a_file_that_was_sent_and_is_gone_has_pictures(client: Client, tmp_path: Path) -> None:
     clip = write_scenes(tmp_path / "clip.mp4", list(LONG[3:9]))
-    for job in (client.upload(clip, top=1).json["job"], client.search(id=SHORT).json["job"]):
-        answer = client.get(f"/query-pictures/{job}", second=2.4, width=64)
-        with Image.open(io.BytesIO(answer.body)) as picture:
-            assert picture.format == "JPEG"
-            assert picture.width == 64
+    job = client.upload(clip, top=1).json["job"]
+    assert is_small_jpeg(client.get(f"/query-pictures/{job}", second=2.4, width=64).body)
+
+
+def test_no_search_has_no_pictures(client: Client) -> None:
     assert client.get("/query-pictures/absent").status == 404
 
 

@@ -1,8 +1,10 @@
 """Bearer tokens: who may read, who may mark, and what a token file must be like."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,87 +50,133 @@ def test_a_wrong_token_file_is_refused(
         read_tokens(tmp_path)
 
 
-def test_tokens_say_who_may_do_what(collection: Path, tmp_path: Path) -> None:
-    """Nobody without a token; readers do not mark; a mark has the name of who made it. Probes and
-    the page are for all."""
-    with serving(
-        copied(collection, tmp_path), token_file=written(tmp_path, READ, "# comment", MARK)
-    ) as nobody:
-        ben = replace(nobody, token="r")
-        anna = replace(nobody, token="m")
-        marked = {"query": SHORT, "reference": COPY, "mark": "match"}
-        for client in (
-            nobody,
-            replace(nobody, token="x"),
-            replace(nobody, token=sha256(b"r").hexdigest()),
-        ):
-            for path in (
-                "/index",
-                "/videos",
-                "/pairs",
-                "/duplicates",
-                "/metrics",
-                f"/media/{SHORT}",
-                "/jobs/x",
-                "/query-pictures/x",
-                "/watch-pictures/x",
-                "/collection",
-            ):
-                refused = client.get(path)
-                assert refused.status == 401, path
-                assert refused.json["code"] == "no_token", path
-                assert refused.headers["www-authenticate"] == "Bearer"
-            assert client.search(id=SHORT).status == 401
-            assert client.ask("PATCH", "/pairs", body=marked).status == 401
-            assert {client.get(path).status for path in ("/", "/main.js", "/health")} == {200}
-        assert ben.search(id=SHORT, top=1).status == 200
-        assert ben.get("/index").json["may_mark"] is False
-        assert anna.get("/index").json["may_mark"] is True
-        assert nobody.get("/ready").status == 200
-        for refused in (
-            ben.ask("PATCH", "/pairs", body=marked),
-            ben.ask("POST", "/duplicates/job"),
-            ben.ask("POST", "/watch", job="x"),
-            ben.ask("POST", "/watch/job"),
-            ben.ask("DELETE", "/watch/x"),
-            ben.ask("POST", "/collection/job"),
-        ):
-            assert refused.status == 403
-            assert refused.json["code"] == "wrong_role"
-        assert anna.ask("PATCH", "/pairs", body=marked).status == 200
-        assert [row["by"] for row in ben.get("/pairs").json["marks"]] == ["anna"]
-        job = ben.search(id=SHORT, top=1).json
-        (match,) = job["answer"]["matches"]
-        assert match["mark"] == "match"
-        assert match["marked_by"] == "anna"
-        head, row = (
-            ben.get(f"/jobs/{job['job']}/table", author="=ben", note='case 7, "a"')
-            .body.decode()
-            .splitlines()
-        )
-        assert head.endswith("model,error,author,note")
-        assert row.endswith(''',bundle-0,,'=ben,"case 7, ""a"""''')
-        job = ben.search(id=SHORT, folder="elsewhere").json["job"]
-        assert ben.get(f"/jobs/{job}/table").body.decode().splitlines() == [head]
-        ticket = ben.get("/index").json["ticket"]
-        for shown in ("media", "thumbnails"):
-            assert nobody.get(f"/{shown}/{SHORT}", ticket=ticket).status == 200
-        assert (
-            nobody.get("/videos", ticket=ticket).status
-            == nobody.get(f"/media/{SHORT}", ticket="x").status
-            == 401
-        )
-        assert nobody.get(f"/media/{SHORT}", ticket="").status == 401
+@pytest.fixture(scope="module")
+def nobody(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """Who has no token, of a service that Ben may read and Anna may mark."""
+    folder = tmp_path_factory.mktemp("tokens")
+    tokens = written(folder, READ, "# comment", MARK)
+    with serving(copied(collection, folder), token_file=tokens) as client:
+        yield client
 
 
-def test_the_state_says_what_the_caller_may_do(collection: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def ben(nobody: Client) -> Client:
+    return replace(nobody, token="r")
+
+
+@pytest.fixture
+def anna(nobody: Client) -> Client:
+    return replace(nobody, token="m")
+
+
+@pytest.fixture(params=["", "x", sha256(b"r").hexdigest()], ids=["none", "wrong", "a digest"])
+def stranger(nobody: Client, request: pytest.FixtureRequest) -> Client:
+    return replace(nobody, token=request.param)
+
+
+MARKED = {"query": SHORT, "reference": COPY, "mark": "match"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/index",
+        "/videos",
+        "/pairs",
+        "/duplicates",
+        "/metrics",
+        f"/media/{SHORT}",
+        "/jobs/x",
+        "/query-pictures/x",
+        "/watch-pictures/x",
+        "/collection",
+    ],
+)
+def test_nothing_is_read_without_a_token(stranger: Client, path: str) -> None:
+    refused = stranger.get(path)
+    assert refused.status == 401
+    assert refused.json["code"] == "no_token"
+    assert refused.headers["www-authenticate"] == "Bearer"
+
+
+def test_nothing_is_searched_or_marked_without_a_token(stranger: Client) -> None:
+    assert stranger.search(id=SHORT).status == 401
+    assert stranger.ask("PATCH", "/pairs", body=MARKED).status == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/main.js", "/health"])
+def test_the_page_and_probes_are_for_all(stranger: Client, path: str) -> None:
+    assert stranger.get(path).status == 200
+
+
+def test_a_reader_searches_and_all_are_told_that_the_service_is_ready(
+    nobody: Client, ben: Client
+) -> None:
+    """The first search opens the index."""
+    assert ben.search(id=SHORT, top=1).status == 200
+    assert nobody.get("/ready").status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "values"),
+    [
+        ("PATCH", "/pairs", {"body": MARKED}),
+        ("POST", "/duplicates/job", {}),
+        ("POST", "/watch", {"job": "x"}),
+        ("POST", "/watch/job", {}),
+        ("DELETE", "/watch/x", {}),
+        ("POST", "/collection/job", {}),
+    ],
+)
+def test_a_reader_changes_nothing(
+    ben: Client, method: str, path: str, values: dict[str, Any]
+) -> None:
+    refused = ben.ask(method, path, **values)
+    assert refused.status == 403
+    assert refused.json["code"] == "wrong_role"
+
+
+def test_the_state_says_what_the_caller_may_do(ben: Client, anna: Client) -> None:
     """So that a page offers readers nothing that would be refused."""
-    with serving(copied(collection, tmp_path), token_file=written(tmp_path, READ, MARK)) as nobody:
-        ben = replace(nobody, token="r")
-        anna = replace(nobody, token="m")
-        assert not ben.get("/index").json["may_mark"]
-        assert anna.get("/index").json["may_mark"]
+    assert ben.get("/index").json["may_mark"] is False
+    assert anna.get("/index").json["may_mark"] is True
 
 
-def test_without_tokens_everybody_may_mark(client: Client) -> None:
-    assert client.get("/index").json["may_mark"]
+def test_a_mark_has_the_name_of_who_made_it(ben: Client, anna: Client) -> None:
+    assert anna.ask("PATCH", "/pairs", body=MARKED).status == 200
+    assert [row["by"] for row in ben.get("/pairs").json["marks"]] == ["anna"]
+    (match,) = ben.search(id=SHORT, top=1).json["answer"]["matches"]
+    assert match["mark"] == "match"
+    assert match["marked_by"] == "anna"
+
+
+def test_a_table_has_the_author_and_a_note_as_text(ben: Client) -> None:
+    """No spreadsheet takes them for a formula."""
+    job = ben.search(id=SHORT, top=1).json["job"]
+    answer = ben.get(f"/jobs/{job}/table", author="=ben", note='case 7, "a"')
+    head, row = answer.body.decode().splitlines()
+    assert head.endswith("model,error,author,note")
+    assert row.endswith(''',bundle-0,,'=ben,"case 7, ""a"""''')
+
+
+def test_a_table_of_no_match_has_its_head(ben: Client) -> None:
+    job = ben.search(id=SHORT, folder="elsewhere").json["job"]
+    (head,) = ben.get(f"/jobs/{job}/table").body.decode().splitlines()
+    assert head.endswith("model,error,author,note")
+
+
+@pytest.mark.parametrize("shown", ["media", "thumbnails"])
+def test_a_ticket_opens_pictures_and_media(nobody: Client, ben: Client, shown: str) -> None:
+    """A page cannot send a token with them."""
+    ticket = ben.get("/index").json["ticket"]
+    assert nobody.get(f"/{shown}/{SHORT}", ticket=ticket).status == 200
+
+
+def test_a_ticket_opens_nothing_else(nobody: Client, ben: Client) -> None:
+    ticket = ben.get("/index").json["ticket"]
+    assert nobody.get("/videos", ticket=ticket).status == 401
+
+
+@pytest.mark.parametrize("ticket", ["x", ""])
+def test_a_wrong_ticket_opens_nothing(nobody: Client, ticket: str) -> None:
+    assert nobody.get(f"/media/{SHORT}", ticket=ticket).status == 401

@@ -4,7 +4,6 @@ loaded their libraries."""
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from hapvr.steps.search_model import search_model
 from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_frames, make_videos
 from hapvr.steps.whitening import make_whitening
+from tests.forked import forking
 
 KILLS = 4
 KILLS_IN_A_ROW = 2
@@ -43,9 +43,7 @@ def run(config: Path, stage: str) -> None:
 
 def start(config: Path, stage: str) -> BaseProcess:
     """Begin a stage."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__, "tests.train.killed"])
-    process = context.Process(target=run, args=(config, stage))
+    process = forking().Process(target=run, args=(config, stage))
     process.start()
     return process
 

@@ -56,6 +56,7 @@ def test_the_backbone_gives_both_at_once() -> None:
     assert_close(magnitude, raw.mean(2).square().sum(1).sqrt())
 
 
+@pytest.mark.slow
 def test_stored_features_have_frame_extras(pooled_project: Project, small_project: Project) -> None:
     """Regions are those of features without; every frame has a pooled vector of unit length and a
     magnitude."""

@@ -2,12 +2,12 @@
 read no data."""
 
 import time
-from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from hapvr.steps.project import Project
 from hapvr.train.run_folder import read_history
+from tests.forked import forking
 from tests.train.runs import run
 
 
@@ -21,9 +21,8 @@ def train_project(config_path: Path, project_folder: Path, run_folder: Path) -> 
 
 def start_training(config_path: Path, project_folder: Path, run_folder: Path) -> BaseProcess:
     """The same in another process, which has its libraries loaded already."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["tests.train.killed"])
-    process = context.Process(target=train_project, args=(config_path, project_folder, run_folder))
+    arguments = (config_path, project_folder, run_folder)
+    process = forking().Process(target=train_project, args=arguments)
     process.start()
     return process
 

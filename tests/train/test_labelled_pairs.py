@@ -119,20 +119,28 @@ def test_clips_show_the_shared_footage(project: Project, tmp_path: Path) -> None
     assert source.batch_items == 1
 
 
-def test_short_clips_are_padded_or_shown_again(project: Project, tmp_path: Path) -> None:
-    """TCA pads them with zeros, which do not count; VVS repeats them."""
+def batch_of_ten_frames(project: Project, folder: Path, *, repeated: bool) -> Batch:
+    """A batch of clips that have six frames, where ten are wanted."""
     views = project.config.views.model_copy(update={"num_frames": 10})
-    for repeated in (False, True):
-        config = labelled(project, repeat_short_clips=repeated)
-        config = config.model_copy(update={"views": views})
-        batch = source_of(project, config, tmp_path)[0]
-        if repeated:
-            assert batch.num_frames is None
-            assert torch.equal(batch.regions[:, 6:], batch.regions[:, :4])
-        else:
-            assert batch.num_frames.tolist() == [6] * 6
-            assert not batch.regions[:, 6:].any()
-            assert batch.frame_mask[:, :6].all()
+    config = labelled(project, repeat_short_clips=repeated).model_copy(update={"views": views})
+    return source_of(project, config, folder)[0]
+
+
+def test_short_clips_are_padded_with_zeros_that_do_not_count(
+    project: Project, tmp_path: Path
+) -> None:
+    """As TCA does."""
+    batch = batch_of_ten_frames(project, tmp_path, repeated=False)
+    assert batch.num_frames.tolist() == [6] * 6
+    assert not batch.regions[:, 6:].any()
+    assert batch.frame_mask[:, :6].all()
+
+
+def test_short_clips_are_shown_again(project: Project, tmp_path: Path) -> None:
+    """As VVS does."""
+    batch = batch_of_ten_frames(project, tmp_path, repeated=True)
+    assert batch.num_frames is None
+    assert torch.equal(batch.regions[:, 6:], batch.regions[:, :4])
 
 
 def test_hard_negatives_are_the_distractors_most_like_an_anchor() -> None:

@@ -47,7 +47,8 @@ def test_negatives_share_no_video() -> None:
     vectors = F.normalize(torch.tensor([[1.0, 0], [1, 0.1], [1, 0.2], [0, 1]]), dim=-1)
     labels = torch.tensor([[1, 1, -1, -1], [1, 1, 1, 1]], dtype=torch.int8)
     negative, found = hardest_negatives(vectors[:2], vectors, labels)
-    assert (int(negative[0]), found.tolist()) == (2, [True, False])
+    assert int(negative[0]) == 2
+    assert found.tolist() == [True, False]
 
 
 def batch_of(
@@ -60,6 +61,7 @@ def batch_of(
     return training.train(), replace(batch, regions=batch.regions.float())
 
 
+@pytest.mark.slow
 def test_resumed_training_ends_as_the_uninterrupted_one(
     pooled_project: Project, tmp_path: Path
 ) -> None:

@@ -56,8 +56,8 @@ def test_a_hash_survives_grey_noise_scale_and_bars_but_no_flip() -> None:
         for one in pictures
     ]
     barred = [np.pad(one[::2, ::2], ((20, 20), (0, 0), (0, 0))) for one in pictures]
-    for edited in (noisy, barred):
-        assert np.bitwise_count(own ^ frame_hashes(list(map(encode_jpeg, edited)))).max() <= 10
+    assert np.bitwise_count(own ^ frame_hashes(list(map(encode_jpeg, noisy)))).max() <= 10
+    assert np.bitwise_count(own ^ frame_hashes(list(map(encode_jpeg, barred)))).max() <= 10
     flipped = frame_hashes([encode_jpeg(np.ascontiguousarray(one[:, ::-1])) for one in pictures])
     assert np.bitwise_count(own ^ flipped).min() > 10
     assert np.median(np.bitwise_count(own[:, None] ^ own[None])[~np.eye(6, dtype=bool)]) > 20
