@@ -47,6 +47,7 @@ def duplicate_pairs(
             metadata={"dagster/row_count": 0, "reason": UNSURE},
             check_results=[checks.result(CALIBRATED, False, CALIBRATE)],
         )
+
     progress = progress_lines(context.log.info, "searching for videos")
     done = make_duplicate_pairs(opened, searcher, context.partition_key, progress=progress)
     place = rows_place(PAIRS_STAGE, context.partition_key)

@@ -59,6 +59,7 @@ def dependencies(name: str) -> list[dg.AssetDep]:
         reads_all_shards = CHAIN[source].per_shard and not step.per_shard
         mapping = dg.AllPartitionMapping() if reads_all_shards else None
         deps.append(dg.AssetDep(source, partition_mapping=mapping))
+
     return deps
 
 

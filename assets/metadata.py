@@ -70,6 +70,7 @@ def image(value: "Image", *, rows: Sequence[str] = ()) -> dg.MarkdownMetadataVal
     for number, name in enumerate(rows, start=1):
         quoted = name.replace("`", "'")
         lines.append(f"{number}. `{quoted}`")
+
     return dg.MetadataValue.md("\n".join(lines))
 
 
@@ -103,6 +104,7 @@ def shard(
         entries |= columns(shard.root, shard.data_name)
     else:  # `videos` has an index alone
         entries |= columns(shard.root, shard.index_name)
+
     failed = shard.index().filter(pl.col("status") != "ok").select("video_id", "reason", "message")
     if len(failed):
         entries["failures"] = table(failed)

@@ -40,6 +40,7 @@ def _show_version(made: Made) -> dg.MaterializeResult:
     for name, run in runs.items():
         if run:
             entries[name] = made.resource.run_link(made.project, run)
+
     entries["path"] = dg.MetadataValue.path(str(result.bundle))
     entries["digest"] = digest
     entries["model_card"] = dg.MetadataValue.md(result.card)

@@ -61,6 +61,7 @@ def similarity_model(
     if not opened.config.evaluation.benchmarks:
         context.log.warning(NOT_TRAINED)
         return
+
     if pending_data(opened).is_empty:
         current = trained_run(opened)
         context.log.warning(
@@ -89,6 +90,7 @@ def similarity_model(
     except BaseException:  # the run was cancelled
         fail_training(opened, run)
         raise
+
     finish_training(opened, run)
     yield _trained(run, link)
 
@@ -104,6 +106,7 @@ def history_figure(history: Sequence[Mapping[str, float]], prefix: str, *, title
     for name in names:
         points = [(line["step"] + 1, line[name]) for line in history if name in line]
         axes.plot(*zip(*points, strict=True), label=name.removeprefix(prefix), linewidth=1.2)
+
     axes.set(xlabel="step", title=title)
     if names:
         axes.legend(fontsize="x-small", ncols=2)

@@ -86,6 +86,7 @@ def _register_shards(made: Made) -> None:
             "this data root is another than before: what Dagster knows of other assets is wiped"
         )
         instance.wipe_assets([dg.AssetKey(step) for step in CHAIN if step != "video_manifest"])
+
     for stale in registered - set(result.shards):  # of another configuration
         instance.delete_dynamic_partition(name, stale)
     instance.add_dynamic_partitions(name, list(result.shards))
@@ -131,6 +132,7 @@ def contact_sheet(frames: "FrameFile") -> "Image":
         for column, index in enumerate(shown):
             picture = ImageOps.pad(thumbnail(jpegs[index], size_px=THUMBNAIL_PX), THUMBNAIL_PX)
             sheet.paste(picture, (column * width, row * height))
+
     return sheet
 
 
@@ -143,6 +145,7 @@ def _show_frames(made: Made) -> dg.MaterializeResult:
         reader = open_frames(made.project, made.key)
         sheet = contact_sheet(reader)
         more["contact_sheet"] = metadata.image(sheet, rows=reader.video_ids[:SHEET_VIDEOS])
+
     return metadata.shard(made.result, check_frames(made.project, made.key), more=more)
 
 

@@ -35,6 +35,7 @@ def _schedule(cron: str) -> str:
             "expected numbers or * for minute, hour, day up to 28, month and day of the week: "
             "0 3 * * 0"
         )
+
     return cron
 
 

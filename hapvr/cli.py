@@ -91,6 +91,7 @@ def main() -> None:
         if ended.code == terminal.WRONG_CALL and "--json" in sys.argv[1:] and not was_parsed:
             message = "this call is not understood; standard error says why"
             typer.echo(json.dumps({"error": message, "exit_code": ended.code}))
+
         raise
     except OSError as error:
         # What is buffered would fail again at the exit.

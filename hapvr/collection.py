@@ -67,6 +67,7 @@ def add_folders(
         raise ArgumentError(
             f"{root} is a configuration or an address; for a collection name a folder with --data"
         )
+
     added = [folder.resolve() for folder in folders]
     for folder in added:
         _require_usable(folder, root, exclude)
@@ -85,6 +86,7 @@ def add_folders(
                 raise ArgumentError("index add: expected a folder of videos")
             comment = "A collection of `hapvr index add`; edit it as any other configuration."
             _write(file, _new_collection(root), comment)
+
         _add_sources(root, added, exclude)
 
     project = Project.open(root, overrides=overrides)
@@ -94,6 +96,7 @@ def add_folders(
         raise ArgumentError(
             f"{file} has sources of its own, so {lost[0]} is not read; name it there"
         )
+
     return project
 
 
@@ -105,6 +108,7 @@ def _require_usable(folder: Path, root: Path, exclude: Sequence[str]) -> None:
         raise ArgumentError(
             f"{folder} and the data root {root} contain each other; choose another with --data"
         )
+
     scan_folder(folder, source="videos", exclude=exclude, notices=False)
 
 
@@ -133,6 +137,7 @@ def _new_collection(root: Path) -> dict[str, Any]:
     if not is_package_usable():
         settings["backbone"] = {"architecture": FALLBACK_NETWORK, "weights": packaged}
         settings["whitening"] = {"dims": 256, "max_regions": 20_000}
+
     return settings
 
 
@@ -158,6 +163,7 @@ def _add_sources(root: Path, added: Sequence[Path], exclude: Sequence[str]) -> N
         sources = [
             source.model_dump(mode="json", exclude_unset=True) for source in stored_config.sources
         ]
+
     for folder in added:
         before = _same_folder(sources, folder) or _moved(root, sources, folder)
         if before is None:
@@ -165,6 +171,7 @@ def _add_sources(root: Path, added: Sequence[Path], exclude: Sequence[str]) -> N
             sources.append({"kind": "folder", "name": name, "path": str(folder)})
         else:
             before["path"] = str(folder)
+
     if not sources:
         raise ArgumentError("index add: expected a folder of videos")
     _exclude(sources, added, exclude)
@@ -201,6 +208,7 @@ def _free_name(folder: Path, names: set[str]) -> str:
         name = base if number == 1 else f"{base}-{number}"
         if taken.isdisjoint(f"{name}{part}" for part in PARTS):
             return name
+
     raise AssertionError("there are more numbers than names")
 
 
@@ -242,6 +250,7 @@ def update_collection(
             for key in shards:
                 result = step.run(project, key, progress=overall.of(key), **options)
                 overall.finish(key)
+
         return result
 
     run("video_manifest")
@@ -254,6 +263,7 @@ def update_collection(
             for row in videos[:5]
         )
         raise DataError(f"none of the {len(videos)} videos can be used. {reasons}")
+
     for name in ("whitening", "features"):
         run(name)
     with bar(WORDS["whitening"]) as progress:
@@ -289,6 +299,7 @@ def _model(project: Project, progress: Progress) -> SearchModel:
             f"index add: the models of {project.root.url} are in a registry, which needs MLflow; "
             f"{FULL_HINT}"
         )
+
     ensure_baseline(project, progress=progress)
     return search_model(project)
 
@@ -310,6 +321,7 @@ def _moved(root: Path, sources: Sequence[dict[str, str]], folder: Path) -> dict[
         sizes = {Path(row["path"]): row["num_bytes"] for row in rows}
         if _holds_most(folder, sizes, before):
             return source
+
     return None
 
 

@@ -103,6 +103,7 @@ class TrainConfig(Settings):
             fields["pairs"] = self.pairs.model_dump(mode="json", exclude={"path", "distractors"})
         else:
             del fields["pairs"]
+
         return fields
 
 
@@ -229,6 +230,7 @@ class Config(Settings):
             for part in parents:
                 node = node[part]
             node[last] = text
+
         return values
 
     @model_validator(mode="after")
@@ -255,6 +257,7 @@ class Config(Settings):
                 f"backbone.descriptor is {self.backbone.descriptor}; set it to regions, or pooled "
                 "to false"
             )
+
         if needs_extras(self.train.network) and not self.features.pooled:
             yield (
                 "features.pooled: set it to true; train.network.distractor_discrimination "
@@ -270,6 +273,7 @@ class Config(Settings):
                 "source names must differ, also with -train or -held-out behind them, repeated: "
                 f"{repeated}; rename one"
             )
+
         repeated = _repeated([watch_list.name for watch_list in self.watch.lists])
         if repeated:
             yield f"watch.lists: names must differ, repeated: {repeated}; rename one"
@@ -283,6 +287,7 @@ class Config(Settings):
                 "train.repeat_short_clips: false, and family vvs compares clips of one "
                 "length; set it to true"
             )
+
         if network.family != "similarity" and train.num_processes > 1:
             yield f"train.num_processes: family {network.family} trains in one process; set it to 1"
         if train.batch_videos % train.num_processes:
@@ -300,7 +305,9 @@ class Config(Settings):
                     "train.batch_videos: 1 video has no negatives; set 2 or more, or source to "
                     "labelled_pairs"
                 )
+
             return
+
         if train.pairs.path is None:
             yield "train.pairs.path: name the file or folder that has the labelled pairs"
         if train.num_processes > 1:

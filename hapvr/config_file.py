@@ -62,6 +62,7 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
         (overrides or {}).items(), key=lambda item: item[0] != "train.network.family"
     ):
         _set(data, key, value)
+
     return parse_config(data, origin=str(path))
 
 
@@ -106,6 +107,7 @@ def read_row(path: Path, name: str) -> dict[str, Any]:
             f"--row {name!r:.120}: {table.source} has no row {row_name!r:.60}; expected one of "
             f"{', '.join(table.rows) or 'none, see what it needs in the file'}"
         )
+
     return {**table.common, **table.rows[row_name]}
 
 
@@ -131,6 +133,7 @@ def read_overrides(values: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"--set {key}: {text!r:.120}: not a YAML value ({problem}); put quotes around text"
             ) from error
+
     return overrides
 
 
@@ -149,7 +152,9 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
             names = [name for text in variables.values() for name in VARIABLE.findall(text)]
             secrets = [os.environ[name].rstrip("\r\n") for name in names]
             reason = without_logins(explain(error, secrets=secrets))
+
         raise ConfigError(f"config: {origin} is not valid: {reason}") from error
+
     webhook = config.watch.webhook
     if (
         webhook is not None
@@ -160,6 +165,7 @@ def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
         raise ConfigError(
             f"config: {origin}: watch.webhook.secret: expected ${{NAME}} of an environment variable"
         )
+
     config.set_variables(variables)
     return config
 
@@ -200,6 +206,7 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
         raise ConfigError(
             f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer"
         )
+
     data = _read_yaml(path)
     extends = data.pop("extends", []) if isinstance(data, dict) else None
     bases = [extends] if isinstance(extends, str) else extends
@@ -211,6 +218,7 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
         raise ConfigError(
             f"config: {path} must hold {wanted}; got {data if extends is None else extends!r:.120}"
         )
+
     merged: dict[str, Any] = {}
     for base in bases:
         merged = _merge(merged, _read_extended(path.parent / base, read))
@@ -247,6 +255,7 @@ def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
             same_family = "family" not in value or value["family"] == family_of(before)
             if same_family and value.get("source") in (None, before.get("source")):
                 merged[key] = _merge(before, value)
+
     return merged
 
 

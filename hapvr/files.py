@@ -55,6 +55,7 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
         with suppress(OSError):
             part.unlink()
         raise
+
     _flush(path.parent)
 
 
@@ -98,6 +99,7 @@ def require_regular(path: Path, *, max_bytes: int | None = None) -> None:
             problem = "this is not a regular file" if path.exists() and not path.is_file() else ""
             if not problem and max_bytes is not None and (size := path.stat().st_size) > max_bytes:
                 problem = f"it has {size} bytes; at most {max_bytes} are read"
+
     if problem:
         raise OSError(errno.EINVAL, problem, str(path))
 
@@ -112,6 +114,7 @@ def open_regular(path: Path, *, max_bytes: int | None = None) -> io.BufferedRead
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "this is not a regular file", str(path))
+
     return os.fdopen(descriptor, "rb")
 
 
@@ -179,6 +182,7 @@ def read_json_lines(path: Path, kind: TypeAdapter[Value]) -> list[Value]:
             values.append(kind.validate_json(line, strict=True))
         except ValidationError as error:
             warnings.warn(f"{path}: line {number} is damaged ({explain(error)}); it is skipped")
+
     return values
 
 
@@ -208,6 +212,7 @@ def file_sha256(path: Path, progress: Callable[[int], None] = lambda num_bytes: 
             digest.update(memoryview(buffer)[:count])
             num_bytes += count
             progress(num_bytes)
+
     return digest.hexdigest()
 
 
@@ -223,4 +228,5 @@ def arrays_sha256(arrays: Mapping[str, Any]) -> str:
     for name, values in sorted(arrays.items(), key=lambda item: item[0]):
         digest.update(f"{name}:torch.{values.dtype}:{values.shape};".encode())
         digest.update(values.tobytes())
+
     return digest.hexdigest()

@@ -59,6 +59,7 @@ def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str
         if mine.get(key) != theirs.get(key):
             ours = mine.get(key, "(none)")
             lines.append(f"settings {key}: expected {ours}, found {theirs.get(key, '(none)')}")
+
     return lines
 
 
@@ -92,6 +93,7 @@ def environment() -> dict[str, str]:
     for library in LIBRARIES:
         with suppress(PackageNotFoundError):
             versions[library] = version(library)
+
     return versions
 
 
@@ -105,6 +107,7 @@ def git_revision() -> str:
             command, cwd=folder, capture_output=True, text=True, check=True, timeout=20
         )
         return result.stdout.strip()
+
     return "unknown"
 
 

@@ -96,6 +96,7 @@ def plain_reason(code: str, message: str = "") -> str:
             f"The website refused to hand out this video (HTTP {status[1]}). Check the address, or "
             "download the video yourself and use the file."
         )
+
     return PLAIN.get(code, "")
 
 

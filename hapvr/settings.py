@@ -70,6 +70,7 @@ class Settings(BaseModel):
                 f"unknown key {unknown[0]!r:.100}; allowed here: "
                 f"{', '.join(sorted(cls.model_fields))}"
             )
+
         for key, value in data.items():
             _require_a_sensible_number(key, value, cls.model_fields[key].annotation)
         # A strict reader of JSON, once it has come through here, takes no list for a tuple.
@@ -177,12 +178,14 @@ class DuplicatesSettings(Settings):
                     f"prefer: {entry!r:.100} is unknown; expected a folder with a slash at the "
                     f"end, such as archive/, or one of {allowed}"
                 )
+
         for entry in self.protect:
             if not _is_folder(entry):
                 raise ValueError(
                     f"protect: {entry!r:.100} is not a folder; expected one with a slash at the "
                     "end, such as archive/"
                 )
+
         return self
 
 
@@ -202,7 +205,9 @@ def explain(error: ValidationError, *, secrets: Collection[str] = ()) -> str:
         if any(form in text for form in hidden for text in (problem, str(item["input"]))):
             problem = "the value from the environment is not valid"
             got = ""
+
         lines.append(f"{name}: {problem}{got}".removeprefix(": "))
+
     return "; ".join(lines)
 
 

@@ -70,6 +70,7 @@ def read_frame(path: Path) -> pl.DataFrame:
         frame = pl.from_arrow(table)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise ValueError(str(error)) from error
+
     assert isinstance(frame, pl.DataFrame)
     return frame
 
@@ -96,6 +97,7 @@ def _read_user_table(path: Path) -> pl.DataFrame:
         return read_frame(path).drop(
             cs.temporal(), cs.nested()
         )  # nobody asks for these; Python has fewer years
+
     # Polars takes `[`, `*` and `?` in a name for a pattern, and reads other files.
     data = read_bytes(path)
     names = [

@@ -124,6 +124,7 @@ def main() -> int:
                 progress.message(str(error))
                 (folder / FAILURE_NAME).write_text(str(error), encoding="utf-8")
             return 1
+
     return 0
 
 

@@ -123,6 +123,7 @@ def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
             warnings.warn(f"some of what is outdated is not rebuilt: {error}")
         else:
             digests[step.name] = {key: f"{root} {digest}" for key, digest in lacking.items()}
+
     return digests
 
 
@@ -155,6 +156,7 @@ class Outdated(dg.AutomationCondition):
                 for key, digest in wanted.items()
                 if key in chosen or asked.get(key) == digest
             }
+
         return dg.AutomationResult(context, candidates, cursor=json.dumps(asked))
 
 
@@ -184,6 +186,7 @@ def _most_resources() -> dict[str, str]:
     for step in CONDITIONS:
         for name, amount in SETTINGS.run_resources.get(CHAIN[step].job, {}).items():
             asked[name] = max(amount, asked.get(name, 0.0))
+
     if asked:
         tags["dagster-ray/config"] = json.dumps(asked)
     return tags
@@ -221,6 +224,7 @@ def new_videos(
         return dg.SkipReason(
             "the data root is empty, and was not: mount its drive, or run find_videos to begin anew"
         )
+
     offer, unsettled = snapshot_sources(opened, settle_s=SETTLE_S)
     opened.root.write_json(TICK_PLACE, {"time_s": time.time()})
     if unsettled:

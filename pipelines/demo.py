@@ -100,6 +100,7 @@ def main() -> int:
         return 2 if isinstance(error, HapvrError) else 1
     except KeyboardInterrupt:
         return 130
+
     return 0
 
 
@@ -159,6 +160,7 @@ def _run_jobs(
         for shard in shards:
             tags = {"dagster/partition": shard} if shard else None
             launched.append(client.submit_job_execution(job, tags=tags))
+
         _follow(instance, console, launched[first:])
 
         parts = [step.name for step in steps]
@@ -213,6 +215,7 @@ def _print_scores(project: Project, name: str, console: Console) -> None:
         values = [*result["metrics"].values(), means[row]]
         percent = [f"{100 * value:.2f}" for value in values]
         table.add_row(row, *percent)
+
     console.print(table)
     if means[TRAINED] <= means[BASELINE]:
         console.print(
@@ -269,6 +272,7 @@ def _write_query(project: Project, query: Path) -> str | None:
                 frames = EDITS[edit].apply(frames, frames, fps, rng)
             write_mp4(query, frames, fps=fps)
             return str(row["video_id"])
+
     return None
 
 

@@ -46,6 +46,7 @@ def fail_lost_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     for run in lost:
         message = f"process {run.tags[PROCESS_TAG]} of this run is gone"
         context.instance.report_run_failed(run, message)
+
     if not lost:
         return dg.SkipReason(f"{len(started)} runs, none lost")
     names = ", ".join(run.run_id for run in lost)
@@ -109,6 +110,7 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
         if event.is_step_failure:
             return without_logins(_message_of(event.step_failure_data))
         message = event.message or message
+
     return without_logins(message)
 
 
@@ -142,8 +144,10 @@ def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource
         except HapvrError as error:
             problem = f"what is stored cannot be read: {error}"
             concerns = [Concern("status_unknown", "status", problem, lasting=True)]
+
         tell(opened, *concerns)
         context.update_cursor(str(time.time()))
+
     return dg.SkipReason(
         f"{delivery.delivered} messages were posted, {delivery.waiting} wait. {delivery.problem}"
     )
@@ -187,6 +191,7 @@ def remove_old_runs(instance: dg.DagsterInstance, before: datetime) -> int:
         # SQLite leaves an empty database of each run.
         database = Path(instance.root_directory, "history", "runs", f"{run_id}.db")
         database.unlink(missing_ok=True)
+
     return len(old)
 
 

@@ -101,6 +101,7 @@ def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
                 time.sleep(0.05)
                 for process in start.processes:
                     process.poll()
+
             _send(groups, signal.SIGKILL)
             for process in start.processes:
                 process.wait()
@@ -113,6 +114,7 @@ def _send(groups: Iterable[int], number: int) -> bool:
         with suppress(ProcessLookupError):
             os.killpg(group, number)
             there = True
+
     return there
 
 
@@ -198,6 +200,7 @@ def main() -> int:
             f"--host {host}: others could reach this address, and no server has authentication; "
             f"leave it at {LOOPBACK}, or add --allow-remote"
         )
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the servers are ended below
     if options.allow_remote:
         os.environ["HAPVR_ANY_HOST"] = "1"
@@ -237,6 +240,7 @@ def _serve(options: argparse.Namespace) -> NoReturn:
         if not project.config.tracking.uri:
             page = f"{_local_page(host, options.mlflow_port)}/health"
             start.wait(lambda: _answers(page), "MLflow's server")
+
         search_page = f"{_local_page(host, options.search_port)}/health"
         start.wait(lambda: _answers(search_page), "the search service")
         _say(f"ready (Ctrl-C ends what runs here) {pages}")

@@ -6,6 +6,7 @@ A room is a folder of the code. Every function of it keeps the bounds, but for t
 import ast
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ MAX_STATEMENTS = 40
 MAX_PARAMETERS = 7
 MAX_NESTING = 3
 MAX_LINES = 350
+"""Of a file, but for blank ones: paragraphs cost nothing."""
+PARAGRAPH_LINES = 3
+"""A block of so many lines ends a paragraph, so a blank line follows it."""
 
 VAGUE_NAMES = {"one", "other", "found", "said", "some", "made", "known"}
 """Of nothing in particular, so they stand in short comprehensions alone."""
@@ -31,6 +35,8 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 DISPLAYS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 BLOCKS = (*LOOPS, ast.If, ast.Try, ast.TryStar, ast.Match)
+WITHS = (ast.With, ast.AsyncWith)
+LEAVES = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 
 
 def inner_nodes(function: ast.AST) -> Iterator[ast.AST]:
@@ -176,6 +182,40 @@ PACKED: tuple[Callable[[ast.AST], bool], ...] = (
 )
 
 
+def is_guard(statement: ast.stmt) -> bool:
+    """An `if` that leaves, and does little before it."""
+    if not isinstance(statement, ast.If) or statement.orelse:
+        return False
+    return len(statement.body) <= 2 and isinstance(statement.body[-1], LEAVES)
+
+
+def ends_a_paragraph(statement: ast.stmt, following: ast.stmt, block: list[ast.stmt]) -> bool:
+    """Whether a blank line is due between a statement of a block and the next one.
+
+    Guards stand together, and so does a short block with the `return` of what it made.
+    """
+    if not isinstance(statement, (*BLOCKS, *WITHS)):
+        return False
+    num_lines = (statement.end_lineno or 0) - statement.lineno + 1
+    if num_lines < PARAGRAPH_LINES or (is_guard(statement) and is_guard(following)):
+        return False
+    is_small = len(block) <= 3 and num_lines <= PARAGRAPH_LINES + 1
+    return not (is_small and isinstance(following, ast.Return) and following is block[-1])
+
+
+def crowded_lines(function: Function, lines: list[str]) -> Iterator[int]:
+    """The numbers of lines that a blank line should follow."""
+    for node in (function, *inner_nodes(function)):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            if not isinstance(block, list):  # a ternary's part
+                continue
+            for statement, following in pairwise(block):
+                last = statement.end_lineno or 0
+                if ends_a_paragraph(statement, following, block) and lines[last].strip():
+                    yield last
+
+
 def is_called_by_its_options(path: str, function: Function) -> bool:
     """Whether parameters are the options of a verb, or what an endpoint is asked with."""
     if path.startswith("hapvr/commands/"):
@@ -216,13 +256,16 @@ def bound_names(function: Function) -> Iterator[ast.Name]:
 def findings(path: str, text: str) -> Iterator[tuple[str, str]]:
     """What of a file is beyond the rules: the rule, and where and what."""
     tree = ast.parse(text)
-    lines = len(text.splitlines())
-    if lines > MAX_LINES:
-        yield "lines", f"{path} has {lines} lines, at most {MAX_LINES}"
+    lines = text.splitlines()
+    num_lines = sum(bool(line.strip()) for line in lines)
+    if num_lines > MAX_LINES:
+        yield "lines", f"{path} has {num_lines} lines, at most {MAX_LINES}"
     for node in ast.walk(tree):
         if isinstance(node, Function) and f"{path}:{node.name}" not in EXCEPTED:
             for rule, what in excess(path, node):
                 yield rule, f"{path}:{node.lineno} {what}"
+            for number in crowded_lines(node, lines):
+                yield "paragraphs", f"{path}:{number} is the last line of a block"
             for name in bound_names(node):
                 if name.id in VAGUE_NAMES:
                     yield "names", f"{path}:{name.lineno} {name.id} says little"
@@ -327,6 +370,28 @@ def function_of(text: str) -> Function:
     (function,) = ast.parse(text).body
     assert isinstance(function, Function)
     return function
+
+
+GUARDS = "def f(a):\n    if a:\n        b = 1\n        return b\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "crowded"),
+    [
+        ("def f(a):\n    for b in a:\n        g(b)\n        h(b)\n    c = 1\n    return c\n", [4]),
+        ("def f(a):\n    for b in a:\n        g(b)\n        h(b)\n\n    c = 1\n    return c\n", []),
+        ("def f(a):\n    for b in a:\n        g(b)\n    c = 1\n    return c\n", []),
+        (f"{GUARDS}    if not a:\n        return 2\n    return 3\n", []),
+        (f"{GUARDS}    c = 2\n    d = c\n    return d\n", [4]),
+        (
+            "def f(a):\n    c = []\n    for b in a:\n        g(b)\n        c += b\n    return c\n",
+            [],
+        ),
+    ],
+    ids=["a long block", "a blank line", "a short block", "guards", "a guard", "a short function"],
+)
+def test_a_block_ends_a_paragraph(text: str, crowded: list[int]) -> None:
+    assert list(crowded_lines(function_of(text), text.splitlines())) == crowded
 
 
 def test_branches_count_where_the_linter_does_not_look() -> None:

@@ -86,6 +86,7 @@ def draw_view(frames: Tensor, plan: ViewPlan, *, config: ViewsConfig, size_px: i
     if is_strong and "global" in config.strong:
         seed = derive_seed(config.seed, plan.video_id, "rand_augment", plan.index)
         clip = rand_augment(clip, seed=seed)
+
     if is_strong and "frame" in config.strong:
         clip = draw_overlays(clip, rng=rng)
     return clip
@@ -107,6 +108,7 @@ def _draw_indices(
         return draw_temporal(
             window, num_frames=num_frames, rng=rng, segment_length=config.segment_length
         )
+
     return crop_or_loop(window, num_frames=num_frames, rng=rng)
 
 
@@ -151,6 +153,7 @@ def _fill_missing(
         levels = drawn.clip(0, 255).round().astype(np.uint8)
     else:
         levels = rng.integers(0, 256, size=shape, dtype=np.uint8)
+
     clip[torch.from_numpy(noisy)] = torch.from_numpy(levels)
 
 
@@ -198,9 +201,11 @@ def draw_overlays(frames: Tensor, *, rng: np.random.Generator) -> Tensor:
         for name in ("text", "emoji"):
             if chosen[name][index]:
                 picture = overlay(picture, name, rng=rng)
+
         if chosen["blur"][index]:
             picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.1, 2.0)))
         changed[index] = np.asarray(picture)
+
     return torch.from_numpy(changed).permute(0, 3, 1, 2).contiguous()
 
 
@@ -215,6 +220,7 @@ def overlay(
             "".join(rng.choice(_LETTERS, size=rng.integers(2, 9)))
             for _ in range(rng.integers(1, 5))
         ]
+
     # matplotlib ships the DejaVu fonts, which have letters and emoticons under a free licence
     fonts = importlib.resources.files("matplotlib").joinpath("mpl-data", "fonts", "ttf")
     file = str(fonts.joinpath("DejaVuSans-Bold.ttf" if words else "DejaVuSans.ttf"))

@@ -60,6 +60,7 @@ def plan_cached_views(video_ids: Sequence[str], config: ViewsConfig) -> dict[str
             others = [other for other in group if other != video_id]
             for index in range(config.num_weak + config.num_strong):
                 plans[video_id].append(_plan_cached_view(video_id, index, others, config))
+
     return plans
 
 
@@ -152,6 +153,7 @@ def shuffle_dropout(
             shown.append(segment)
         elif rng.random() < 0.5:
             shown.append(np.full(len(segment), BLANK if rng.random() < 0.5 else NOISE))
+
     return np.concatenate(shown)
 
 
@@ -167,8 +169,10 @@ def _cut(
         if not once or not length:
             longest = max(MIN_SEGMENT_FRAMES, max_frames)
             length = int(rng.integers(MIN_SEGMENT_FRAMES, longest + 1))
+
         segments.append(rest[:length])
         rest = rest[length:]
+
     return segments
 
 
@@ -188,7 +192,9 @@ def draw_temporal(
                 name, window, num_frames=num_frames, rng=rng, segment_length=segment_length
             )
             break
+
         choice -= probability
+
     return crop_or_loop(window, num_frames=num_frames, rng=rng)
 
 

@@ -76,6 +76,7 @@ class BenchmarkDefinition:
                 f"{len(self.queries)} queries and {len(self.database)} database videos; it "
                 "needs at least one of each"
             )
+
         yield from self._id_problems("queries", "query_id", self.queries)
         yield from self._id_problems("database", "reference_id", self.database)
         if self.labels.is_duplicated().any():
@@ -87,6 +88,7 @@ class BenchmarkDefinition:
                     f"{len(wrong)} segments are not stretches of time, e.g. {wrong.row(0)}; "
                     "give begins before ends, in seconds"
                 )
+
         if not self.tasks:
             yield "no label gives any task a positive pair; check the labels"
 
@@ -183,6 +185,7 @@ def write_definition(
     for table_name, table in tables.items():
         with write_atomic(folder / f"{table_name}.parquet") as part, part.open("wb") as stream:
             write_table(table.to_arrow(), stream)
+
     head = {"name": name, "kind": kind, "provenance": provenance, "format_version": FORMAT_VERSION}
     write_text(folder / "benchmark.json", json.dumps(head, indent=2, ensure_ascii=False) + "\n")
     return definition
@@ -197,6 +200,7 @@ def is_complete(folder: Path) -> bool:
     except DataError as error:
         warnings.warn(f"{error}. It is rebuilt")
         return False
+
     return True
 
 
@@ -212,6 +216,7 @@ def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
             f"benchmark {name!r}: no known name ({', '.join(SHIPPED)}) or folder with a "
             "benchmark.json"
         )
+
     head = read_json_as(folder / "benchmark.json", _Head, hint=HINT)
     has_files = head.kind == CLIPS
     columns = VIDEO_SCHEMA if has_files else dict.fromkeys(("video_id", "role"), pl.String)
@@ -312,7 +317,9 @@ def _read(
         table = table.select(*schema).match_to_schema(schema)
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         raise DamagedError(f"{path}: {error}; {HINT}") from error
+
     for column in schema:
         if column not in may_lack and table[column].null_count():
             raise DamagedError(f"{path}: its column {column} has rows without a value; {HINT}")
+
     return table

@@ -38,6 +38,7 @@ def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
                 raise DataError(
                     f"{path}: groups are nested more than {MAX_DEPTH} deep; flatten them"
                 )
+
             if isinstance(item, h5py.Dataset):
                 names.append(name)
 
@@ -50,17 +51,20 @@ def survey_hdf5(path: Path) -> tuple[list[str], tuple[int, int]]:
                     "characters, and no empty part, "
                     "'.' or '..' between slashes. Rename it"
                 )
+
         shapes: Counter[tuple[int, int]] = Counter()
         for dataset in map(file.get, names):
             if not _refusal(dataset)[0]:
                 num_regions = 1 if dataset.ndim == 2 else dataset.shape[1]
                 shapes[num_regions, dataset.shape[-1]] += 1
+
     if not shapes:
         raise DataError(
             f"{path}: none of {len(names)} datasets holds features; expected floats, [frames, "
             "regions, dims] or "
             "[frames, dims], one dataset per video id"
         )
+
     return names, shapes.most_common(1)[0][0]
 
 
@@ -82,6 +86,7 @@ def read_hdf5_features(
             except LIBRARY_ERRORS as error:
                 reason = "damaged"
                 message = f"cannot be read ({error})"
+
             if features is not None:
                 features = features.reshape(-1, *shape)
                 number = int((~np.isfinite(features)).sum())
@@ -89,6 +94,7 @@ def read_hdf5_features(
                     features = None
                     reason = "not_finite"
                     message = f"{number} values are not finite in half precision"
+
             yield video_id, features, reason, message
 
 
@@ -121,6 +127,7 @@ def _refusal(
             "other_file",
             "its values are in other files, which are not opened; copy them into this one",
         )
+
     num_bytes = dataset.nbytes
     stored = dataset.id.get_storage_size()
     if num_bytes > min(MAX_VIDEO_BYTES, MAX_COMPRESSION * stored):
@@ -129,6 +136,7 @@ def _refusal(
             f"{MAX_VIDEO_BYTES} are read, and at most "
             f"{MAX_COMPRESSION} times what is stored"
         )
+
     return "", ""
 
 

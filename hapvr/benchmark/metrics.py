@@ -44,6 +44,7 @@ def average_precision(ranks: Ints, *, num_relevant: int, kind: ApKind = "step") 
     else:
         before = np.where(ranks == 1, 1.0, (hits - 1) / np.maximum(ranks - 1, 1))
         precision = (before + hits / ranks) / 2
+
     return float(precision.sum() / num_relevant)
 
 
@@ -98,4 +99,5 @@ def bootstrap_micro_ap(
         # without an item above the threshold there is no hit above it
         precision = (weights @ hits) / np.maximum(weights @ items, 1)
         total += (precision * weights[:, owner[start : start + block]]).sum(axis=1)
+
     return np.asarray(total / np.maximum(weights @ num_relevant, 1))

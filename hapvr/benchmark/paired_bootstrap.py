@@ -153,6 +153,7 @@ def _require_measured(
         problem = f"gate.required_metrics: {', '.join(unmeasured)}"
     elif not measured & set(target_metrics):
         problem = f"target_metrics: {', '.join(target_metrics)}"
+
     if problem:
         raise ConfigError(
             f"evaluation.{problem} was measured on no benchmark; the benchmarks "

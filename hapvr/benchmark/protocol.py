@@ -113,6 +113,7 @@ def evaluate(
             "does not define; find out why, or evaluate with the strict policy, which counts "
             "them as misses"
         )
+
     weights = None
     if bootstrap_samples:
         rng = numpy_rng(seed, definition.name, "bootstrap")
@@ -132,6 +133,7 @@ def evaluate(
             of_queries = _by_query(task, truth, ranking)
             measured, drawn = _mean_of_queries(of_queries, truth, weights)
             by_event = _by_event(definition, of_queries, truth)
+
         curves[task.name] = measured[1:]
         if drawn is not None:
             samples[task.name] = drawn
@@ -145,6 +147,7 @@ def evaluate(
             by_event=by_event,
         )
         results.append(result)
+
     return EvaluationResult(
         benchmark=definition.name,
         policy=policy,
@@ -176,6 +179,7 @@ def _by_query(task: Task, truth: Judgement, ranking: Ranking) -> Floats:
         # A query that lost all its positives has hits in none.
         num_relevant = max(int(truth.num_relevant[query]), 1)
         rows.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
+
     return np.array(rows).reshape(len(rows), 1 + len(RECALLS))
 
 
@@ -193,6 +197,7 @@ def _mean_of_queries(
         samples = np.divide(
             drawn @ measured[:, 0], num, out=np.full_like(num, np.nan), where=num > 0
         )
+
     return measured.mean(axis=0), samples
 
 
@@ -207,6 +212,7 @@ def _by_event(
         event = definition.events.get(definition.queries[query])
         if event is not None:
             of_event.setdefault(event, []).append(precision)
+
     return {event: sum(values) / len(values) for event, values in sorted(of_event.items())}
 
 
@@ -223,9 +229,11 @@ def _pooled(
             span = ranking.rows(query)
             candidate = truth.candidate[span]
             ranked.append((ranking.similarity[span][candidate], truth.relevant[span][candidate]))
+
         samples = metrics.bootstrap_micro_ap(
             ranked, num_relevant=truth.num_relevant, weights=weights
         )
+
     if num_relevant == 0:
         return np.zeros(1 + len(RECALLS)), samples
     positions = np.sort(ranking.pooled_position[truth.relevant])

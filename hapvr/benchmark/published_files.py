@@ -38,6 +38,7 @@ def import_vcdb(folder: Path, out: Path, *, distractors: Path | None = None) -> 
             f"e.g. {unknown[0]!r}; add them, or remove the folder, so that the annotation names "
             "the core"
         )
+
     added = _distractors(distractors)
     _require_apart(added, core, place=distractors, what="core video")
     notes = [_count_note("core videos", len(core), VCDB_CORE)]
@@ -66,6 +67,7 @@ def import_svd(folder: Path, out: Path) -> BenchmarkDefinition:
     for number, (_, _, label) in enumerate(rows, start=1):
         if label not in ("0", "1"):
             raise DataError(f"{truth}: line {number} has the label {label!r:.50}, expected 0 or 1")
+
     queries = list(dict.fromkeys(query for query, _, _ in rows))
     candidates = list(dict.fromkeys(candidate for _, candidate, _ in rows))
     place = folder / "unlabeled-data-id"
@@ -77,6 +79,7 @@ def import_svd(folder: Path, out: Path) -> BenchmarkDefinition:
     if len(added) < len(unlabelled):
         count = len(unlabelled) - len(added)
         notes.append(f"{count:,} of them are labelled, and count for their own query alone")
+
     return _write(
         out,
         kind="svd",
@@ -104,11 +107,13 @@ def _vcdb_pairs(folder: Path) -> list[tuple[str, str]]:
                     f"{file}: line {number} has the time {wrong[0]!r:.50}, expected H:MM:SS; "
                     f"{_HINT}"
                 )
+
             first = Path(row[0]).stem
             second = Path(row[1]).stem
             if first != second:
                 pairs[first, second] = None
                 pairs[second, first] = None
+
     return list(pairs)
 
 
@@ -192,6 +197,7 @@ def _rows(path: Path, *, num_fields: int, separator: str | None = None) -> list[
                 f"{path}: line {number}, {' '.join(row)!r:.120}, has {len(row)} fields, expected "
                 f"{num_fields}; {_HINT}"
             )
+
     if not rows:
         raise DataError(f"{path}: it is empty; {_HINT}")
     return rows

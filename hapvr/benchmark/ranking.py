@@ -42,6 +42,7 @@ def read_pairs(
             f"{definition.name} "
             f"(e.g. query {definition.queries[0]!r}); is this another benchmark's file?"
         )
+
     repeated = len(pairs) - int(_table_of(definition, pairs).sum())
     if repeated:
         is_repeated = pl.struct("query", "reference").is_duplicated()
@@ -68,18 +69,22 @@ def _read_similarities(
         place = f"similarities for {definition.name}"
     else:
         place = str(similarities)
+
     try:
         if isinstance(similarities, pl.DataFrame):
             table = similarities
         else:
             table = read_user_table(Path(similarities))
+
         problem = _problem(table)
     except (*TABLE_ERRORS, pl.exceptions.PolarsError) as error:
         problem = file_problem(error)
+
     if problem:
         raise DamagedError(
             f"{place}: not a readable table of similarities ({problem}); score again"
         )
+
     return place, table
 
 
@@ -95,8 +100,10 @@ def _problem(table: pl.DataFrame) -> str:
         else:
             wanted = "video ids as strings"
             fits = isinstance(dtype, pl.String | pl.Categorical | pl.Enum)
+
         if not fits:
             return f"column {column!r} is {str(dtype).lower()}, expected {wanted}"
+
     return ""
 
 
@@ -133,11 +140,13 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
         ranked = _pairs_in(definition, definition.labels)
         if task.pool == "labelled_and_unlabelled":
             ranked |= ~ranked.any(axis=0)
+
     if task.exclusion is not None:
         listed = definition.exclusions.filter(pl.col("exclusion") == task.exclusion)
         for_all_queries = listed.filter(pl.col("query_id").is_null())
         ranked[:, membership(for_all_queries["reference_id"], definition.database)] = False
         ranked &= ~_pairs_in(definition, listed)
+
     if task.ignored:
         ranked &= ~_labelled_pairs(definition, task.ignored)
     if not task.query_stays:
@@ -145,6 +154,7 @@ def ranked_pairs(definition: BenchmarkDefinition, task: Task) -> Bools:
             {"query_id": definition.queries, "reference_id": definition.queries}
         )
         ranked &= ~_pairs_in(definition, with_itself)
+
     return ranked
 
 
@@ -217,7 +227,9 @@ class Ranking:
                     f"and {int(references_in.sum())} "
                     "database videos. Is it another benchmark's?"
                 )
+
             pairs = pairs.filter(queries_in[pairs["query"]] & references_in[pairs["reference"]])
+
         pooled = pairs.sort("similarity", descending=True, maintain_order=True)
         pooled = pooled.with_row_index("place")
         rows = pooled.sort("query", maintain_order=True)

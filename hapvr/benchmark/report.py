@@ -44,6 +44,7 @@ def similarity_distribution_figure(
     for values, name, color in ((irrelevant, "irrelevant", ORANGE), (relevant, "relevant", BLUE)):
         label = f"{name} ({len(values):,} pairs)"
         axes.hist(values, bins=bins.tolist(), density=True, alpha=0.55, color=color, label=label)
+
     axes.set(xlabel="video similarity", ylabel="density", title=title)
     axes.legend(fontsize="small")
     return figure
@@ -97,11 +98,13 @@ def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]
         if task is not None:
             row[task] = percent / 100
             tasks[task] = None
+
     others = dict.fromkeys(task for row in results.values() for task in row if task not in tasks)
     tables = []
     if tasks:
         published = metrics_markdown({**rows, **results}, tasks=list(tasks))
         tables.append(published + "".join(sources.values()))
+
     if others:
         tables.append(metrics_markdown(results, tasks=list(others)))
     return "\n".join(tables)

@@ -52,6 +52,7 @@ def normalize_similarities(
             f"normalisation: query {query!r} has {num} similarities to the background, and the "
             f"{top_k} largest were asked for; choose a smaller top_k or a larger background"
         )
+
     level = pl.col("similarity") - pl.col("level")
     return joined.select("query_id", "reference_id", level.cast(pl.Float32))
 
@@ -106,6 +107,7 @@ def score_benchmark(
                 "similarity": scores.numpy().ravel(),
             }
             writer.write_table(pa.table(columns, schema=SCHEMA))
+
     return out_path
 
 
@@ -123,6 +125,7 @@ def _with_features(
             f"{len(definition.queries)} queries and "
             f"{len(usable_references)} of {len(references)} references; extract them first"
         )
+
     return usable_queries, usable_references
 
 
@@ -134,6 +137,7 @@ def _require_fit(network: VideoNetwork, video: str, features: Tensor) -> None:
             f"regions, {network.dims}]; they are "
             "damaged, or were made for another model. Extract the video again"
         )
+
     takes_unit_vectors = isinstance(network, SimilarityNetwork)
     if takes_unit_vectors and float(features.float().norm(dim=-1).max()) > MAX_NORM:
         raise DataError(
@@ -153,5 +157,6 @@ def _parts(features: Iterator[tuple[str, Tensor]]) -> Iterator[list[tuple[str, T
             yield part
             part = []
             num_frames = 0
+
     if part:
         yield part

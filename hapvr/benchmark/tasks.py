@@ -63,6 +63,7 @@ def _fivr_tasks() -> tuple[Task, ...]:
                     exclusion=exclusion,
                 )
                 tasks.append(task)
+
     return tuple(tasks)
 
 
@@ -153,4 +154,5 @@ def measurable_tasks(
         if measured.positives and measured not in seen:
             tasks.append(replace(task, exclusion=exclusion))
         seen.add(measured)
+
     return tuple(tasks)

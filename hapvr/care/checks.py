@@ -46,6 +46,7 @@ def check_registry(root: DataRoot, _: str) -> None:
                 f"tracking: {folder}, which a registered version names, is missing; restore "
                 "mlflow/ from one back-up"
             )
+
         for bundle in bundles:
             read_bundle_description(bundle).require_files(bundle)
 
@@ -64,10 +65,12 @@ def _recorded_locations(root: DataRoot) -> list[str]:
             return []
         problem = str(error)
         rows = []
+
     if problem != "ok":
         raise DamagedError(
             f"tracking: {REGISTRY} is damaged ({problem}); restore mlflow/ from one back-up"
         )
+
     locations = [location for (location,) in rows if location]
     for location in locations:
         if not is_place(location):
@@ -75,6 +78,7 @@ def _recorded_locations(root: DataRoot) -> list[str]:
                 f"tracking: {REGISTRY} names no place of a version's files ({location!r:.80}); "
                 "restore mlflow/ from one back-up"
             )
+
     return locations
 
 
@@ -102,6 +106,7 @@ def check_training(root: DataRoot, key: str) -> None:
     if not key:
         current_key(root)
         return
+
     folder = root.local_path(f"models/{key}")
     if (folder / RUN_NAME).is_file():
         _check_run(folder)
@@ -130,6 +135,7 @@ def _check_network(folder: Path) -> None:
         from hapvr.train.run_folder import TrainingResult
 
         result = read_json_as(folder / RESULT_NAME, TrainingResult, hint=hint)
+
     if result is None and not network.is_dir():
         return
     read_description(network)
@@ -169,6 +175,7 @@ def check_index(root: DataRoot, _: str) -> None:
             raise DamagedError(
                 f"search: {problems[0]}; `hapvr verify --repair` builds the index again"
             )
+
         index.recall(probes=1)
 
 

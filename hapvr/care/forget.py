@@ -61,10 +61,12 @@ def plan_forgetting(
             contents=sorted(contents.get(video_id, set()) - staying),
             kept_out=wanted[video_id],
         )
+
     if not videos:
         raise ArgumentError(
             "forget: there is nothing to forget; name videos, or a source whose files are gone"
         )
+
     return [videos[video_id] for video_id in sorted(videos)]
 
 
@@ -86,6 +88,7 @@ def _offline_videos(listed: Mapping[str, Mapping[str, str]], source: str) -> dic
             continue
         if not os.path.exists(path_of_text(row["uri"])):
             offline[video_id] = False
+
     return offline
 
 
@@ -96,6 +99,7 @@ def _inspected_rows(root: DataRoot) -> list[dict[str, Any]]:
         shards = [Shard(root, stage, key) for stage in (VIDEOS_STAGE, frames.STAGE)]
         if any(root.exists(shard.index_name) for shard in shards):
             rows += shards[0].rows()
+
     return rows
 
 
@@ -123,6 +127,7 @@ def _generated_of(
         if mentions(root, name, digests):
             of_name = [video_id for video_id, row in listed.items() if row["source"] == name]
             generated |= dict.fromkeys(of_name, False)
+
     return generated
 
 
@@ -137,6 +142,7 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
             store.forget(project, forgetting)
         root.delete(DIGESTS)
         root.delete(manifest.FORGETTING)
+
     if forgetting.generated or _has_generated(root, forgetting.videos):
         make_manifest(project)
 
@@ -161,5 +167,6 @@ def _begin(root: DataRoot, videos: Sequence[ForgottenVideo]) -> Journal:
     for video in journal.videos:
         if video.kept_out:
             names |= {manifest.name_digest(video.video_id), manifest.name_digest(video.uri)}
+
     root.write_json(manifest.FORGOTTEN, {"names": sorted(names)})
     return journal

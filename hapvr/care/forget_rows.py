@@ -56,6 +56,7 @@ def forget_in_marks(project: Project, forgetting: Forgetting) -> None:
                 removed.append(mark)
             elif tuple(names) != mark.names:
                 renamed.append(replace(mark, names=(names[0], names[1])))
+
         if renamed or removed:
             keep_marks(root, renamed, without=removed)
 
@@ -89,6 +90,7 @@ def forget_in_watch_lists(project: Project, forgetting: Forgetting) -> None:
         contents = {file.partition(".")[0] for file in root.list_files(place)}
         if not contents.isdisjoint(forgetting.values):
             root.delete_folder(place)
+
     forget_in_rows(watch_lists.STAGE)(project, forgetting)
 
 
@@ -119,6 +121,7 @@ def forget_in_trainings(project: Project, forgetting: Forgetting) -> None:
     for path in models.glob("*/benchmarks/**/*.parquet"):
         if path.resolve() == path:  # what is linked is not ours
             _forget_in_table(root, f"{MODELS}/{path.relative_to(models).as_posix()}", values)
+
     if not (root.exists(REGISTRY) or project.config.tracking.uri):
         return
     from hapvr.steps.training import tracker_of
@@ -143,15 +146,18 @@ def _forget_in_table(root: DataRoot, place: str, values: frozenset[str]) -> bool
     except DamagedError:
         root.delete(place)
         return False
+
     kept = table
     for column in table.schema:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             named = values.intersection(kept[column.name].unique().to_pylist())
             goes = pc.is_in(kept[column.name], value_set=pa.array(sorted(named), column.type))
             kept = kept.filter(pc.invert(goes))
+
     if len(kept) < len(table):
         with root.write(place) as stream:
             write_table(kept, stream)
+
     return len(kept) < len(table)
 
 

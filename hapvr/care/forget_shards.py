@@ -93,6 +93,7 @@ def _index_places(root: DataRoot) -> list[str]:
         for name in names:
             place = f"{above}/{name}"
             places += [place, videos_place(place)]
+
     return [place for place in places if root.exists(f"{place}/{STATE_FILE}")]
 
 
@@ -110,6 +111,7 @@ def _forget_in_shard(shard: Shard, forgetting: Forgetting) -> None:
         if index is None:
             _remove_shard(shard)
             return
+
         before = journal.digests.setdefault(shard.index_name, [])
         before.append(_digests(shard))
         root.write_json(DIGESTS, journal.digests)
@@ -128,6 +130,7 @@ def _usable_index(shard: Shard, gone: frozenset[str]) -> ShardIndex | None:
         shard.verify()
     except DamagedError:
         return None
+
     if index.data_sha256 and shard.stage in (VIEWS_STAGE, LABELS_STAGE):
         return None if _may_show(shard, gone) else index
     return index
@@ -162,6 +165,7 @@ def _write_without(
             for video_id in videos.video_ids:
                 if video_id not in gone:
                     write(videos.rows(video_id).columns)
+
     rows = [row for row in index.rows() if row["video_id"] not in gone]
     common = {field.name for field in INDEX_FIELDS}
     own = [field for field in index.table.schema if field.name not in common]
@@ -179,7 +183,9 @@ def _take(shard: Shard, new: Shard) -> None:
         if root.exists(new.data_name):
             root.delete(shard.index_name)
             root.filesystem.move(root.path(new.data_name), root.path(shard.data_name))
+
         root.filesystem.move(root.path(new.index_name), root.path(shard.index_name))
+
     root.delete_folder(f"{new.stage}/{new.key}")
 
 

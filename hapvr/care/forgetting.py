@@ -81,6 +81,7 @@ def forgetting_of(journal: Journal) -> Forgetting:
     for video in videos:
         values.add(video.uri)
         values.update(video.contents)
+
     shards = sorted({video.shard for video in videos})
     return Forgetting(video_ids, shards, frozenset(values), videos, journal, renamed={})
 

@@ -135,6 +135,7 @@ def health(project: Project) -> Health:
     if root.exists(TICK_PLACE):
         tick = root.read_json_as(TICK_PLACE, dict[str, float], hint="remove it")
         tick_s = tick.get("time_s")
+
     free_bytes = None
     if root.local is not None and root.local.exists():
         free_bytes = shutil.disk_usage(root.local).free
@@ -291,6 +292,7 @@ def _champion(project: Project) -> dict[str, str] | None:
         raise
     except HapvrError:
         return None
+
     return {
         "name": f"models:/{name}/{champion.version}",
         "since": tags.get(versions.DECIDED_TAG, "").partition(" by ")[0],

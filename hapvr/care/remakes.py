@@ -35,6 +35,7 @@ def remake_downloads(project: Project, key: str) -> None:
             except (DataError, OSError):
                 with root.write(shard.index_name) as stream:
                     stream.write(record)
+
         lost = damaged_files(root, key)
         if lost:
             raise DataError(
@@ -68,6 +69,7 @@ def regenerate(project: Project, name: str = "") -> None:
         if not name:
             list(resolve_sources(project))
             return
+
         benchmark = f"{CORPUS_FOLDER}/{name}/benchmark.json"
         with set_aside.set_aside(root, benchmark, verify=lambda: check_corpus(root, name)):
             list(resolve_sources(project))
@@ -84,6 +86,7 @@ def remake_descriptors(project: Project, key: str) -> None:
         raise DataError(
             "it is of an earlier model; remove its folder, and it is rebuilt when that one answers"
         )
+
     descriptors = descriptor_shard(project.root, digest, shard)
     with set_aside.set_aside(project.root, descriptors.index_name, verify=descriptors.verify):
         make_descriptors(project, shard, model)
@@ -109,6 +112,7 @@ def remake_shard(project: Project, stage: str, key: str) -> None:
         raise DataError(
             f"the manifest lacks it; if it was imported, remove {stage}/{key} and import it again"
         )
+
     shard = Shard(root, stage, key)
     held = _usable(shard)
     if stage in MADE_FROM_IT:
@@ -129,6 +133,7 @@ def _require_kept(shard: Shard, held: set[str]) -> None:
         listed = _usable(Shard(shard.root, "videos", shard.key))
     else:
         listed = {row["video_id"] for row in shard.rows()}
+
     away = held & listed - _usable(shard)
     if away:
         raise DataError(

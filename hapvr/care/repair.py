@@ -29,7 +29,9 @@ def repair(
         for before in damaged:
             results[before] = _repaired(project, before)
             progress(len(results), len(damaged))
+
         _clear_set_aside(root)
+
     return [results.get(check, check) for check in checks]
 
 
@@ -46,6 +48,7 @@ def _repaired(project: Project, damaged: FileCheck) -> FileCheck:
             after = check_stored(project.root, damaged.kind, damaged.key)
     except (HapvrError, OSError) as error:
         return replace(damaged, message=f"{damaged.message}. It could not be rebuilt: {error}")
+
     return replace(damaged, state="repaired") if after.state == "ok" else after
 
 

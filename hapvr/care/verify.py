@@ -36,14 +36,17 @@ def verify_root(
     for name, store in STORES.items():
         if kinds is None or name in kinds:
             places += [(name, key) for key in store.keys(root)]
+
     if not places:
         raise DataError(
             f"verify: {root.url} holds nothing that the chain wrote; is that the data root?"
         )
+
     checks = []
     for name, key in places:
         checks.append(check_stored(root, name, key))
         progress(len(checks), len(places))
+
     return _confirmed(root, checks)
 
 
@@ -58,6 +61,7 @@ def _confirmed(root: DataRoot, checks: Sequence[FileCheck]) -> list[FileCheck]:
             if check.state == "damaged":
                 check = check_stored(root, check.kind, check.key)
             confirmed.append(check)
+
     return confirmed
 
 
@@ -68,6 +72,7 @@ def check_stored(root: DataRoot, name: str, key: str) -> FileCheck:
         source_then, source_now = STORES[name].made_from(root, key)
     except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
         return FileCheck(name, key, "damaged", str(error))
+
     if source_then == source_now:
         return FileCheck(name, key, "ok")
     message = (

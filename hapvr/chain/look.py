@@ -90,6 +90,7 @@ class Look:
                 digest = self._digest(source, key)
                 if _recorded_input(root.url, stage, key, source, stage_written) != digest:
                     wanted[key] = digest
+
         return wanted
 
     @cached_property

@@ -96,8 +96,10 @@ class ShardStep(Step):
             if index is None:
                 missing += 1
                 continue
+
             done += 1
             failed += sum(row["status"] != STATUS_OK for row in index.rows())
+
         return StepStatus(self.name, done, missing, failed)
 
 

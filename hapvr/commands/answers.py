@@ -18,6 +18,7 @@ def answer_lines(answer: SearchAnswer, *, every: bool) -> list[str]:
     if answer.error:
         code, _, message = answer.error.partition(": ")
         return [f"failed   {answer.query}: {with_cause(code, message)}"]
+
     lines = [
         f"query    {answer.query} ({clock(answer.seconds)}), compared with {answer.compared} of "
         f"{answer.videos} videos",
@@ -35,6 +36,7 @@ def answer_lines(answer: SearchAnswer, *, every: bool) -> list[str]:
     if num_hidden:
         more = " more" if shown else ""
         lines.append(f"         {num_hidden}{more} that do not match: --all shows them")
+
     return lines
 
 
@@ -62,6 +64,7 @@ def _match_lines(match: Match) -> list[str]:
         speed = "" if part.speed == 1 else f"{part.speed:.1f}x speed, "
         doubt = "" if part.certain else f", {UNCERTAIN}"
         lines.append(f"{'':33}{times(part)}  ({speed}frame similarity {part.score:.2f}{doubt})")
+
     return lines
 
 

@@ -61,6 +61,7 @@ def duplicates(
             "--plan: expected a name that ends in .json, .csv or .sh, other than --out, and "
             "not --pairs"
         )
+
     project = open_project(config, set_)
     searcher = Searcher.open(project, model=model)
     warnings = list(searcher.warnings)
@@ -70,10 +71,12 @@ def duplicates(
     for key in searcher.collection.shards() if searcher.evidence is not None else ():
         with progress_bar(key) as progress:
             make_duplicate_pairs(project, searcher, key, progress=progress)
+
     if pairs:
         answer = _pair_answer(project, searcher, between)
     else:
         answer = _group_answer(project, searcher, between, plan)
+
     training = ", untrained" if searcher.untrained else ""
     text = [f"model    {searcher.model}{training}"]
     text += [f"warning  {warning}" for warning in warnings]
@@ -171,9 +174,11 @@ def _group_answer(
         inside = list(group)
         if _are_between([member.video_id for member in inside], between):
             members += inside
+
     if plan is not None:
         write_plan(plan, members)
         remember_plan(project, members)
+
     rows = _with_verdicts(group_rows(members), [member.verdict for member in members])
     medoids = {member.group: member.video_id for member in members if member.medoid}
     tasks: list[Pair] = [
@@ -200,6 +205,7 @@ def _group_lines(members: list[GroupMember]) -> list[str]:
         lines.append(
             f"{len(unsure)} of the groups are unsure: look at them before you delete anything"
         )
+
     for group in groups:
         verdicts = [member.verdict for member in group if member.verdict]
         verdict = "unsure" if "unsure" in verdicts else verdicts[-1]
@@ -208,6 +214,7 @@ def _group_lines(members: list[GroupMember]) -> list[str]:
         if not has_kept:  # the reason is that of all
             lines.append(f"  {group[0].reason}")
         lines += [_member_line(member, group[0], with_reason=has_kept) for member in group]
+
     return lines
 
 

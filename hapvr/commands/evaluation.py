@@ -75,12 +75,14 @@ def evaluate(
             scored[title] = place
             if normalized is not None:
                 scored[f"{title}, normalised by the {top_k} nearest"] = normalized
+
         results = {
             name: evaluate_benchmark(
                 definition, table, policy=policy, available=available, bootstrap_samples=bootstrap
             )
             for name, table in scored.items()
         }
+
     _show_results(definition, results, top_k)
 
 
@@ -96,6 +98,7 @@ def _check_inputs(
         is_right = features is not None and model is not None
     else:
         is_right = not any((features, model, out, normalize))
+
     if not is_right:
         both = "both --features DIR and --model MODEL, with which --out and --normalize go"
         raise ArgumentError(f"expected --similarities FILE alone, or {both}")
@@ -124,6 +127,7 @@ def _show_results(
                     f"{task.task}, {name}: 95 % interval over queries {100 * low:.2f} to "
                     f"{100 * high:.2f}"
                 )
+
     lines += [f"{name}: {value}" for name, value in first.availability.items()]
 
     content = first.to_json()
@@ -132,6 +136,7 @@ def _show_results(
     if note:
         lines.append(f"note: {note}")
         content["note"] = note
+
     if normalized:
         content["normalized"] = normalized[0].to_json() | {"top_k": top_k}
     show(content, text=lines)
@@ -206,6 +211,7 @@ def import_(
         definition = import_svd(folder, out)
     else:
         definition = import_vcdb(folder, out, distractors=distractors)
+
     result = {
         "name": definition.name,
         "folder": str(out),

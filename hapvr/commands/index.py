@@ -57,6 +57,7 @@ def add(
     if lists:
         unread = run_watch_lists(project, long_progress).failed
         num_watched = len(all_matches(project))
+
     usable = _with_status(videos, is_ok=True)
     failed = _with_status(videos, is_ok=False)
     aside = set_aside(project, [row["video_id"] for row in failed])
@@ -106,6 +107,7 @@ def _problem_lines(
         if row["message"]:
             kind = "only a part can be read" if row.get("is_partial") else "note"
             lines.append(f"{kind}: {row['video_id']}: {row['message']}")
+
     return lines
 
 
@@ -210,6 +212,7 @@ def _show(values: dict[str, Any]) -> None:
             f"failed   expected {100 * MIN_RECALL:g} % of recall, so this index does not answer; "
             "raise search.index.probed_lists, refine_factor or code_bits"
         )
+
     show(values, text=lines, failed=not passed)
 
 
@@ -279,6 +282,7 @@ def import_(
     with root.lock(MARKS_LOCK):
         marks = read_marks_table(root, file)
         before = keep_marks(root, marks)
+
     num_new = sum(before.of(mark.first, mark.second) is None for mark in marks)
     text = f"{len(marks)} marks are kept, {num_new} of them new"
     show({"marks": len(marks), "new": num_new}, text=text)

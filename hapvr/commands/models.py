@@ -88,6 +88,7 @@ def import_(
     if pca:
         whitening = import_whitening(DataRoot(out), file, dims=dims)
         return show({"data_root": str(out), "dims": whitening.dims, "sha256": whitening.sha256})
+
     network, report = import_released(file, dims=dims, symmetric_chamfer=symmetric_chamfer)
     save_network(network, out, metadata={"import": report})
     show({"folder": str(out), "settings": scoring_settings(network), **report})
@@ -109,6 +110,7 @@ def register_(
         raise ArgumentError(
             f"{run!r:.80}: no training of this name has ended below {project.root.url}/models"
         )
+
     with progress_bar("benchmark_scores") as progress:
         CHAIN["benchmark_scores"].run(project, run=run, progress=progress)
     with progress_bar("registered_model") as progress:
@@ -140,6 +142,7 @@ def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None
         lines.append(f"     made by {maker}; decided {row['decided'] or 'never'}")
         if row["warning"]:
             lines.append(f"     warning: {row['warning']}")
+
     show({"name": name, "versions": versions}, text=lines)
 
 
@@ -182,6 +185,7 @@ def export_(
         sha256, place = push_model(bundle, place, licence=license_)
     else:
         sha256 = export_model(bundle, Path(place), licence=license_)
+
     show({"place": place, "sha256": sha256}, text=f"{place}: SHA-256 {sha256}")
 
 

@@ -57,6 +57,7 @@ def write_out(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Search
         if not out.name.endswith(TASKS_SUFFIX):
             export_table(rows, part, out.suffix.lower())
             return
+
         named = [
             (whole(first), whole(second), verdict, probability)
             for first, second, verdict, probability in pairs

@@ -79,6 +79,7 @@ def match(
         match = _match_of(video_id, frames, listed, places)
         if match is not None:
             matches.append(match)
+
     matches.sort(key=lambda match: (match["distance"], -match["frames"]))
 
     text = [
@@ -152,6 +153,7 @@ def _hashed(config: Path, video_ids: Collection[str] = ()) -> Iterator[tuple[str
                 f"shard {key} has no frames yet and is skipped; `hapvr sample` makes them"
             )
             continue
+
         shard = open_frames(project, key)
         wanted = [name for name in shard.video_ids if not video_ids or name in video_ids]
         with progress_bar(key) as progress:
@@ -162,4 +164,5 @@ def _hashed(config: Path, video_ids: Collection[str] = ()) -> Iterator[tuple[str
                 for second, jpeg in zip(stored.timestamps_s, stored.jpegs, strict=True):
                     digest, quality = pdq(decode_jpegs([jpeg])[0])
                     frames.append((second, digest, quality))
+
                 yield video_id, frames

@@ -28,6 +28,7 @@ def progress_bar(what: str) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield no_progress
         return
+
     from rich.console import Console
     from rich.progress import (
         BarColumn,

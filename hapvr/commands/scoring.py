@@ -98,6 +98,7 @@ def score(
             access=Access(hosts=frozenset({ANY_HOST})),  # a person types the addresses
             progress=progress,
         )
+
     calibration = scorer.calibration
     pairs = [_pair(row, calibration, precision, prior) for row in rows]
     result = {
@@ -129,6 +130,7 @@ def open_scorer(model: str | None, tracking_uri: str) -> tuple[VideoScorer, str,
         from hapvr.scorer.copies import NAME, open_copy_scorer
 
         return open_copy_scorer(), NAME, True
+
     model = model or CHAMPION
     folder = model_folder(model, tracking_uri)
     if model.startswith("models:/"):
@@ -137,6 +139,7 @@ def open_scorer(model: str | None, tracking_uri: str) -> tuple[VideoScorer, str,
         model = pinned_uri(model, registry_address(tracking_uri))
     else:
         try_bundle(folder)
+
     return load_bundle(folder, device="auto"), model, is_untrained(folder)
 
 
@@ -182,11 +185,14 @@ def expand(names: list[str]) -> list[str]:
             raise DataError(
                 f"video: {name!r:.200} cannot be used ({file_problem(error)}); correct it"
             ) from None
+
         if not inside:
             raise DataError(
                 f"video: {name} holds no video; expected files such as .mp4, or a .txt list of them"
             )
+
         expanded += inside
+
     return expanded
 
 
@@ -216,6 +222,7 @@ def _pair(
     if calibration is not None:
         pair["probability"] = calibration.probability(row.similarity, prior=prior)
         pair["verdict"] = calibration.verdict(row.similarity, precision=precision, prior=prior)
+
     if _have_same_bytes(row.query, row.reference):
         pair |= {"verdict": "match", "probability": 1.0, "same_file": True}
     if pair["verdict"] == "no match" and row.segments is not None:
@@ -256,6 +263,7 @@ def _lines(pair: dict[str, Any]) -> list[str]:
             f"         query {query} = reference {reference}  "
             f"(frame similarity {part['score']:.2f})"
         )
+
     return lines
 
 

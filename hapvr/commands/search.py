@@ -139,6 +139,7 @@ def _check_search(
         raise ArgumentError(
             "search: expected a file, URL or picture, or --id for a video of the collection"
         )
+
     check_out(out)
     if out is not None and explained is not None:
         raise ArgumentError("search: --explain writes no file; expected --explain or --out")
@@ -170,6 +171,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
             "watch.lists: there is no watch list; *Watch for this clip* on the page makes one, and "
             "so does a folder of clips that watch.lists names in the configuration"
         )
+
     run = run_watch_lists(project, progress_bar)
     delivery = run.delivery
     rows = all_matches(project)
@@ -185,6 +187,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     if project.config.watch.webhook is not None:
         problem = f"; {delivery.problem}" if delivery.problem else ""
         lines.append(f"{delivery.delivered} matches posted, {delivery.waiting} wait{problem}")
+
     result = {
         "shards": list(run.shards),
         "matches": rows,

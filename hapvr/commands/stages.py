@@ -43,6 +43,7 @@ def run(
     if step not in CHAIN or step == "similarity_model":
         steps = f"the steps are {', '.join(CHAIN)}; `hapvr train` trains"
         raise ArgumentError(f"{step!r:.80} is not a step that runs here; {steps}")
+
     _run_steps(open_project(config, set_), [step], shard)
 
 
@@ -63,6 +64,7 @@ def status(
     if post:
         tell(project, *state.concerns)
         deliver_alerts(project)
+
     needs_a_person = bool(state.concerns)
     result = asdict(state) | {"needs_a_person": needs_a_person}
     show(result, text=state.lines(), failed=needs_a_person)
@@ -128,6 +130,7 @@ def train(
 
         runs = train_seeds(project, key=key, seeds=seeds, say=partial(say, err=True))
         return show({"runs": runs}, text=seeds_text(runs))
+
     show(CHAIN["similarity_model"].run(project, run=key))
 
 
@@ -153,12 +156,14 @@ def verify(
     if repair:
         with progress_bar("repairs") as progress:
             checks = repairs.repair(project, checks, progress=progress)
+
     lines = []
     for check in checks:
         line = f"{check.kind} {check.key}".rstrip() + f": {check.state}"
         if check.message:
             line += f", {check.message}"
         lines.append(line)
+
     result = {"data_root": project.root.url, "files": [asdict(check) for check in checks]}
     is_damaged = any(check.state == "damaged" for check in checks)
     show(result, text=lines, failed=is_damaged)
@@ -188,11 +193,13 @@ def forget(
             lines.append(f"{video.video_id}: its fetched file goes, too")
         else:
             lines.append(f"{video.video_id}: the file {video.uri} stays")
+
     number = counted(len(videos), "video")
     if yes:
         lines.append(f"{number} forgotten")
     else:
         lines.append(f"{number} would be forgotten, with all that was made of them; --yes does it")
+
     result = {"forgotten": yes, "videos": [asdict(video) for video in videos]}
     show(result, text=lines)
 
@@ -253,11 +260,13 @@ def export_labels(
             "the manifest has no training videos yet; run `hapvr download`, `sample` and `extract` "
             "with this configuration first"
         )
+
     unknown = sorted(set(shard or []) - set(keys))
     if unknown:
         raise ArgumentError(
             f"--shard {unknown[0]}: there is no such training shard; there are {', '.join(keys)}"
         )
+
     chosen = shard or keys
     with progress_bar("shards") as progress:
         num_pairs = label_export.export_labels(project, chosen, out, progress=progress)
@@ -286,7 +295,9 @@ def _run_steps(
                 results = _make_views_and_labels(project, key)
             else:
                 results = {name: _run_step(project, step, key, retry_failed=retry_failed)}
+
             rows += [_row_of(made_by, key, result) for made_by, result in results.items()]
+
     show({"shards": rows}, text=map(_line_of, rows))
 
 
@@ -312,6 +323,7 @@ def _check_shards(project: Project, step: Step, wanted: Sequence[str]) -> None:
         raise DataError(
             "the manifest has no videos yet; run `hapvr download` with this configuration first"
         )
+
     unknown = sorted(set(wanted) - set(keys))
     if unknown and step.per_shard:
         raise ArgumentError(
@@ -326,6 +338,7 @@ def _row_of(step: str, shard: str, result: Any) -> dict[str, Any]:
         row["ok"] = result.num_ok
         row["failed"] = result.num_failed
         row["rows"] = result.num_rows
+
     row["was_finished"] = not getattr(result, "done", True)
     return row
 

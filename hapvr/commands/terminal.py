@@ -171,6 +171,7 @@ def _missing_package(error: ModuleNotFoundError) -> str:
         hint = "install the package that has it, such as the driver of the database that you name"
     elif package in OF_SEARCH:
         hint = f"install what searches and serves with `pip install '.[search]'`, or {FULL_HINT}"
+
     return f"{package} is not installed; {hint}"
 
 
@@ -207,6 +208,7 @@ def _unforeseen(error: BaseException) -> str:
     if type(error).__module__.startswith(("mlflow", "sqlalchemy")):
         # The database may be of another version.
         return f"tracking: MLflow refuses this; check name, version and --tracking-uri ({message})"
+
     hint = f"Please report it; {TRACEBACK_VARIABLE}=1 in the environment shows where it happened"
     return f"unexpected {type(error).__name__}: {message}. {hint}"
 
@@ -221,6 +223,7 @@ def show(
         text = json.dumps(result, ensure_ascii=False, default=str)
     elif text is None:
         text = [f"{name}: {value}" for name, value in result.items()]
+
     whole = text if isinstance(text, str) else "\n".join(map(one_line, text))
     say(whole if printing_json.get() else as_typed(whole))
     if failed:

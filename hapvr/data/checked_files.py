@@ -48,6 +48,7 @@ class CheckedFiles:
         if _state(self._root, name) == before:  # nobody wrote to it meanwhile
             self._known[name] = (before, digest)
             self._changed = True
+
         return digest
 
     def save(self) -> None:
@@ -58,6 +59,7 @@ class CheckedFiles:
         with suppress(OSError):
             write_text(self._place, json.dumps(there))
             _remove_unused(self._place.parent)
+
         self._changed = False
 
 
@@ -76,6 +78,7 @@ def _read(place: Path | None) -> dict[str, tuple[State, str]]:
     with suppress(OSError, ValidationError):
         require_regular(place)
         return _STORED.validate_json(place.read_bytes())
+
     return {}
 
 
@@ -85,12 +88,14 @@ def _state(root: DataRoot, name: str) -> State | None:
         if not root.exists(name):
             return None
         return root.num_bytes(name), *root.modified_ns(name)
+
     try:
         status = os.stat(root.path(name))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DataError(f"storage: {root.path(name)} cannot be read: {error.strerror}") from error
+
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 

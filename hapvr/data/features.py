@@ -164,6 +164,7 @@ def collection_shards(root: DataRoot) -> tuple[tuple[str, ...], tuple[str, ...]]
         if provenance is None:
             unfinished.append(key)
             continue
+
         finished.append(key)
         if IMPORTED not in provenance.settings:
             listed.append(key)

@@ -55,6 +55,7 @@ class DataRoot:
                 "data root: its keys would be shown; give them as variables, e.g. "
                 "AWS_SECRET_ACCESS_KEY"
             )
+
         try:
             if "://" in self.url:
                 self.filesystem, self._base = pafs.FileSystem.from_uri(self.url)
@@ -76,6 +77,7 @@ class DataRoot:
             raise DataError(
                 f"storage: {name!r} is not a relative path below the data root {self.url}"
             )
+
         return posixpath.join(self._base, name)
 
     def url_of(self, name: str) -> str:
@@ -191,6 +193,7 @@ class DataRoot:
                 waiting = f"{name} is being made by another process; waiting for it to end"
                 warnings.warn(busy or waiting)
                 held = lock.acquire()
+
         with held:
             yield
 

@@ -41,6 +41,7 @@ class VideoFrames:
         for timestamp_s, jpeg in zip(self.timestamps_s, self.jpegs, strict=True):
             digest.update(struct.pack("<dq", timestamp_s, len(jpeg)))
             digest.update(jpeg)
+
         return digest.hexdigest()
 
 

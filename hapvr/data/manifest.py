@@ -124,6 +124,7 @@ def forgotten_of(
     for shard in shards:
         if has_shard(root, shard):
             listed[shard] = {row.video_id for row in read_manifest_shard(root, shard)}
+
     return frozenset(
         video_id
         for video_id in video_ids
@@ -153,6 +154,7 @@ def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:
         if key in listed and not split_of.get(source):
             splits = [row.split for row in read_manifest_shard(root, key)]
             split_of[source] = splits[0] if splits else ""
+
     return [key for key in keys if key not in listed or split_of[source_of(key)] != GENERATED]
 
 

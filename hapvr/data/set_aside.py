@@ -41,6 +41,7 @@ def set_aside(root: DataRoot, *names: str, verify: Callable[[], object]) -> Iter
         except BaseException:
             _put_back(root, unit, moved)
             raise
+
         root.delete_folder(unit)
 
 
@@ -52,6 +53,7 @@ def put_back_unreplaced(root: DataRoot) -> None:
         if not names:
             root.delete_folder(unit)
             continue
+
         with root.lock(_lock_name(names[0])):
             if not all(root.exists(name) for name in names):
                 _put_back(root, unit, names)
@@ -127,6 +129,7 @@ def _move(root: DataRoot, name: str, target: str) -> None:
         root.local_path(target).parent.mkdir(parents=True, exist_ok=True)
         root.local_path(name).rename(root.local_path(target))
         return
+
     with root.open(name) as source, root.write(target) as stream:
         shutil.copyfileobj(source, stream)
     root.delete(name)

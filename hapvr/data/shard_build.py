@@ -112,6 +112,7 @@ def build_shard(
         with closing(make(pending)) as new_entries:
             entries = _in_order(video_ids, kept, earlier, new_entries)
             _write([recipe], entries, len(video_ids), lost, progress)
+
         return StageResult.of(shard, done=True)
 
 
@@ -143,6 +144,7 @@ def _rows_to_keep(
     if kept and index.data_sha256 and index.data_sha256 != shard.root.sha256(shard.data_name):
         warnings.warn(f"{shard.data_name} is damaged; all its rows are rebuilt")
         return {}
+
     return kept
 
 
@@ -157,6 +159,7 @@ def _in_order(
         if video_id not in kept:
             yield [next(new_entries)]
             continue
+
         row = kept[video_id]
         if earlier is None or row["status"] != STATUS_OK:
             yield [(row, None)]
@@ -189,6 +192,7 @@ def build_shards(
             _, lost = _without_forgotten(unfinished[0], (), lost)
             with closing(make(unfinished)) as entries:
                 _write(unfinished, entries, num_videos, lost, progress)
+
         return [StageResult.of(recipe.shard, done=recipe in unfinished) for recipe in recipes]
 
 
@@ -230,6 +234,7 @@ def _write(
                 if write is not None and data is not None:
                     write(data)
                 of_shard.append(row)
+
             progress(len(rows[0]), num_videos)
 
     for recipe, of_shard in zip(recipes, rows, strict=True):

@@ -87,6 +87,7 @@ class ShardIndex:
             if status == STATUS_OK:
                 places[video_id] = (start, num_rows)
                 start += num_rows
+
         return places
 
 
@@ -130,6 +131,7 @@ class Shard:
                 f"storage: {self.data_name} below {self.root.url} has {num_bytes} bytes, "
                 f"{written_bytes} were written; {self.hint}"
             )
+
         return ShardIndex(provenance, table, read_schema_metadata(table.schema, DATA_DIGEST_KEY))
 
     def find(self) -> ShardIndex | None:

@@ -39,6 +39,7 @@ class VideoRows:
         for name in {"video_id", *self._columns}:
             kind = types.get(name) or self._schema.field(name).type
             wanted.append(pa.field(name, kind))
+
         check_columns(self._schema.empty_table(), wanted)
 
     @property
@@ -63,6 +64,7 @@ class VideoRows:
                 f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of "
                 f"{video_id}; see its index"
             )
+
         begin, count = self._places[video_id]
         start = begin + first
         stop = begin + (count if last is None else min(last, count))
@@ -81,6 +83,7 @@ class VideoRows:
             raise DamagedError(
                 f"storage: {name} does not hold {video_id} where its index says; {self._shard.hint}"
             )
+
         return table
 
     def tensors(

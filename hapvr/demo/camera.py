@@ -63,6 +63,7 @@ def film(
         down, across = offsets[index]
         noise = grain[down : down + size[0], across : across + size[1]]
         frames[index] = np.clip(np.asarray(picture) + noise, 0, 255)
+
     return frames
 
 
@@ -111,6 +112,7 @@ def _expose(
         is_seen = height >= 6 and -height < middle < camera.width_px + height
         if depth > 0.35 and is_seen:
             _paste(picture, actor, height=height, middle=middle, feet=feet, time_s=time_s)
+
     return picture
 
 

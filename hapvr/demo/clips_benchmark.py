@@ -89,6 +89,7 @@ def split_user_videos(
             "clips, or search without training: "
             f"`hapvr index add {shlex.quote(str(videos))}`"
         )
+
     num_test, num_validation = held_out_counts(
         [scene.draw for scene in by_scene],
         validation_rate=source.validation_rate,
@@ -107,6 +108,7 @@ def split_user_videos(
             edits=source.edits,
             progress=progress,
         )
+
     trained_on = {clip.path for group in train for clip in group}
     queried = {clip.path for group in test + validation for clip in group}
     return sorted(trained_on | unusable), sorted(queried - unusable)
@@ -161,6 +163,7 @@ def _scenes(
         scene.groups.append(group)
         if any(text_of_path(clip.path) in trained for clip in group):
             scene.draw = 1.0 + scene.draw % 1
+
     return sorted(gathered.values(), key=lambda scene: scene.draw)
 
 
@@ -207,9 +210,11 @@ def _build_benchmark(
                 f"benchmark {folder.name}: no copies of its {len(queries)} queries; add "
                 f"clips. {problems}"
             )
+
         for group in (*usable, *distractors):
             for clip in group:
                 _link_or_copy(clip.path, folder / "videos" / clip.place())
+
         _write_definition(folder, usable, distractors, times, failures, provenance)
 
     failed: Any = load_definition(folder).provenance["unusable"]
@@ -235,6 +240,7 @@ def _provenance(
     for role, groups in (("query", queries), ("distractor", distractors)):
         for group in groups:
             files |= {f"{role}:{clip.file}": clip.sha256 for clip in group}
+
     for clip, donor, _ in tasks:
         files[f"donor:{clip.file}"] = donor.sha256
     settings = {"version": GENERATOR_VERSION, "name": name, "edits": edits}
@@ -255,7 +261,9 @@ def _make_all_copies(
             failures[clip.file] = str(result)
         else:
             times[clip.file] = result
+
         progress(done, len(tasks))
+
     return times, failures
 
 
@@ -286,6 +294,7 @@ def _write_definition(
             videos.append((file, "database", query.file, edit))
             labels.append((query.place(), file, label))
             segments += [(query.place(), file, *stretch) for stretch in stretches]
+
     for group in distractors:
         videos += [(clip.place(), "database", clip.file, "none") for clip in group]
 
@@ -347,4 +356,5 @@ def make_copies(task: CopyTask, *, videos: Path) -> dict[str, list[Times]]:
         if not path.is_file():
             edited = edit.apply(frames, donor, fps, numpy_rng(*draw))
             write_mp4(path, edited, fps=fps, crf=edit.crf)
+
     return times

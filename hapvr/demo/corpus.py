@@ -102,6 +102,7 @@ def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
         )
         clips += _labelled_clips(number, copies)
         clips += _distractors(number, count=1 if split == "validation" else 2)
+
     return clips
 
 
@@ -113,6 +114,7 @@ def _training_clips(number: int) -> list[Clip]:
         start_s = camera * SPAN_S
         footage = Footage(_incident(number), _dressing(number), camera, start_s, duration_s=13.0)
         clips.append(Clip(file, "database", footage, channel=_channel(file)))
+
     return clips
 
 
@@ -130,6 +132,7 @@ def _labelled_clips(number: int, copies: Sequence[Sequence[str]]) -> list[Clip]:
         clips.append(Clip(f"{name}.mp4", role, footage, channel=_channel(f"{name}.mp4")))
         if role == "query":
             clips += [_copy(f"{name}-{kind}.mp4", footage, kind) for kind in copies[span]]
+
     return clips
 
 
@@ -148,6 +151,7 @@ def _distractors(number: int, *, count: int) -> list[Clip]:
         name = f"distractor-{number:03d}-{index + 1}"
         footage = Footage(name, _dressing(number), index % 3, 0.0, LABELLED_CLIP_S)
         clips.append(Clip(f"{name}.mp4", "database", footage, channel=_channel(name)))
+
     return clips
 
 
@@ -187,6 +191,7 @@ def labels_of(clips: Sequence[Clip]) -> list[tuple[str, str, str]]:
         label = pair_label(query, reference)
         if label is not None:
             labels.append((query.file, reference.file, label))
+
     return labels
 
 
@@ -224,6 +229,7 @@ def make_demo_corpus(
     for split, plan in plans.items():
         if split != "train" and not is_complete(folders[split]):
             _write_benchmark(folders[split], plan, provenance)
+
     return tuple(folders.values())
 
 
@@ -246,6 +252,7 @@ def _render_missing(plans: Mapping[Path, Sequence[Clip]], progress: Progress) ->
                 f"demo corpus: {planned[0].footage.incident} cannot be filmed: {failure}; "
                 "run it again"
             )
+
         done += len(planned)
         progress(done, total)
 
@@ -304,6 +311,7 @@ def _edited(clip: Clip, frames: Pixels, donor: Pixels) -> tuple[Pixels, int]:
             edit = EDITS[kind]
             frames = edit.apply(frames, donor, FPS, rng)
             crf = max(crf, edit.crf)
+
     if clip.channel is not None:
         frames = broadcast(frames, channel=clip.channel, fps=FPS, rng=rng)
     return frames, crf

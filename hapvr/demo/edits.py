@@ -60,6 +60,7 @@ def _captions(frames: Pixels, rng: Rng) -> Pixels:
         left = layer.width * rng.uniform(0, 0.5)
         top = layer.height * rng.uniform(0.05, 0.8)
         layer.text((left, top), words, size, ink, edge=2)
+
     return layer.over_frames()
 
 
@@ -152,6 +153,7 @@ class Edit:
                 donor[: len(places)], width_px=frames.shape[2], height_px=frames.shape[1]
             )
             result[places] = footage[np.arange(len(places)) % len(footage)]
+
         return result
 
 
@@ -252,6 +254,7 @@ def _crop_hue_contrast(frames: Pixels, rng: Rng) -> Pixels:
         turned_hue = hue.point(lambda level: (level + turn) % 256)
         turned = Image.merge("HSV", (turned_hue, saturation, value)).convert("RGB")
         edited.append(np.asarray(ImageEnhance.Contrast(turned).enhance(1.5)))
+
     return np.stack(edited)
 
 

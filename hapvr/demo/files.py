@@ -41,6 +41,7 @@ def prepare_folder(folder: Path, *, fingerprint: str) -> None:
         raise DataError(
             f"generated videos: {folder} holds something else; name another output folder or source"
         )
+
     write_text(folder / _STATE_FILE, json.dumps({"fingerprint": fingerprint}) + "\n")
 
 

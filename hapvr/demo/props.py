@@ -41,6 +41,7 @@ def _draw_outline(draw: ImageDraw.ImageDraw, number: int, rng: Rng) -> None:
             for shoulder, hand in ((38, 18), (74, 96)):
                 height = 70 - int(rng.uniform(0, 45))
                 draw.line([(shoulder, 36), (hand, height)], fill=255, width=10)
+
             for hip, foot in ((47, 36), (65, 78)):
                 draw.line([(hip, 70), (foot, 110)], fill=255, width=13)
         case 3:  # vehicle

@@ -50,6 +50,7 @@ def _fractal(rng: Rng, height_px: int, width_px: int, *, octaves: int = 5) -> Pl
         picture = Image.fromarray(coarse.astype(np.float32))
         smooth = picture.resize((width_px, height_px), Image.Resampling.BICUBIC)
         total += np.asarray(smooth) / 2**octave
+
     low = total.min()
     high = total.max()
     return np.asarray((total - low) / (high - low), dtype=np.float32)
@@ -183,9 +184,11 @@ def _light(rng: Rng, duration_s: float) -> NDArray[np.float32]:
     for channel in range(3):
         turns = times / rng.uniform(9, 25) + rng.uniform()
         gain[:, channel] += 0.12 * np.sin(2 * np.pi * turns)
+
     for moment in rng.uniform(0, duration_s, int(duration_s // 6)):
         tint = rng.uniform(0.55, 1.6) * rng.uniform(0.8, 1.2, 3)
         gain *= 1 + (tint - 1) * np.exp(-(((times - moment) / 0.8) ** 2))[:, None]
+
     return gain.astype(np.float32)
 
 
@@ -234,4 +237,5 @@ def _add_block(
     elif kind == 2:
         dome = [left, top - wide // 3, left + wide, top + wide * 2 // 3]
         draw.ellipse(dome, fill=dark, outline=color, width=4)
+
     draw.line([(left, top), (left, top + high)], fill=dark, width=2)

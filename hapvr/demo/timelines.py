@@ -69,6 +69,7 @@ def excerpt_rows(
         wanted = count * rng.uniform(0.35, 0.5)
     else:
         wanted = min(round(length_s * fps), count // 3)
+
     length = max(int(wanted), 1)
     return int(rng.integers(count - length + 1)) + np.arange(length)
 
@@ -117,6 +118,7 @@ def true_times(
                 float(last / fps + copy_start_s),
             )
         )
+
     return times
 
 
@@ -133,4 +135,5 @@ def _breaks(rows: Rows, *, fps: float) -> list[int]:
             direction = 0
         elif step:
             direction = int(np.sign(step))
+
     return [int(place) + 1 for place in np.flatnonzero(breaks)]

@@ -60,6 +60,7 @@ def find_clips(
         raise ArgumentError(
             f"out: {out} is inside the folder of clips {videos}; choose a folder outside of it"
         )
+
     if entries is None:
         entries = scan_folder(videos, source=name)
     items = [(entry.video_id, path_of_text(entry.uri)) for entry in entries]
@@ -70,10 +71,12 @@ def find_clips(
         if video.reason:
             unusable.add(video.path)
             continue
+
         file = _short_name(video.video_id.removeprefix(f"{name}/"), suffix=video.path.suffix)
         duration_s = None if video.probe is None else video.probe.duration_s
         clip = UserClip(video.path, file, video.file_sha256, duration_s)
         groups.setdefault(video.file_sha256, []).append(clip)
+
     return list(groups.values()), unusable
 
 

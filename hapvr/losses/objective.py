@@ -320,6 +320,7 @@ def ranking_loss(
             f"{name}: unknown option {', '.join(unknown)}; allowed are "
             f"{', '.join(allowed) or 'none'}"
         )
+
     return partial(RANKING_LOSSES[name], **options)
 
 

@@ -72,6 +72,7 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
         tensors = _plain_tensors(parts)
         if tensors:
             return tensors, _recorded_settings(content)
+
     raise DataError(
         f"weights: {file} holds no state dict; expected one, or one under the key 'model' or "
         "'state_dict'"
@@ -97,6 +98,7 @@ def _read_content(file: Path) -> Any:
     if file.suffix == ".npz":
         with np.load(file, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+
     names = []
     if zipfile.is_zipfile(file):
         names = sorted(get_unsafe_globals_in_checkpoint(file))
@@ -123,6 +125,7 @@ def _plain_tensors(states: Mapping[str, Any]) -> dict[str, Tensor]:
             if isinstance(value, Tensor) and _is_plain(value):
                 # DataParallel and DDP put a prefix before every name.
                 tensors[f"{prefix}{str(name).removeprefix('module.')}"] = value.detach()
+
     return tensors
 
 

@@ -87,11 +87,13 @@ def build_network(
         from hapvr.model.network import SimilarityNetwork
 
         return SimilarityNetwork(settings, dims=dims, generator=generator)
+
     with seeded(int(torch.randint(2**62, (), generator=generator, device="cpu"))):
         if isinstance(settings, TcaSettings):
             from hapvr.model.tca import ContextNetwork
 
             return ContextNetwork(settings, dims=dims)
+
         from hapvr.model.vvs import VvsNetwork
 
         return VvsNetwork(settings, dims=dims, extras_dims=extras_dims)
@@ -142,11 +144,13 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
         problems = describe_mismatches(wanted, weights)
     except (RuntimeError, ArgumentError, OSError, SafetensorError) as error:
         problems = [f"{error!r:.200}"]
+
     if problems:
         raise DamagedError(
             f"network: {weights_file} is damaged or does not fit {DESCRIPTION_FILE}: "
             f"{'; '.join(problems[:MAX_MISMATCHES])}; {HINT}"
         )
+
     network = build()
     network.load_state_dict(weights)
     return network.eval(), description.metadata
@@ -168,6 +172,7 @@ def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor
             lines.append(f"{name} has values of {tensor.dtype}, expected {wanted[name].dtype}")
         elif not bool(tensor.isfinite().all()):
             lines.append(f"{name} has NaN or infinite values")
+
     if not lines and _is_constant(found):
         lines.append("every tensor has one value alone, so all videos would be alike")
     return lines

@@ -106,6 +106,7 @@ class VideoNetwork(nn.Module, ABC):
             for rows, query, query_mask in query_groups:
                 block = self._compare(query, reference, query_mask, reference_mask).video
                 scores[torch.tensor(rows)[:, None], torch.tensor(columns)] = block.float().cpu()
+
         return scores
 
 
@@ -170,6 +171,7 @@ def padded_groups(videos: Sequence[Tensor]) -> Iterator[tuple[list[int], Tensor,
         if len(videos[group[0]]) < clips.shape[1]:  # the shortest comes first
             lengths = torch.tensor([len(videos[index]) for index in group], device=clips.device)
             mask = torch.arange(clips.shape[1], device=clips.device) < lengths[:, None]
+
         yield group, clips, mask
 
 
@@ -212,5 +214,6 @@ def split_extras(features: Tensor, *, extras_dims: int) -> tuple[Tensor, Tensor,
             "set features.pooled: true and "
             "extract the features again with the backbone of this network"
         )
+
     values = features[..., NUM_REGIONS:, :].flatten(-2)
     return features[..., :NUM_REGIONS, :], values[..., :extras_dims], values[..., extras_dims]

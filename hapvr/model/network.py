@@ -64,6 +64,7 @@ class SimilarityNetwork(VideoNetwork):
                 self.binarization = Binarization(
                     dims=dims, bits=settings.binary_bits, generator=generator
                 )
+
             if settings.comparator:
                 self.comparator = Comparator(settings, generator=generator)
 
@@ -96,6 +97,7 @@ class SimilarityNetwork(VideoNetwork):
             overshoot = (raw - refined).abs().sum()
             query_mask = halve_mask(halve_mask(query_mask))
             reference_mask = halve_mask(halve_mask(reference_mask))
+
         video = chamfer(
             refined,
             row_mask=None if query_mask is None else query_mask[:, None],
@@ -137,6 +139,7 @@ def refine_pairs(
         refine = partial(checkpoint, comparator, use_reentrant=False, preserve_rng_state=False)
     elif num_rows * num_columns > MAX_STRIP_ELEMENTS and not torch.is_grad_enabled():
         refine = partial(refine_in_strips, comparator)
+
     refined = torch.cat([refine(*inputs) for inputs in zip(pairs, rows, columns, strict=True)])
     return refined.view(num_queries, num_references, *refined.shape[1:])
 
@@ -154,6 +157,7 @@ def refine_in_strips(
                 frame[:, rows], None if row_mask is None else row_mask[:, rows], column_mask
             )[:, kept]
         )
+
     return torch.cat(parts, dim=1)
 
 
@@ -276,6 +280,7 @@ class Comparator(nn.Module):
                 nn.init.xavier_uniform_(parameter, generator=generator)
             else:
                 nn.init.zeros_(parameter)
+
         if settings.comparator_init == "identity":
             # The first channel of every layer carries the similarity plus 1, so that no ReLU cuts
             # it. The other channels keep their random weights; the output gives them weight 0 at
@@ -292,6 +297,7 @@ class Comparator(nn.Module):
                     convolution.weight[0, 0, centre, centre] = 1
                     assert convolution.bias is not None
                     convolution.bias[0] = shift
+
         self.to(memory_format=torch.channels_last)  # two to five times faster on a CPU
 
     def forward(
@@ -335,4 +341,5 @@ def replicate_edges(maps: Tensor, masks: Sequence[Mask]) -> Tensor:
             )  # a strip may hold padding alone
             index = index[:, None, :, None] if dim == 2 else index[:, None, None, :]
             maps = maps.gather(dim, index.expand(maps.shape))
+
     return maps

@@ -97,6 +97,7 @@ def own_name(published: str) -> tuple[str, str]:
             name = own + published.removeprefix(prefix)
             last = next((layer for layer in LAST_LAYERS if name.startswith(layer)), "")
             return LAST_LAYERS.get(last, "") + name.removeprefix(last), release
+
     return "", ""
 
 
@@ -156,6 +157,7 @@ def _identify(file: Path, state: Mapping[str, Tensor]) -> ReleasedTensors:
         if published not in ignored:
             names[published], release = own_name(published)
             releases.add(release)
+
     releases.discard("")
 
     unknown = [name for name, own in names.items() if not own]
@@ -183,6 +185,7 @@ def _own_weights(state: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[
     for published, own in names.items():
         values = state[published].contiguous()
         weights[own] = values.float() if values.is_floating_point() else values
+
     return weights
 
 
@@ -270,6 +273,7 @@ def _vvs_settings(weights: Mapping[str, Tensor]) -> VvsSettings:
     if "distractor" in parts:
         layers = (weights["distractor.layer1.weight"], weights["distractor.layer2.weight"])
         values["distractor"] = {"hidden": [layer.shape[0] for layer in layers]}
+
     if "saliency" in parts:
         values["saliency"] = {"width": weights["saliency.conv1.weight"].shape[0]}
     return VvsSettings.model_validate(values)
@@ -323,15 +327,18 @@ def _similarity_notes(
         notes.append(
             f"the file records no top-k rates: the paper's {rates[0]} and {rates[1]} are used"
         )
+
     if settings.symmetric_chamfer and max(rates) > 0:
         notes.append(
             "symmetric: both directions use the recorded rates; the release's code falls "
             "back to 0.3 there"
         )
+
     if release == "visil" and not settings.symmetric_chamfer:
         notes.append(
             "scored as ViSiL_v; if the file is ViSiL_sym, import it again with --symmetric-chamfer"
         )
+
     return notes
 
 

@@ -175,6 +175,7 @@ class NetworkSettings(Settings):
                 "attention, so set "
                 "attention: false or binary_bits: 0"
             )
+
         return self
 
     @property

@@ -63,6 +63,7 @@ def chamfer(
             similarity.transpose(-1, -2), rate=rate, row_mask=column_mask, column_mask=row_mask
         )
         return (forth + back) / 2
+
     columns = None if column_mask is None else column_mask.unsqueeze(-2)
     best = topk_mean(similarity, rate=rate, mask=columns)
     if row_mask is None:
@@ -93,6 +94,7 @@ def frame_similarity(
             if with_itself and i < j:
                 back = blocks[i][j] if symmetric else _mean_of_best(products, rate=rate, dim=1)
                 blocks[j][i] = back.T
+
     flat = torch.cat([torch.cat(row, dim=1) for row in blocks])
     return flat.view(*query.shape[:2], *reference.shape[:2]).transpose(1, 2)
 

@@ -32,6 +32,7 @@ class ContextNetwork(FrameVectorNetwork):
                 "region (whitening.dims) evenly; "
                 "expected a divisor of the values"
             )
+
         self.settings = settings
         self.dims = dims
         self.embedding_dims = dims
@@ -55,6 +56,7 @@ class ContextNetwork(FrameVectorNetwork):
             frames = features[..., 0, :]
         else:
             frames = F.normalize(features.mean(-2), dim=-1)
+
         flat_frames = frames.reshape(-1, *frames.shape[-2:])
         flat_mask = None if mask is None else mask.reshape(-1, mask.shape[-1])
         encoded = self.encode(flat_frames, flat_mask)

@@ -146,6 +146,7 @@ class TopicGuidance(nn.Module):
                 return torch.rand_like(means[..., 0])
             fixed = torch.rand(means.shape[1], generator=torch.Generator().manual_seed(0))
             return fixed.to(means).expand(means.shape[:2])
+
         topic = F.normalize(means.mean(1), dim=-1)
         return (F.normalize(means, dim=-1) @ topic.unsqueeze(-1)).squeeze(-1)
 
@@ -178,6 +179,7 @@ class VvsNetwork(FrameVectorNetwork):
         if settings.temporal_saliency:
             self.comparator = Comparator(NetworkSettings())
             self.saliency = TemporalSaliency(settings.saliency)
+
         if settings.topic_guidance:
             self.topic = TopicGuidance(settings.topic)
 
@@ -198,6 +200,7 @@ class VvsNetwork(FrameVectorNetwork):
             if self.needs_extras:
                 regions, pooled, _ = split_extras(regions, extras_dims=self.extras_dims)
             vectors[number, :length] = self.frame_vectors(regions, pooled)
+
         return vectors.reshape(*features.shape[:-2], 1, self.dims)
 
     @torch.no_grad()
@@ -217,6 +220,7 @@ class VvsNetwork(FrameVectorNetwork):
             )
             confident = order[torch.sigmoid(logits) > 0.5]
             order = confident if len(confident) else order
+
         order = order.repeat(doubled_length(len(order)) // len(order))
         starts = range(0, len(order), CHUNK_FRAMES)
         means = torch.empty(len(order), self.dims, device=regions.device)
@@ -233,6 +237,7 @@ class VvsNetwork(FrameVectorNetwork):
                 for i in starts
             ]
             weights = weights * self.saliency.weights_of_states(torch.cat(states))
+
         return means.new_zeros(len(regions), self.dims).index_add_(
             0, order, means.mul_(weights.unsqueeze(-1))
         )
@@ -250,11 +255,13 @@ class VvsNetwork(FrameVectorNetwork):
         if self.distractor is not None and pooled is not None:
             logits = self.distractor(pooled)
             regions = regions * torch.sigmoid(logits)[:, :, None, None]
+
         if self.saliency is not None:
             maps = [
                 frame_similarity(clip.unsqueeze(0), clip.unsqueeze(0), rate=0) for clip in regions
             ]
             saliency = self.saliency(torch.cat(maps).squeeze(1))
+
         return regions, self.vectors(regions, saliency), logits, saliency
 
     def vectors(self, regions: Tensor, saliency: Tensor | None = None) -> Tensor:

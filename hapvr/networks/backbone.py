@@ -95,6 +95,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     if len(set(network.feature_info.reduction())) == 1:  # type: ignore[operator, union-attr]
         network = PatchTokens(weights.create_embedding_network(config)[0])
         identity = replace(identity, sha256=weights.state_sha256(network.state_dict()))
+
     mean, std = weights.pixel_statistics(config)
     backbone = Backbone(
         network=network,
@@ -115,6 +116,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
             f"{config.crop_px} px ({problem}); set backbone.crop_px to 224 or to what the network "
             "was made for"
         )
+
     return backbone
 
 
@@ -178,6 +180,7 @@ def l3_irmac_released(maps: Sequence[Tensor]) -> Tensor:
             f"maps of {(height, width)} give {tuple(regions.shape[-2:])} regions"
         )
         vectors.append(F.normalize(F.normalize(regions, dim=1).sum((2, 3)), dim=1))
+
     return torch.cat(vectors, dim=1)
 
 
@@ -209,7 +212,9 @@ def pooled_maps(maps: Sequence[Tensor]) -> list[Tensor]:
         if values.shape[-2:] != GRID:
             kernel, stride = region_kernel(scale, int(values.shape[-1]))
             values = F.max_pool2d(values, kernel, stride)
+
         pooled.append(values.float())
+
     return pooled
 
 
@@ -269,6 +274,7 @@ def load_teacher(config: TeacherConfig, *, crop_px: int) -> Teacher:
             "made for, name another architecture, or give teacher.options such as "
             "{global_pool: avg}"
         )
+
     return replace(teacher, dims=int(output.shape[1]))
 
 

@@ -55,6 +55,7 @@ def embed_by_networks(
         while len(pending) >= batch_frames:
             yield from run(pending[:batch_frames])
             pending = pending[batch_frames:]
+
     if len(pending):
         yield from run(pending)
 

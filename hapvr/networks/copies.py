@@ -110,9 +110,11 @@ def _read(architecture: str) -> bytes:
             f"weights: {architecture} is in the package {PACKAGE}, which is not installed; "
             f"{INSTALL_HINT}"
         ) from None
+
     if hashlib.sha256(content).hexdigest() != digest:
         raise MissingPartError(
             f"weights: {name} is not that of {PACKAGE} {PACKAGE_VERSION} (installed: "
             f"{package.version}), so its vectors would not be comparable; {INSTALL_HINT}"
         )
+
     return content

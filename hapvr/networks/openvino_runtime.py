@@ -102,6 +102,7 @@ class CompiledNetwork:
                     # a tenth of what `infer` itself takes to look at arrays
                     tensor = self._tensor(np.ascontiguousarray(values), shared_memory=True)
                     self._request.set_input_tensor(place, tensor)
+
                 self._request.infer(share_outputs=True)
                 return np.array(self._request.get_output_tensor(0).data)
         except (RuntimeError, ValueError) as error:
@@ -119,10 +120,12 @@ def convert_from_torch(module: nn.Module, example: Tensor) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tracing: sizes become constants, as they shall
             model = openvino.convert_model(module.eval(), example_input=example)
+
         model.reshape([-1, *example.shape[1:]])
     # the converter raises RuntimeError, TypeError, ValueError and classes of its own
     except Exception as error:
         raise DataError(f"OpenVINO cannot convert it ({last_line(error)})") from error
+
     return model
 
 

@@ -107,6 +107,7 @@ def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
                 f"backbone: {config.architecture} gives no 3 x 3 regions of crops of "
                 f"{config.crop_px} px; set backbone.crop_px to 224 or 256"
             )
+
     state = backbone_state(config.architecture)
     identity = WeightsIdentity(config.architecture, "packaged", arrays_sha256(state))
     settings = stated_settings(config, identity)
@@ -130,6 +131,7 @@ def backbone_state(architecture: str) -> State:
     for convolution in convolutions(_plain(architecture)):
         names.append(f"{convolution.name}.weight")
         names += [f"{convolution.norm}.{part}" for part in NORM]
+
     # The tensors of head and classifier follow, and have no name.
     return dict(zip(names, packaged_tensors(architecture).values(), strict=False))
 
@@ -143,17 +145,20 @@ def packaged_tensors(architecture: str) -> State:
             f"weights: no package has those of {architecture}; name one of "
             f"{', '.join(PACKAGES)}, or another source"
         )
+
     package, name, digest = PACKAGES[_plain(architecture)]
     try:
         data = Path(str(importlib.metadata.distribution(package).locate_file(name))).read_bytes()
     except (OSError, importlib.metadata.PackageNotFoundError):
         data = b""
+
     if hashlib.sha256(data).hexdigest() != digest:
         raise DataError(
             f"weights: the package {package} is not installed, or its file was changed; `pip "
             "install --force-reinstall "
             f"{package}=={PACKAGE_VERSION}`"
         )
+
     return _read_checkpoint(data)
 
 
@@ -177,6 +182,7 @@ def _read_checkpoint(data: bytes) -> State:
     for name, (key, dtype, first, shape, strides) in records.items():
         strides_bytes = [dtype.itemsize * step for step in strides]
         tensors[name] = as_strided(storages[key][first:], shape, strides_bytes).copy()
+
     return tensors
 
 

@@ -184,9 +184,11 @@ def _write_network(
             if not convolution.is_of_first_block:
                 value = writer.add("Add", value, block_input)
             block_input = value
+
         if convolution.ends_stage and convolution.stage in TAPS:
             channels += len(state[f"{convolution.norm}.bias"])
             maps.append(_write_regions(writer, value, scale=len(maps), side=side))
+
     return maps, channels
 
 

@@ -63,6 +63,7 @@ class FrozenNetworkConfig(Settings):
             )
             if not isinstance(value, str) and not -most <= value <= most:
                 raise ValueError(f"{name}: {value!s:.120} is not between {-most} and {most}")
+
         return options
 
 
@@ -165,4 +166,5 @@ class PseudoLabelSettings(Settings):
                 f"top_rate + bottom_rate must be at most 1, got "
                 f"{self.top_rate + self.bottom_rate:g}"
             )
+
         return self

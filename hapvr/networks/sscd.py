@@ -103,4 +103,5 @@ def _fill(network: SSCDNetwork, path: Path) -> None:
             f"weights: {path} does not fit sscd: {'; '.join(mismatches[:MAX_MISMATCHES])}; give a "
             "file *.torchvision.pt of a ResNet-50 of SSCD's authors"
         )
+
     network.trunk.load_state_dict(state)

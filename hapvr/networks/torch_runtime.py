@@ -47,6 +47,7 @@ def choose_device(name: str | torch.device) -> torch.device:
         raise ConfigError(
             "device is cuda, and torch finds no GPU that it can use; set device: auto, or cpu"
         )
+
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
@@ -89,6 +90,7 @@ def torch_embedder(
         except DataError as error:
             warnings.warn(f"{frozen.section}: it runs in torch, since {error}")
             return in_torch
+
         return lambda frames: torch.from_numpy(network(frames.numpy()))
 
     def embed(frames: Frames) -> Vectors:

@@ -102,6 +102,7 @@ def _stored_state(config: FrozenNetworkConfig) -> dict[str, Tensor] | None:
             names = _build(config, {}).state_dict()
         state = dict(zip(names, tensors, strict=True))
         return _fitted(state, config, Path(config.architecture))
+
     path = weights.path or _published_file(config.architecture)
     return _fitted(read_archive(path)[0], config, path)
 
@@ -170,6 +171,7 @@ def _build(
         # `_fitted` has said what fits; timm would name the layers that are not built.
         logging.getLogger("timm").setLevel(logging.ERROR)
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": state}}
+
     try:
         with seeded(seed):
             network: nn.Module = timm.create_model(architecture, **options)
@@ -186,6 +188,7 @@ def _build(
             f"{config.options | dict(build)}: "
             f"{' '.join(str(error).split())[:300]}; `timm.list_models()` has the names"
         ) from error
+
     return network
 
 
@@ -220,6 +223,7 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
             "classifier's, by timm's name, in its shape and of finite floats, or correct "
             "`architecture` and `options`"
         )
+
     return given
 
 
@@ -246,6 +250,7 @@ def _as_timm_names(state: dict[str, Tensor], whole: nn.Module) -> dict[str, Any]
         with suppress(AttributeError, KeyError, RuntimeError, ValueError):
             converted: dict[str, Any] = convert(dict(state), whole)
             return converted
+
     return state
 
 

@@ -130,6 +130,7 @@ def load_whitening(root: DataRoot) -> Whitening:
             whitening = whitening_from_bytes(file.read())
         if whitening.sha256 != wanted:
             raise ValueError(f"its digest is not that of {PROVENANCE_NAME}")
+
     return whitening
 
 
@@ -141,6 +142,7 @@ def whitening_provenance(root: DataRoot) -> Provenance | None:
         if root.exists(WEIGHTS_NAME):
             raise DataError(f"whitening: {PROVENANCE_NAME} is lost; {RESTORE}")
         return None
+
     data = root.read_json(PROVENANCE_NAME, hint=RESTORE)
     with root.corruption_errors(PROVENANCE_NAME, hint=RESTORE):
         return Provenance.from_json(data["provenance"])

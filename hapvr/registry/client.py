@@ -75,6 +75,7 @@ def require_store(tracking_uri: str) -> None:
             f"tracking: {shown!r} is not the address of a registry, or had more (login, ?, #); "
             f"expected {wanted}"
         )
+
     problem = _problem_of_store(tracking_uri)
     if problem:
         raise RegistryError(
@@ -102,6 +103,7 @@ def _problem_of_store(tracking_uri: str) -> str:
         if isinstance(error, urllib.error.HTTPError) and error.code != 404:
             return ""
         return str(error)
+
     return "" if is_store else "it is something else, or damaged"
 
 
@@ -117,6 +119,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
             f"folder of a bundle, install `mlflow-skinny` for a server (`pip install "
             f"'.[registry]'`), or {FULL_HINT}"
         )
+
     if writing and tracking_uri.startswith(SQLITE):
         path = database_of(tracking_uri)
         if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
@@ -124,6 +127,7 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
                 f"tracking: {path} cannot be written; correct its permissions and those of "
                 "its folder"
             )
+
     return open_client(tracking_uri)
 
 
@@ -151,6 +155,7 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
         raise ArgumentError(
             f"model: {uri!r} names no version; expected models:/NAME@ALIAS or models:/NAME/VERSION"
         )
+
     if tracking_uri.startswith(SQLITE):
         require_store(tracking_uri)
         stored = stored_version(
@@ -168,6 +173,7 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
             version = client.get_model_version(wanted["name"], wanted["version"])
         else:
             version = client.get_model_version_by_alias(wanted["name"], wanted["alias"])
+
         place = client.get_model_version_download_uri(version.name, version.version)
     except MlflowException as error:
         if is_absent(error):
@@ -178,11 +184,13 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
                 "index add` takes the index, and "
                 "--tracking-uri says where another registry is"
             ) from error
+
         problem = (
             f"the registry at {shown} does not say where {uri} is "
             f"({error.error_code}); try again later"
         )
         raise RegistryError(f"model: {problem}") from error
+
     return _with_place(
         RegisteredVersion(
             name=version.name,
@@ -231,6 +239,7 @@ def located_bundle(uri: str, tracking_uri: str) -> tuple[str, Path]:
     else:
         identity = f"{version.name} {version.version} {version.created_ms}"
         folder = _fetched(version.place, identity, tracking_uri)
+
     try:
         mark = next(iter(sorted(folder.rglob(SCORER_FILE))), None)
     except OSError as error:
@@ -238,10 +247,12 @@ def located_bundle(uri: str, tracking_uri: str) -> tuple[str, Path]:
             f"model: the files of {uri} in {folder} cannot be read ({error.strerror}); correct "
             "their permissions, or promote another version"
         ) from error
+
     if mark is None:
         raise DataError(
             f"model: {uri} holds no model bundle; it was not registered by this project"
         )
+
     return f"models:/{version.name}/{version.version}", mark.parent
 
 
@@ -262,6 +273,7 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
     except OSError as error:
         warnings.warn(f"models are fetched again for each process: {error}")
         cache = Path(tempfile.mkdtemp(prefix="hapvr-models-"))
+
     folder = cache / hashlib.sha256(f"{tracking_uri} {version} {place}".encode()).hexdigest()[:32]
     with FileLock(f"{folder}.lock"):
         if not folder.is_dir():
@@ -270,6 +282,7 @@ def _fetched(place: str, version: str, tracking_uri: str) -> Path:
             part.mkdir()
             _download(place, part, version, tracking_uri)
             part.rename(folder)
+
     return folder
 
 

@@ -70,6 +70,7 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
             signature=_signature(),
             input_example=pd.DataFrame(EXAMPLE),
         )
+
     return str(info.model_uri)
 
 

@@ -61,6 +61,7 @@ def follow_move(tracking_uri: str) -> None:
                 f"tracking: {database} is lost, but not {artifacts}; restore both from one back-up"
             )
         return
+
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
             for former in _former_places(connection, artifacts):
@@ -85,6 +86,7 @@ def _former_places(connection: sqlite3.Connection, artifacts: Path) -> set[str]:
     for place, name in connection.execute(_FOLDERS):
         if place not in (None, artifacts.as_uri()) and (artifacts / name).is_dir():
             former.add(place)
+
     return former
 
 

@@ -74,6 +74,7 @@ class PairScorer(PythonModel):  # type: ignore[misc]
             time_left = max(MLFLOW_SCORING_SERVER_REQUEST_TIMEOUT.get() - ANSWER_S, 1.0)
             time_left = min(time_left, limits.request_timeout_s or time_left)
             limits = limits.model_copy(update={"request_timeout_s": time_left})
+
         rows = self._scorer.score_pairs(
             pairs, segments=segments, limits=limits, access=self._access
         )
@@ -84,6 +85,7 @@ class PairScorer(PythonModel):  # type: ignore[misc]
                 answer["threshold"] = threshold
                 if row.similarity is not None:
                     answer["verdict"] = calibration.verdict(row.similarity, precision=precision)
+
         table = pd.DataFrame(answers, columns=COLUMNS)
         table = table.astype(dict.fromkeys(("similarity", "probability", "threshold"), "float64"))
         if segments:
@@ -102,6 +104,7 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
             names += list(references)
         elif not pd.isna(references):
             names.append(references)
+
         for name in names or [""]:
             yield _text(row.get("query")), _text(name)
 

@@ -52,4 +52,5 @@ def is_place(text: object) -> bool:
     with suppress(ValueError):
         address = urlsplit(text)
         return bool(address.netloc or address.path.strip("/"))
+
     return False

@@ -41,6 +41,7 @@ class Tracker:
             location = (folder / "artifacts").as_uri()
         else:
             require_store(uri)
+
         self.uri = uri
         self.client = open_client(uri)
         there = self.client.get_experiment_by_name(experiment)
@@ -48,6 +49,7 @@ class Tracker:
             experiment_id = self.client.create_experiment(experiment, location, KIND)
         else:
             experiment_id = there.experiment_id
+
         self.experiment_id = str(experiment_id)
 
     def start(
@@ -65,11 +67,13 @@ class Tracker:
             run = self.client.create_run(
                 self.experiment_id, run_name=name, tags={**_origin_tags(), RUN_KEY_TAG: key, **tags}
             )
+
         run_id = str(run.info.run_id)
         if not run.data.params:  # a kill may have come between
             self.client.log_batch(
                 run_id, params=[Param(key, str(value)) for key, value in flat(params).items()]
             )
+
         self.tag(run_id, {key: tags[key] for key in tags.keys() - run.data.tags.keys()})
         return run_id
 
@@ -141,6 +145,7 @@ class Tracker:
                 [self.experiment_id], filter_string=f"source_run_id = '{run_id}'"
             )
             models += [model.model_id for model in logged]
+
         for model_id in models:
             self.client.delete_logged_model(model_id)
         if run_ids and not is_server(self.uri):
@@ -190,6 +195,7 @@ def complete_metrics(
         for name, value in line.items():
             if name != "step" and line["step"] not in logged_steps[name]:
                 lacking.append(Metric(name, value, get_current_time_millis(), int(line["step"])))
+
     client.log_batch(run_id, metrics=lacking)
 
 

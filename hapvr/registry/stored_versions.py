@@ -61,9 +61,11 @@ def stored_version(
                 rows = connection.execute(_BY_NUMBER, {"name": name, "version": version})
             else:
                 rows = connection.execute(_BY_ALIAS, {"name": name, "alias": alias})
+
             row = rows.fetchone()
     except sqlite3.Error:
         return None
+
     if row is None:
         return None
     return RegisteredVersion(name=row[0], version=str(row[1]), place=row[2], created_ms=row[3])

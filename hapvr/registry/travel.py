@@ -64,6 +64,7 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(bundle / name, folder / name)
+
     tags = ["video-retrieval", "video-similarity", "copy-detection"]
     head = ModelCardData(license=licence or None, library_name="hapvr", tags=tags)
     card = folder / CARD_FILE
@@ -95,10 +96,12 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
             for name in there:
                 if name in BUNDLE_FILES.difference(names):
                     operations.append(CommitOperationDelete(name))
+
             message = f"HAP-VR model {digest[:12]}"
             commit = hub.create_commit(
                 repository, operations, commit_message=message, revision=revision
             )
+
     return digest, f"{HUB}{repository}@{commit.oid}"
 
 
@@ -118,6 +121,7 @@ def pull_model(
         if place.startswith(HUB):
             folder = Path(scratch) / "fetched"
             source = _download(place, folder)
+
         bundle = Path(scratch) / "bundle"
         digest = _copy_verified(folder, bundle, sha256=sha256, source=source)
 
@@ -138,6 +142,7 @@ def pull_model(
         )
         version = register_bundle(tracker, name, bundle, run)
         decide(tracker.client, name, version, f"pulled from {source}")
+
     return version, digest, source
 
 
@@ -147,6 +152,7 @@ def _download(place: str, folder: Path) -> str:
     with _hub(place) as (hub, repository, revision):
         commit = hub.model_info(repository, revision=revision).sha
         hub.snapshot_download(repository, revision=commit, local_dir=folder, allow_patterns=wanted)
+
     return f"{HUB}{repository}@{commit}"
 
 
@@ -169,6 +175,7 @@ def _require_usable(bundle: Path, source: str) -> Description:
         videos = [(in_torch.regions(video), in_onnx.regions(video)) for video in noise]
         whose = f"model: {source} has ONNX files of another network; export it again: their"
         compare_with_torch(in_onnx, in_torch.network, videos, whose=whose)
+
     return description
 
 
@@ -196,6 +203,7 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
         raise DamagedError(
             f"model: {source}: {reason}; nothing was registered: export or push it again"
         ) from error
+
     return digest
 
 
@@ -208,6 +216,7 @@ def _hub(place: str) -> Iterator[tuple[HfApi, str, str | None]]:
         raise ArgumentError(
             f"model: {place!r:.200} names no model of a hub; expected hf://ORGANISATION/NAME"
         )
+
     if not sys.stderr.isatty():
         disable_progress_bars()
     try:

@@ -102,6 +102,7 @@ def register(
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+
     versions = list(client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'"))
     if not versions:
         # A server refuses the address of a logged model without its id. A client on a database
@@ -115,6 +116,7 @@ def register(
             model_id=logged,
         )
         versions = [version]
+
     number = str(versions[0].version)
     if target is not None:
         client.set_model_version_tag(name, number, TARGET_TAG, f"{target:.6f}")
@@ -162,6 +164,7 @@ def decide(client: MlflowClient, name: str, version: int, decision: str, reason:
     for key, value in tags.items():
         if value:
             client.set_model_version_tag(name, str(version), key, value)
+
     description = _description_of(client.get_model_version(name, str(version)))
     client.update_model_version(name, str(version), description=description[:MAX_CHARACTERS])
 
@@ -207,11 +210,13 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
         aliases = client.get_registered_model(name).aliases if versions else {}
     except MlflowException as error:
         raise _unanswered(client, error) from error
+
     if not versions:
         raise DataError(
             f"model: {without_login(client.tracking_uri)} has no model {name}; `hapvr train` and "
             "`hapvr models register` make one, `make demo` shows how"
         )
+
     newest_first = sorted(versions, key=lambda version: -int(version.version))
     return [_row_of(version, aliases) for version in newest_first]
 
@@ -245,6 +250,7 @@ def champion_of(client: MlflowClient, name: str) -> Champion | None:
         if is_absent(error):
             return None
         raise _unanswered(client, error) from error
+
     return Champion(int(version.version), str(version.run_id))
 
 
@@ -284,6 +290,7 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
             f"model: {name} has no earlier champion; `hapvr models promote VERSION` chooses "
             "one by hand"
         )
+
     # The alias comes last: a call that was killed has not gone back, so that repeating it goes back
     # once.
     decide(client, name, version, "champion by rollback", reason)
@@ -300,6 +307,7 @@ def _champion_numbers(client: MlflowClient, name: str) -> dict[int, int]:
         number = count_of(row["tags"].get(NUMBER_TAG))
         if number is not None:
             numbers[int(row["version"])] = number
+
     return numbers
 
 
@@ -329,6 +337,7 @@ def _count_promotion(
     for abandoned, number in numbers.items():
         if number > last:
             client.delete_model_version_tag(name, str(abandoned), NUMBER_TAG)
+
     client.set_model_version_tag(name, str(version), NUMBER_TAG, str(last + 1))
 
 

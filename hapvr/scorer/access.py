@@ -42,6 +42,7 @@ class Access:
             path = Path(name).resolve()
             if any(path.is_relative_to(root) for root in self.roots):
                 return path
+
         raise VideoError(
             "not_allowed", f"video: {name!r} lies outside the folders of {ROOTS_VARIABLE}"
         )
@@ -54,6 +55,7 @@ class Access:
             address = urlsplit(url)
             host = address.hostname or ""  # in lower case, as the scheme
             scheme = address.scheme
+
         if scheme not in ("http", "https"):
             raise VideoError("not_allowed", f"video: {url!r}: expected a path or an http(s) URL")
         if ANY_HOST not in self.hosts and host not in self.hosts:
@@ -79,6 +81,7 @@ def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
                 f"{ROOTS_VARIABLE}: {missing[0]} is not a folder; list folders separated by "
                 f"{os.pathsep!r}"
             )
+
     hosts = {name.strip().lower() for name in environ.get(HOSTS_VARIABLE, "").split(",")}
     return Access(roots, frozenset(hosts - {""}))
 
@@ -155,6 +158,7 @@ class ComputeLock:
             if not self._turn.wait_for(lambda: self._waiting[0] is mine, deadline.wait_s()):
                 self._waiting.remove(mine)
                 raise deadline.error()
+
         try:
             yield
         finally:

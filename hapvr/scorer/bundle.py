@@ -106,11 +106,13 @@ def load_described(folder: Path, description: Description, *, device: str) -> Vi
         raise MissingPartError(
             f"model: {folder} has no ONNX files ({onnx.reason}), and torch is missing; {FULL_HINT}"
         )
+
     networks: AnyNetworks
     if isinstance(onnx, ONNXRecord) and (on_processor(device) or not has_torch):
         networks = open_networks(folder, description, onnx)
     else:
         networks = load_in_torch(folder, description, device=device)
+
     return VideoScorer(
         networks,
         pictures=PictureSettings(
@@ -156,6 +158,7 @@ def open_recorded_encoder(description: Description) -> FrameEncoder | None:
             f"{description.backbone.sha256[:12]}) than the package that is installed has; make the "
             "index again with `hapvr index build`, or install that version"
         )
+
     return encoder
 
 
@@ -175,6 +178,7 @@ def load_in_torch(folder: Path, description: Description, *, device: str) -> Tor
         whitening = whitening_from_bytes((folder / WHITENING_FILE).read_bytes())
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise _damaged_networks(folder, error) from error
+
     _require_digest(folder, "whitening", whitening.sha256, description.whitening)
     return TorchNetworks(
         encoder=encoder,
@@ -199,6 +203,7 @@ def _load_backbone(folder: Path, description: Description, *, device: str) -> Fr
         backbone.network.load_state_dict(load_file(folder / BACKBONE_FILE))
     except (OSError, KeyError, ValueError, RuntimeError, SafetensorError) as error:
         raise _damaged_networks(folder, error) from error
+
     record = description.backbone
     _require_digest(folder, "backbone", state_sha256(backbone.network.state_dict()), record.sha256)
     encoder: FrameEncoder = replace(
@@ -241,6 +246,7 @@ def load_similarity_model(place: Path) -> tuple[VideoNetwork, Description | None
         description = read_description(place)
         description.require_files(place)
         return load_network(place / NETWORK_FOLDER)[0], description
+
     raise DataError(
         f"model: {place} is not a model; expected a bundle (with {SCORER_FILE}), a network "
         f"folder (with {DESCRIPTION_FILE}), a published .pth, or models:/NAME@ALIAS"

@@ -116,6 +116,7 @@ def _write_description(folder: Path, description: Mapping[str, Any]) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path != folder / SCORER_FILE:
             digests[path.relative_to(folder).as_posix()] = file_sha256(path)
+
     text = json.dumps({**description, "files": digests}, indent=1, sort_keys=True, default=str)
     write_text(folder / SCORER_FILE, text)
 

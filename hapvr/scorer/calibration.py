@@ -69,6 +69,7 @@ class Calibration:
             raise ArgumentError(
                 f"prior is {prior}; expected the share of matches, above 0 and below 1"
             )
+
         shift = 0.0 if prior is None else logit(prior) - logit(self.prior)
         return float(sigmoid(np.asarray(self.slope * similarity + self.intercept + shift)))
 
@@ -81,6 +82,7 @@ class Calibration:
             raise ArgumentError(
                 f"precision is {precision}; expected above 0 and at most {max(rows)}"
             )
+
         return rows[min(enough)]
 
     def verdict(
@@ -98,6 +100,7 @@ class Calibration:
             is_match = threshold is not None and similarity >= threshold
         else:
             is_match = probability >= precision
+
         if is_match:
             return "match"
         return "no match" if probability <= 1 - precision else "unsure"
@@ -123,6 +126,7 @@ def fit_calibration(
             f"{MIN_PAIRS} of each or more, all "
             "finite"
         )
+
     is_match = np.arange(len(similarity)) < len(positive)
     # Platt's targets, as if each class had one more pair of the other kind
     target_of_matches = (len(positive) + 1) / (len(positive) + 2)
@@ -166,6 +170,7 @@ def _thresholds(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[Precis
             num_matches=num_matches,
         )
         rows.append(threshold)
+
     return tuple(rows)
 
 
@@ -208,6 +213,7 @@ def fit_logistic(
         loss = loss_of(weights)
         if before - loss <= 1e-12 * max(1.0, before):
             break
+
     slopes = weights[:-1] * used / scale
     return slopes, float(weights[-1] - slopes @ center)
 

@@ -27,6 +27,7 @@ def open_copy_scorer() -> VideoScorer:
         encoder = open_packaged_copy_network(config)
     except MissingPartError as error:
         raise MissingPartError(f"{error}; or name a model with --model") from None
+
     shipped = shipped_calibration(config)
     return VideoScorer(
         PlainNetworks(lambda: encoder.embedder(None, "cpu")),

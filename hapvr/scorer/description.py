@@ -140,6 +140,7 @@ def read_description(folder: Path) -> Description:
         raise DataError(
             f"model: {folder} is not a model bundle; expected a folder with {SCORER_FILE}"
         )
+
     its_format = bundle_format(folder)
     if its_format != FORMAT_VERSION:
         advice = "update hapvr, which is older than the model"
@@ -149,4 +150,5 @@ def read_description(folder: Path) -> Description:
             f"model: {folder / SCORER_FILE} is of format {its_format}, and format "
             f"{FORMAT_VERSION} is read; {advice}"
         )
+
     return read_json_as(folder / SCORER_FILE, Description, hint=HINT)

@@ -40,6 +40,7 @@ def _of_kinds(weights: Mapping[str, float]) -> Mapping[str, float]:
         raise ValueError(
             f"weights of {', '.join(unknown)}; the kinds are {', '.join(evidence_kinds.names())}"
         )
+
     return weights
 
 
@@ -117,6 +118,7 @@ def fit_evidence(
             f"{num_others} others among their candidates; expected {MIN_GROUPS} videos and "
             f"{MIN_PAIRS} of each"
         )
+
     relative = [np.stack([_levelled(view, num_videos) for view in views]) for views, _ in searches]
     target = is_match.astype(np.float64)
     typical = np.array([kind.typical_weight for kind in evidence_kinds.KINDS])
@@ -134,6 +136,7 @@ def fit_evidence(
             features[~held_out], target[~held_out], penalty=PENALTY, towards=typical
         )
         predicted[held_out] = sigmoid(features[held_out] @ slopes + constant)
+
     return EvidenceModel(
         weights=dict(zip(evidence_kinds.names(), weights.tolist(), strict=True)),
         intercept=intercept,
@@ -180,5 +183,6 @@ def _levelled(features: Floats, num_videos: int, is_copy: Flags | None = None) -
             values = features[:, column]
             level = level_of(values[counts & ~np.isnan(values)], num_videos=num_videos)
             relative[:, column] = levelled(values, level)
+
     relative[is_candidate] = np.nan_to_num(relative[is_candidate], nan=0.0)
     return relative

@@ -77,6 +77,7 @@ class ONNXNetworks:
         with self._loading:
             if self._embed_frames is None:
                 self._embed_frames = self._encoder.embedder(None, "cpu")
+
         return self._embed_frames(frames)
 
     def embed(self, regions: NDArray[Any]) -> Floats:
@@ -136,6 +137,7 @@ class ONNXNetworks:
         for axis, size in enumerate(frame.shape):
             repeated = np.arange(doubled_length(size, self.settings.min_frames)) % size
             frame = frame.take(repeated, axis) if len(repeated) > size else frame
+
         parts = strips(len(frame), height=MAX_REFINED_AT_ONCE // frame.shape[1])
         return np.concatenate(
             [self._run("compare.onnx", frame[rows])[kept] for rows, kept in parts]
@@ -146,6 +148,7 @@ class ONNXNetworks:
             if name not in self._loaded:
                 precision: Precision = self._precision if name == "backbone.onnx" else "float32"
                 self._loaded[name] = CompiledNetwork(self._folder / name, precision=precision)
+
         output = self._loaded[name](*inputs)
         first = inputs[0].shape
         wanted = {
@@ -158,6 +161,7 @@ class ONNXNetworks:
                 f"model: {self._folder / name} gives {output.dtype} {output.shape}; export the "
                 "model again"
             )
+
         return output
 
 

@@ -80,6 +80,7 @@ class PairRequest:
         # features that are not finite, from pictures that overflow the networks
         except ArgumentError as error:
             reason = f"not_scored: {error}"
+
         return PairScore(query, reference, None, error=reason, warning=self._scorer.warning)
 
     def _score(self, query: str, reference: str) -> PairScore:

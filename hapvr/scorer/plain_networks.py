@@ -64,6 +64,7 @@ class PlainNetworks:
             products = frames.reshape(-1, dims) @ others
             products = products.reshape(len(frames), -1, num_others, num_regions)
             rows.append(products.max(axis=3).mean(axis=1))
+
         return np.concatenate(rows)
 
     def self_similarity(self, video: Floats) -> Floats:

@@ -55,6 +55,7 @@ class RequestVideos(contextlib.ExitStack):
             }
             start = self.names.index(name)
             self._read_group(self.names[start : start + GROUP])
+
         outcome = self._held[name]
         if isinstance(outcome, VideoError):
             raise VideoError(outcome.reason, str(outcome))
@@ -70,6 +71,7 @@ class RequestVideos(contextlib.ExitStack):
                 paths[name] = self._local(name)
             except VideoError as error:
                 self._held[name] = error
+
         outcomes = self.reader.read(
             list(paths.values()), limits=self.limits, deadline=self.deadline, crops=self.crops
         )
@@ -87,6 +89,7 @@ class RequestVideos(contextlib.ExitStack):
                 "unsupported",
                 f"video: {name}: URLs need yt-dlp; {FULL_HINT}, or fetch the file yourself",
             )
+
         # yt-dlp is loaded only where a URL is asked for
         from hapvr.video.download import Downloader
 
@@ -94,6 +97,7 @@ class RequestVideos(contextlib.ExitStack):
         if self._downloader is None:
             config = DownloadConfig(max_bytes=self.limits.max_bytes, retries=1, workers=1)
             self._downloader = self.enter_context(Downloader(config))
+
         result = self._downloader.download(
             ManifestEntry(video_id=name, uri=name),
             folder=self._folder,

@@ -110,6 +110,7 @@ class VideoScorer:
             for number, (query, reference) in enumerate(allowed):
                 progress(number, len(allowed))
                 rows.append(request.score(query, reference))
+
         refused = (
             f"too_many_pairs: {len(named)} pairs; at most {limits.max_pairs} are "
             "scored in a request"
@@ -197,6 +198,7 @@ class VideoScorer:
                 of_reference = self.networks.self_similarity(reference.regions)
                 values = relative_similarity(matrix, of_query, of_reference)
                 relative.append(self._without_blank(values, query, reference))
+
         return list(zip(_similarities(scores), relative, strict=True))
 
     @property
@@ -238,10 +240,12 @@ class VideoScorer:
             networks: Any = self.networks  # of any kind
             regions = networks.regions(blank_pictures(self._crop_px))
             self._blank = mean_directions(networks.vectors(networks.embed(regions)))
+
         shown = matrix.copy()
         for video, rows in ((query, shown), (reference, shown.T)):
             vectors = mean_directions(self.networks.vectors(video.regions))
             rows[is_blank_of_copies(vectors, self._blank)] = -1
+
         return shown
 
     def matching_segments(

@@ -121,6 +121,7 @@ class FrameTimes:
             self.duration_s is not None and self.duration_s > self.times_s[-1] - 1 / fps
         ):  # else the file says nonsense
             end_s = max(self.times_s[last], min(end_s, self.duration_s))
+
         return self.times_s[first], end_s
 
     def steps(self, fps: float) -> int:
@@ -203,6 +204,7 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
             box[:] = True
             score = float(matrix[rows, columns].mean())
             alignments.append(Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), score))
+
     if not alignments:
         return []
     first = alignments[0].score
@@ -222,6 +224,7 @@ def settled(alignments: Sequence[Alignment], similarity: ArrayLike) -> list[Alig
         part = _straightened(alignment, matrix)
         if not any(_overlap(part, other) for other in parts):
             parts.append(part)
+
     return parts
 
 
@@ -281,6 +284,7 @@ def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:
         before = totals[row : row + MAX_STEP].max(axis=0)
         best = np.max([before[step : step + width] for step in range(MAX_STEP)], axis=0)
         totals[row + MAX_STEP, MAX_STEP:] = weight[row] + np.maximum(best, 0)
+
     row, column = divmod(int(totals.argmax()), totals.shape[1])
     rows: list[int] = []
     columns: list[int] = []
@@ -293,6 +297,7 @@ def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:
         up, left = divmod(int(window.argmax()), MAX_STEP)
         row += up - MAX_STEP
         column += left - MAX_STEP
+
     return rows[::-1], columns[::-1]
 
 

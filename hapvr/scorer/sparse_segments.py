@@ -40,6 +40,7 @@ def _best_sparse_run(
         first = matrix[:-shift, place]
         if len(first):
             runs.append(np.minimum(first, _near(matrix[:, place + 1])[shift:]).max())
+
     if runs:
         return float(max(runs))
     return float(np.minimum(matrix[:-1], matrix[1:]).max()) if len(matrix) > 1 else best_run(matrix)
@@ -85,6 +86,7 @@ def _aligned_groups(matrix: NDArray[np.float64], group: int, threshold: float) -
         first = int(rows[part.query[0], part.reference[0]])
         last = int(rows[part.query[1], part.reference[1]])
         parts.append(replace(part, query=(first, max(first, last))))
+
     return parts
 
 

@@ -111,11 +111,13 @@ def write_onnx(
                     (whitening.apply(backbone.regions(crops)), exported.regions(crops.numpy()))
                     for crops in frames
                 ]
+
         of_features = [(video.float().numpy(), video.float().numpy()) for video in features]
         record["check"] = compare_with_torch(exported, network, of_frames, of_features)
     except BaseException:
         shutil.rmtree(place)
         raise
+
     return record
 
 
@@ -135,6 +137,7 @@ def compare_with_torch(
         of_torch = network.score_videos(in_torch, in_torch).numpy()
         of_onnx = exported.similarities(in_onnx, in_onnx)
         differences += np.abs(of_onnx - of_torch).flat
+
     largest = float(np.max(differences))
     if not largest <= TOLERANCE:
         raise NotExported(f"{whose} similarities differ from torch's by {largest:.2g}")
@@ -157,6 +160,7 @@ def _export(
     with torch.no_grad():
         query = network.embed(regions[:1].expand(12, -1, -1).contiguous())
         reference = network.embed(regions[:1].expand(20, -1, -1).contiguous())
+
     first_axis = {0: torch.export.Dim.DYNAMIC}
     both_axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
 

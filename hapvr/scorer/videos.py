@@ -106,6 +106,7 @@ class Recent(Generic[Key, Value]):
             if key not in self._kept:
                 self._kept[key] = value
                 self._room -= self._num_bytes(value)
+
             while self._room < 0:
                 self._room += self._num_bytes(self._kept.popitem(last=False)[1])
             return self._kept.get(key, value)
@@ -155,6 +156,7 @@ class VideoReader:
                 states[path] = (_state_of(path, limits), crops)
             except VideoError as error:
                 outcomes[path] = error
+
         outcomes |= self._cached(states)
 
         missing = {path: state for path, state in states.items() if path not in outcomes}
@@ -165,9 +167,11 @@ class VideoReader:
                 self._decoding.release()
         else:
             outcomes |= dict.fromkeys(missing, deadline.error())
+
         for path, outcome in outcomes.items():
             if isinstance(outcome, SampledFeatures) and len(outcome.regions) > limits.max_frames:
                 outcomes[path] = _too_long(path, limits)
+
         return outcomes
 
     def _decode(
@@ -189,12 +193,14 @@ class VideoReader:
             if video is None or (video.reason == "timeout" and deadline.passed()):
                 outcomes[path] = deadline.error()
                 continue
+
             try:
                 features = self._features_of(path, video, limits, deadline, crops=missing[path][1])
             except VideoError as error:
                 outcomes[path] = error
             else:
                 outcomes[path] = self._recent.keep(missing[path], features)
+
         return outcomes
 
     def _sampling_within(
@@ -260,6 +266,7 @@ class VideoReader:
                 )
                 with self._computing.hold(deadline):
                     part.append(self._embed(shown))
+
         hashes = frame_hashes(jpegs)
         views = [SampledFeatures(np.concatenate(part), clock, hashes) for part in parts]
         kept = tuple(jpegs) if crops else ()
@@ -279,6 +286,7 @@ def _state_of(path: Path, limits: ServingConfig) -> FileState:
             f"video: {path.name} has {state.num_bytes} bytes; "
             f"serving.max_bytes is {limits.max_bytes}",
         )
+
     return state
 
 

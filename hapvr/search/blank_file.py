@@ -32,6 +32,7 @@ def read_blank(root: DataRoot, digest: str) -> npt.NDArray[np.float32]:
         raise DamagedError(
             f"search: {root.url_of(name)} is missing, and {shard} was made with it; {REBUILD}"
         )
+
     return blank
 
 
@@ -43,6 +44,7 @@ def _described_with_blank(root: DataRoot, digest: str) -> str:
         with suppress(DataError):  # one that is unfinished or damaged tells nothing
             if Shard(root, stage, key).read().provenance.settings.get("blank"):
                 return f"{stage}/{key}"
+
     return ""
 
 

@@ -178,6 +178,7 @@ def _read_rows(root: DataRoot, key: str, written_ns: list[int]) -> Rows:
         if video_id in rows:
             row = rows[video_id]
             rows[video_id] = row | _of_frames(row, frame_row, described.get(video_id, {}))
+
     return rows
 
 
@@ -221,6 +222,7 @@ class CollectionMetadata:
             rows = last.rows
         else:
             rows = _read_rows(self._root, key, written_ns)
+
         self._read[key] = _ShardRows(now_s, written_ns, rows)
         return rows
 
@@ -244,6 +246,7 @@ class CollectionMetadata:
             return VideoMetadata(
                 path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest()
             )
+
         measures = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
         names = (*measures, "missing", "clock_note")
         values = {name: row[name] for name in names if row.get(name) is not None}
@@ -320,6 +323,7 @@ class SearchableCollection:
             file = self._file(video_id)
             regions = file.regions(video_id, first, last)
             hashes = file.hashes(video_id, first, last)
+
         if self.metadata.has_changed(video_id):
             raise DataError(CHANGED.format(video_id))
         return SampledFeatures(regions, self.clock(video_id, times_s[first:last]), hashes)
@@ -342,4 +346,5 @@ class SearchableCollection:
                 f"search: the index has no video {video_id!r:.200}; `hapvr index status` "
                 "says what it has"
             )
+
         return self._opened(self.shard_of[video_id])

@@ -63,9 +63,11 @@ def pairs_of(
             part = _around(middle_s, length, times_s, fps=fps)
         else:
             part = _during(middle_s, length / fps, times_s)
+
         pair = Pair(shown, part)
         if not any(_same(pair, better) for better in pairs):
             pairs.append(pair)
+
     return pairs
 
 

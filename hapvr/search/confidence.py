@@ -57,6 +57,7 @@ class Confidence:
         if options.incidents:
             assert self.incidents is not None
             return self.incidents.probability(candidate.similarity, prior=options.prior)
+
         assert self.evidence is not None
         if candidate.log_odds is None:
             return None

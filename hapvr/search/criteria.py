@@ -92,6 +92,7 @@ def by_length(copies: Sequence[Copy]) -> Verdict:
         if longest_s > MAX_LENGTH_RATIO * length_s:
             doubt = WRONG_CLOCK.format(longest.video_id, longest_s, copy.video_id, length_s)
             return Verdict(copies, doubt=doubt)
+
     return _excluding(
         copies,
         left,

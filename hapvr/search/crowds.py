@@ -56,6 +56,7 @@ def known_copies(
             break
         is_copy[place] = shows_same(place)
         num_others += not is_copy[place]
+
     return is_copy
 
 

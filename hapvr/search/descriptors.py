@@ -65,6 +65,7 @@ def frame_descriptors(
             reasons[place] = "frozen"
         else:
             last = place
+
     return FrameDescriptors(vectors, reasons)
 
 
@@ -112,6 +113,7 @@ def searchable_videos(shard: Shard, dims: int) -> pa.Table:
     with shard.corruption_errors():
         values = b"".join(row[VIDEO_VECTOR.name] for row in rows)
         vectors = np.frombuffer(values, np.float16).reshape(len(rows), dims)
+
     return pa.table(
         {
             "video_id": pa.array([row["video_id"] for row in rows], pa.string()),

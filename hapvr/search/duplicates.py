@@ -153,6 +153,7 @@ def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
         or min(cross.std(), own.std()) < 1e-6
     ):
         return diagonal >= NEAR_IDENTICAL
+
     return float(np.corrcoef(cross.ravel(), own.ravel())[0, 1]) >= MIN_AGREEMENT
 
 
@@ -217,11 +218,13 @@ def group_copies(
         if now != first:  # as others have left, it comes later
             heappush(waiting, now)
             continue
+
         copies = _copies_of(medoid, links, metadata, free, apart)
         free -= {medoid, *copies}
         if copies:
             with_medoid = {copy: links.near[medoid][copy] for copy in copies}
             members += _group(medoid, with_medoid, metadata, links, facts, settings)
+
     return members
 
 
@@ -237,6 +240,7 @@ def _links(pairs: Sequence[DuplicatePair], metadata: Mapping[str, VideoMetadata]
             contained[pair.second].add(pair.first)
         elif pair.kind == "contained":
             contained[pair.first].add(pair.second)
+
     edited = {
         name
         for name, copies in near.items()
@@ -270,6 +274,7 @@ def _copies_of(
         belongs_elsewhere = not is_copy_of_group and links.nearest(name) > like[name]
         if not belongs_elsewhere and not any(apart(name, copy) for copy in copies):
             copies.append(name)
+
     return copies
 
 
@@ -292,6 +297,7 @@ def _group(
         file = metadata[video_id]
         copy = Copy(video_id=video_id, metadata=file, facts=facts.get(file.sha256), spoilt=spoilt)
         copies.append(copy)
+
     choice = choose(copies, settings)
     group = min(metadata[video_id].sha256 for video_id in ids)[:12]
     members = []
@@ -314,6 +320,7 @@ def _group(
                 metadata=metadata[video_id],
             )
         )
+
     members.sort(key=lambda copy: (copy.video_id != choice.named, not copy.keep, copy.video_id))
     return members
 

@@ -108,7 +108,9 @@ class SearchEngine:
                 if error.reason != "no_picture":
                     raise
                 refused.append(error)
+
             scored.append(of_view)
+
         if len(refused) == len(views):
             raise refused[0]
         return scored, lost
@@ -145,6 +147,7 @@ class SearchEngine:
         if self.num_videos <= SMALL_COLLECTION:
             indexed = self.index.frames().video_ids()
             others = [name for name in indexed if allowed is None or allowed(name)]
+
         candidates = with_others(voted, others, max_candidates=max_candidates)
         return [replace(candidate, num_asked=len(rows)) for candidate in candidates]
 
@@ -170,6 +173,7 @@ class SearchEngine:
         while num_hits < MOST_HITS and all_alike(hits, len(vectors), num_hits):
             num_hits = min(num_hits * WIDER, MOST_HITS)
             hits = self.index.search_frames(vectors, num_hits)
+
         return hits, num_hits
 
     def score(
@@ -195,9 +199,11 @@ class SearchEngine:
                     lost[name] = str(error)
                 else:
                     parts += read
+
             by_rows = sorted(parts, key=_query_rows)
             for rows, group in groupby(by_rows, key=_query_rows):
                 self._compare(query.part(*rows), list(group), scored, deadline)
+
         scores = list(scored.values())
         if self.evidence is not None:
             scores = self._with_log_odds(query, scores, self.evidence, deadline)

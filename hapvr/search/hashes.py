@@ -37,6 +37,7 @@ class IndexedFrames:
                 began, _ = self._places.get(name, (first, 0))  # chunks may cut a video
                 self._places[name] = (began, last)
                 first = last
+
             start += len(chunk)
 
     def video_ids(self) -> list[str]:

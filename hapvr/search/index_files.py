@@ -19,8 +19,10 @@ def require_whole(root: DataRoot, state: IndexState) -> None:
             problem = f"cannot be read ({error.__cause__ or error})"
             place = root.url_of(name)
             raise DamagedError(f"search: {place} {problem}; {REBUILD}") from error
+
         if stored != digest and not is_replaced(root, state):
             raise DamagedError(_problem(root, name, stored))
+
     checked.save()
 
 
@@ -41,6 +43,7 @@ def problems_of_files(
             passed.add(digest)
         else:
             problems.append(_problem(root, name, stored))
+
     return problems
 
 

@@ -38,4 +38,5 @@ def open_index(folder: str | Path, settings: IndexSettings) -> FrameIndex:
     for kind in KINDS.values():
         if kind.has_written(state):
             return kind(folder, settings)
+
     return LanceIndex(folder, settings)  # which says what is wrong with it

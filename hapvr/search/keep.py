@@ -59,9 +59,11 @@ def choose(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
         if verdict.faults:
             merits.append(verdict.merit)
             faults |= verdict.faults
+
         left = verdict.left
         if len(left) == 1:
             return _decided(copies, left[0], merits, faults)
+
     first, second = sorted(copy.video_id for copy in left)[:2]
     return _undecided(copies, TOO_CLOSE.format(first, second))
 
@@ -74,6 +76,7 @@ def _one_of_each_content(copies: Sequence[Copy], settings: DuplicatesSettings) -
         sha256 = copy.metadata.sha256
         equals = (chosen.get(sha256, copy), copy)
         chosen[sha256] = min(equals, key=lambda equal: _order_of_equals(equal, settings))
+
     return list(chosen.values())
 
 
@@ -116,6 +119,7 @@ def _decided(
         reasons[copy.video_id] = (
             "The same file as the one to keep." if fault is None else f"Not kept: {fault}."
         )
+
     reasons[kept.video_id] = f"Kept: {'; '.join(dict.fromkeys(merits))}."
     return Choice(kept.video_id, reasons)
 
@@ -136,6 +140,7 @@ def _criteria(settings: DuplicatesSettings) -> list[Criterion]:
             named.append(by_smallest)
         else:
             named.append(usual[entry])
+
     rest = [criterion for name, criterion in usual.items() if name not in settings.prefer]
     # bars cost no pixels that show something, but what has them has more bits
     before_bits = rest.index(by_bits) if by_bits in rest else len(rest)

@@ -101,6 +101,7 @@ def read_answer(root: DataRoot, job: str) -> KeptAnswer | None:
     with root.corruption_errors(_place(job), hint=HINT):
         record = _RECORD.validate_python(stored.record)
         frames = None if record.frames is None else read_frames(record.frames)
+
     return KeptAnswer(
         job=job,
         name=record.name,
@@ -149,6 +150,7 @@ def _names(root: DataRoot, job: str, values: frozenset[str]) -> bool:
         kept = read_answer(root, job)
     except DataError:
         return True
+
     if kept is None:
         return False
     named = {kept.name, kept.sha256, kept.answer.query_id}
@@ -174,6 +176,7 @@ def nearest_pictures(
     for second in seconds:
         row = min(range(len(times_s)), key=lambda row: abs(times_s[row] - second))
         pictures[times_s[row]] = jpegs[row]
+
     return pictures
 
 

@@ -106,6 +106,7 @@ class LanceIndex:
                 files=file_digests(root, files_of(table), {}),
             )
             root.write_json(STATE_FILE, asdict(state))
+
         return LanceIndex(folder, settings)
 
     @staticmethod
@@ -205,6 +206,7 @@ class LanceIndex:
             parts = [self._table.schema.empty_table().select(names)]
             for batch in self._table.scanner(columns=names).to_batches():
                 parts.append(pa.Table.from_batches([batch]).group_by(names).aggregate([]))
+
         rows = pa.concat_tables(parts).group_by(names).aggregate([])
         return dict(zip(rows["video_id"].to_pylist(), rows["shard"].to_pylist(), strict=True))
 
@@ -234,6 +236,7 @@ class LanceIndex:
             rng = numpy_rng(0, "frames")
             rows = np.sort(rng.choice(num_rows, size=min(probes, num_rows), replace=False))
             queries = vectors_of(self._table.take(rows.tolist(), columns=[VECTOR]))
+
         k = min(10, num_rows)
         nearest = self.search_frames(queries, k, min_refined=10)
         exact = self.search_frames(queries, k, exact=True)
@@ -284,6 +287,7 @@ class LanceIndex:
                     files=file_digests(self._root, files_of(table), state.files),
                 )
                 self._root.write_json(STATE_FILE, asdict(state))
+
             self._take(state)
 
     def _remove_versions(self, *, older_than_s: float, unverified: bool) -> None:

@@ -56,6 +56,7 @@ def nearest_frames(
     if indexed:
         coded = _CodedRows.found(table, vectors, k * max(refine_factor, 1), probed_lists)
         hits += _refined_hits(table, vectors, coded) if refine_factor else [coded.hits]
+
     return _best_of(hits, k)
 
 

@@ -153,6 +153,7 @@ def translated_errors(place: str) -> Iterator[None]:
                 f"search: another process changed {place} at the same time; run this again "
                 "when that one has ended"
             ) from error
+
         cause = first_line(error).replace(place.lstrip("/"), TABLE)
         hint = f"if another process has just changed it, run this again; else {REBUILD}"
         raise DamagedError(f"search: {place} cannot be used ({cause}); {hint}") from error

@@ -93,4 +93,5 @@ class TableUpkeep:
             )
         elif counts.rows - counts.indexed_rows > MAX_NEW_RATE * counts.rows:
             table.optimize.optimize_indices(num_indices_to_merge=0)
+
         return next_version(open_table(self.place), before)

@@ -134,6 +134,7 @@ def mark_of(
             f"pairs: {shown[0]} and {shown[1]} have the same content; a mark needs two "
             "different files"
         )
+
     first, second = sorted(name_of)
     return Mark(
         first=first,
@@ -155,6 +156,7 @@ def keep_marks(root: DataRoot, marks: Iterable[Mark], *, without: Iterable[Mark]
         removed = set(without)
         kept = {key: mark for key, mark in before.items() if mark not in removed}
         _write(root, kept | {(mark.first, mark.second): mark for mark in marks})
+
     return before
 
 
@@ -205,7 +207,9 @@ def contents(root: DataRoot) -> Callable[[str], str]:
                     f"pairs: {name} has not been probed, or cannot be read; run `hapvr "
                     "download` first"
                 )
+
             return metadata.of(name).sha256
+
         try:
             return file_sha256(Path(name))
         except (OSError, ValueError) as error:
@@ -240,11 +244,13 @@ def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
             f"{path}: {file_problem(error)}; expected a CSV file with the columns "
             f"{', '.join(NEEDED)}"
         ) from error
+
     if problems:
         raise DataError(
             f"{path}: {len(problems)} lines cannot be used, so nothing was marked: "
             f"{'; '.join(problems[:5])}"
         )
+
     return marks
 
 
@@ -272,6 +278,7 @@ def _marks_of_lines(
                 raise ValueError("it contradicts an earlier line")
         except (ArgumentError, DataError, ValueError) as error:
             problems.append(f"line {lines.line_num}: {error}")
+
     return list(marks.values()), problems
 
 
@@ -316,6 +323,7 @@ def label_studio_tasks(
         if proposed:
             task["predictions"] = [_prediction(proposed, probability)]
         tasks.append(task)
+
     return tasks
 
 

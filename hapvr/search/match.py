@@ -129,6 +129,7 @@ def cut(video: SampledFeatures, part: Part, *, name: str, fps: float) -> Sampled
             f"query: {name} lasts {last:.1f} s and has no frame from {part.start_s:g} s on; "
             "name another part",
         )
+
     return video.take(rows.tolist())
 
 
@@ -233,6 +234,7 @@ class SearchAnswer:
         if unsure:
             videos = "video" if unsure == 1 else "videos"
             return f"unsure: {unsure} {videos} may match"
+
         return "probably nothing here"
 
 
@@ -286,6 +288,7 @@ def coverage(
         for start, stop in sorted(spans):
             total += max(stop - max(start, end), 0.0)
             end = max(end, stop)
+
         return min(total / seconds, 1.0) if seconds > 0 else 0.0
 
     query = covered(((one.query_start_s, one.query_end_s) for one in segments), query_s)
@@ -319,6 +322,7 @@ def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:
                 | {"offset": segment.reference_start_s - segment.query_start_s}
                 for segment in match.segments
             ] or [pair]
+
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 

@@ -73,6 +73,7 @@ class FramesInMemory(IndexedFrames):
                 similarities[query_frames, rows],
             ]
             tables.append(pa.table(columns, schema=FOUND_FRAMES))
+
         return pa.concat_tables(tables)
 
     def frames(self) -> IndexedFrames:
@@ -118,6 +119,7 @@ class MemoryIndex:
                 revision=0, dims=dims, provenance=provenance, version=1, shards={}, files={}
             )
             _write(root, state, schema.empty_table())
+
         return MemoryIndex(folder, settings)
 
     @staticmethod
@@ -220,6 +222,7 @@ class MemoryIndex:
             except DataError:
                 if not is_replaced(self._root, state):
                     raise
+
         self._state = state
         self._rows = rows
         self._frames = FramesInMemory(rows)
@@ -260,6 +263,7 @@ def _read(root: DataRoot, state: IndexState) -> pa.Table:
     with root.open(name) as file, root.corruption_errors(name, hint=REBUILD):
         rows = pa.ipc.open_file(file).read_all()
         rows.validate(full=True)
+
     return rows
 
 

@@ -47,6 +47,7 @@ def write_plan(place: Path, members: Sequence[GroupMember]) -> None:
         with write_atomic(place) as part:
             part.write_text(_script(members), encoding="utf-8", errors="surrogateescape")
         return
+
     table = pa.Table.from_pylist(_rows(members), schema=SCHEMA)
     with write_atomic(place) as part:
         export_table(table, part, place.suffix.lower())
@@ -88,6 +89,7 @@ def needless(members: Iterable[GroupMember]) -> list[GroupMember]:
             if file not in files:
                 files.add(file)
                 more.append(member)
+
     return more
 
 
@@ -100,6 +102,7 @@ def _identity(member: GroupMember) -> object:
         status = path.stat()
     except OSError:
         return member.video_id
+
     return status.st_dev, status.st_ino
 
 
@@ -158,6 +161,7 @@ def _rows(members: Sequence[GroupMember]) -> list[dict[str, Any]]:
         if best is not None:
             row |= {"keep_path": best.path_text, "keep_sha256": best.sha256}
         rows.append(row)
+
     return rows
 
 
@@ -178,6 +182,7 @@ def _script(members: Sequence[GroupMember]) -> str:
         elif action == "move":
             words.append(aside_name(file.path, file.sha256))
             lines.append(f"move {shlex.join(words)}\n")
+
     lines.append("exit $failed\n")
     return "".join(lines)
 
@@ -192,4 +197,5 @@ def aside_name(path: Path, sha256: str) -> str:
         stem = name[: MAX_NAME_BYTES - len(suffix)]
         # a character is not cut in two
         name = stem.decode("utf-8", errors="ignore").encode() + suffix
+
     return f"{digest}-{os.fsdecode(name)}"

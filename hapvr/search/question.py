@@ -70,10 +70,12 @@ def notes_of(
             f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}; "
             "`hapvr index update` forgets videos that are gone"
         )
+
     folder = asked.options.folder
     has_folder = any(is_inside(video_id, folder) for video_id in collection.shard_of)
     if folder and not has_folder:
         notes.append(
             f"no video of the collection has the id {printable(folder)} or is in that folder"
         )
+
     return notes

@@ -50,10 +50,12 @@ def stretches_of(score: ScoredCandidate) -> list[Rows]:
     for first, last in (pair.reference for pair in score.pairs):
         more = (last - first + 1) // 2
         longer.append((max(first - more, 0), min(last + more, score.num_frames)))
+
     stretches: list[Rows] = []
     for first, last in sorted(longer):
         if stretches and first <= stretches[-1][1]:
             stretches[-1] = (stretches[-1][0], max(last, stretches[-1][1]))
         else:
             stretches.append((first, last))
+
     return stretches

@@ -93,6 +93,7 @@ def vote(
     if allowed is not None:
         is_allowed = np.array([allowed(name) for name in names], bool)
         weighted = _take(weighted, is_allowed[weighted["video"]])
+
     bins = _bins_of(weighted, times, tolerance_s=tolerance_s)
     best = np.zeros(len(names))
     np.maximum.at(best, bins.video, bins.votes)
@@ -156,6 +157,7 @@ def _windows_of(bins: _Bins, videos: Sequence[int]) -> dict[int, list[Window]]:
         window = _window(bins.of(number), float(bins.votes[number]))
         if not any(_within(window, better) for better in windows):
             windows.append(window)
+
     return windows_of
 
 
@@ -220,11 +222,13 @@ def _window(rows: Table, votes: float) -> Window:
         if total <= 0:
             total = 0.0
             start = number
+
         total += weight
         if total > most:
             most = total
             first = start
             last = number
+
     return Window(
         query_start_s=times[first],
         query_end_s=times[last],

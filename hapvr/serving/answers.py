@@ -68,6 +68,7 @@ async def state_of(service: Service, job: Job, *, has_paths: bool) -> JobState:
         sha256 = "" if job.query is None else job.query.sha256
         look = partial(_answer_and_places, service, job.task.result(), sha256, has_paths=has_paths)
         answer, places = await anyio.to_thread.run_sync(look)
+
     return JobState(
         job=job.id,
         status=job.status,
@@ -126,6 +127,7 @@ def present_answer(service: Service, answer: SearchAnswer, sha256: str) -> Searc
         marks = read_marks(service.project.root)
     except DataError:  # the data root is offline: what was answered stands
         return answer
+
     return with_marks(answer, sha256, marks, digest_of)
 
 
@@ -136,6 +138,7 @@ async def kept_of(service: Service, job_id: str) -> KeptAnswer:
     if kept is None:
         service.jobs.get(job_id)  # says that there is none
         raise Refusal(404, "unknown_job", "jobs: the answer has gone just now; search again")
+
     return kept
 
 
@@ -152,6 +155,7 @@ async def job(
     if search is None:
         kept = await kept_of(service, job_id)
         return await _state_of_kept(service, kept, has_paths=has_paths)
+
     await asyncio.wait([search.task], timeout=min(wait_s, 20.0))
     return await state_of(service, search, has_paths=has_paths)
 
@@ -210,6 +214,7 @@ async def why(
         unusable = await anyio.to_thread.run_sync(unusable_reason, service.project, reference)
         if unusable:
             return Explained(reason=unusable, lines=[])
+
     await anyio.to_thread.run_sync(index.metadata, reference)
     search = service.live_job(job_id)
     work = partial(

@@ -73,7 +73,9 @@ class Work:
             if self.state.running:
                 self._wanted_again = self._wanted_again or again
                 return self.state
+
             self.state = WorkState(running=True)
+
         self._pool.submit(self._run, work)
         return self.state
 
@@ -95,9 +97,11 @@ class Work:
                 work(self)
             except BaseException as error:  # Rust's PanicException is not an Exception
                 self.state.error = describe(error)[1]["error"]
+
             with self._guard:
                 if not self._wanted_again:
                     self.state.ended = datetime.now(UTC).isoformat(timespec="seconds")
                     self.state.running = False
                     return
+
                 self._wanted_again = False

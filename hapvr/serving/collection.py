@@ -93,6 +93,7 @@ def picture_at(jpegs: Sequence[bytes], times_s: Sequence[float], second: float |
         grey = np.asarray(thumbnail(jpeg, size_px=(32, 32)).convert("L"), np.float32)
         if grey.std() >= 8:  # of 255; less has one colour: black, a fade
             return jpeg
+
     return jpegs[0]
 
 
@@ -130,10 +131,12 @@ class Collection:
                     self._look()
             finally:
                 self._opening.release()
+
         if self.opened is None:
             raise self.problem or DataError(
                 "search: the index is not open yet; ask again, or see the service's log"
             )
+
         return self.opened
 
     def reach(self, state: str) -> None:
@@ -167,8 +170,10 @@ class Collection:
                 _LOG.warning(
                     "the index cannot be opened; the one before answers if there is one: %s", error
                 )
+
             # It is not a fault of the client.
             self.problem = error if isinstance(error, DataError) else DataError(str(error))
+
         self._looked_s = time.monotonic()
 
     def _open_current(self) -> None:
@@ -183,6 +188,7 @@ class Collection:
         if self._verifies:
             # No daemon: Python ends those inside of native code, which aborts the process.
             threading.Thread(target=self._verify, args=(searcher,), name="verify-index").start()
+
         _LOG.info("the index is open: %d videos", searcher.num_videos)
 
     def _verify(self, searcher: Searcher) -> None:

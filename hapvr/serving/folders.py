@@ -96,6 +96,7 @@ def _folders(project: Project, index: OpenIndex | None, *, has_paths: bool) -> l
                 videos=counts[source.name],
             )
         )
+
     return folders
 
 
@@ -120,6 +121,7 @@ def unusable_files(project: Project) -> list[Unusable]:
         rows = [row for row in collection_rows(project) if row["status"] != STATUS_OK]
     except DataError:  # files are being read for the first time
         return []
+
     aside = set_aside(project, [row["video_id"] for row in rows])
     return [_unusable(row) for row in rows if row["video_id"] not in aside]
 
@@ -159,6 +161,7 @@ async def update(service: ServiceOf, _: MarkerOf) -> WorkState:
             "collection: this one is kept up to date by its configuration; run `hapvr index update`"
         )
         raise Refusal(409, "not_here", sentence)
+
     return service.updating.start(lambda work: _update(service, work))
 
 

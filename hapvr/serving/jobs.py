@@ -111,6 +111,7 @@ class SearchJobs:
                 f"again in {RETRY_S} s"
             )
             raise Refusal(503, "busy", sentence, {"retry-after": str(RETRY_S)})
+
         self._taken[address] += 1
         self.busy += 1
         try:
@@ -135,6 +136,7 @@ class SearchJobs:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._free(job.address))
                 self._running[job.address] += 1
+
             try:
                 job.deadline = Deadline(SEARCH_TIMEOUT_S)
                 job.running = True
@@ -172,6 +174,7 @@ class SearchJobs:
         if job is None:
             sentence = f"jobs: there is no search {job_id!r:.100} any more; search again"
             raise Refusal(404, "unknown_job", sentence)
+
         return job
 
     async def close(self) -> None:
@@ -228,6 +231,7 @@ class DuplicateJob:
             for key, count in counts.items():
                 make_duplicate_pairs(searcher.project, searcher, key, progress=progress)
                 before += count
+
             make_duplicate_groups(searcher.project, searcher, progress=lambda *_: self._end.check())
         except BaseException as error:  # Rust's PanicException is not an Exception
             state.error = describe(error)[1]["error"]

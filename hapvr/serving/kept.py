@@ -98,6 +98,7 @@ class KeptAnswers:
         if kept.frames is None or kept.frames.network != index.searcher.current.digest:
             sentence = "jobs: another model answers by now; search once more to look closer"
             raise Refusal(410, "gone", sentence)
+
         return Query(name=kept.name, features=kept.frames.features(), sha256=kept.sha256)
 
     def _clean(self) -> None:
@@ -106,6 +107,7 @@ class KeptAnswers:
             if time.monotonic() - self._cleaned_s < CLEAN_EVERY_S:
                 return
             self._cleaned_s = time.monotonic()
+
         if not self._root.is_writable():
             return
         try:

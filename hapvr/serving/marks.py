@@ -108,6 +108,7 @@ def marks(service: ServiceOf, has_paths: HasPathsOf) -> Marks:
         paths = (_path(first, has_paths=has_paths), _path(second, has_paths=has_paths))
         in_collection = first is not None and second is not None
         shown.append(ShownMark(**asdict(row), in_collection=in_collection, paths=paths))
+
     return Marks(marks=shown)
 
 
@@ -137,6 +138,7 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
                 "pairs: the query of this search is not a file that a mark could be kept for; "
                 "fetch it"
             )
+
     second = _digest(index, asked.reference)
 
     root = service.project.root
@@ -147,6 +149,7 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
         with root.lock(stored.MARKS_LOCK):
             _require_listed(root, index, [asked.query or "", asked.reference])
             stored.mark(root, first, second, asked.mark, names=names, by=caller.name)
+
     return Marked(mark=asked.mark)
 
 

@@ -87,6 +87,7 @@ class Metrics(Collector):
                 "Processes that were started in the place of one that had ended",
                 value=self.processes.num_replaced,
             )
+
         index = self._collection.opened
         if index is not None:
             yield GaugeMetricFamily(

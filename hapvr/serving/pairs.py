@@ -127,6 +127,7 @@ def _pair_rows(
         if pair.kind != "copy":
             members = _members(index, pair.first, (pair.first, pair.second), by_ids)
             rows.append(_row(pair.kind, "", members))
+
     return rows
 
 
@@ -144,7 +145,9 @@ def _copy_rows(
         for member, video in zip(members, videos, strict=True):
             member["keep"] = video.keep
             member["reason"] = video.reason
+
         rows.append(_row("copy", name, members))
+
     return rows
 
 
@@ -172,7 +175,9 @@ def _members(
                 "query_covered": pair.first_covered if first_is_query else pair.second_covered,
                 "reference_covered": pair.second_covered if first_is_query else pair.first_covered,
             }
+
         members.append(member)
+
     return members
 
 

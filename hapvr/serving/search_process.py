@@ -122,6 +122,7 @@ def _listen(connection: Connection, arrived: SimpleQueue[tuple[Wanted, Job]]) ->
             message = connection.recv()
         except (EOFError, OSError):
             os._exit(0)
+
         if isinstance(message, Wanted):
             job = Job(message.name, message.options, id=message.job)
             arrived.put((message, job))
@@ -153,6 +154,7 @@ def _ended(connection: Connection, work: SearchWork, wanted: Wanted, job: Job) -
     except BaseException as unforeseen:  # Rust's PanicException is not an Exception
         _LOG.error("unforeseen error", exc_info=unforeseen)
         error = RuntimeError(f"{type(unforeseen).__name__}: {unforeseen}")
+
     killed = dict(killed_workers)
     killed_workers.clear()
     return Ended(answer=answer, error=error, killed=killed)

@@ -92,6 +92,7 @@ class SearchProcess:
         except (EOFError, OSError) as error:
             self._has_ended.set()
             raise _ProcessEndedError from error
+
         killed_workers.update(ended.killed)
         if ended.answer is not None:
             return ended.answer
@@ -113,6 +114,7 @@ class SearchProcess:
                     took(message.part, message.seconds)
             elif self.has_ended:
                 raise EOFError
+
             if kill_at_s is None:
                 if job.deadline.passed():
                     self._connection.send(CANCEL)
@@ -170,6 +172,7 @@ class SearchProcesses:
         with self._guard:
             for process in self._present:
                 process.kill()
+
         for keeper in self._keepers:
             keeper.join()
 
@@ -193,6 +196,7 @@ class SearchProcesses:
                 _LOG.warning("process %d ended while it searched", process.pid)
             finally:
                 self._free.put(process)
+
         raise VideoError(
             "crashed",
             "search: the process that searched has ended, twice; it may need more memory than "
@@ -224,6 +228,7 @@ class SearchProcesses:
                 self._run_once()
             except OSError as error:
                 _LOG.warning("no process can be started: %s", error)
+
             if not self._closing.wait(PAUSE_S):
                 with self._guard:
                     self.num_replaced += 1
@@ -236,9 +241,11 @@ class SearchProcesses:
                 return
             process = SearchProcess(self._plan)
             self._present.add(process)
+
         if process.wait_until_ready():
             self.has_opened.set()
             self._free.put(process)
+
         process.wait()
         with self._guard:
             self._present.remove(process)

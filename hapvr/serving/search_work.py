@@ -71,6 +71,7 @@ class SearchWork:
                     raise
                 index = newer
                 continue
+
             warnings = tuple(map(without_paths, answer.warnings))
             shown = replace(answer, warnings=warnings, model=shown_model(answer.model))
             is_current = partial(self.collection.is_current, index)

@@ -98,6 +98,7 @@ async def search(
             if request.query_params:
                 sentence = "search: what goes with a JSON body is in it, not in the address"
                 raise Refusal(400, "wrong_request", sentence)
+
             named = NamedSearch.model_validate_json(await request.body())
             job = Job(named.query, named.options())
             source = QuerySource(video_id=named.id or "", place=named.path or named.url or "")
@@ -121,6 +122,7 @@ async def search(
     if job.status != "done":
         response.status_code = 202
         response.headers["location"] = f"/jobs/{job.id}"
+
     return await state_of(service, job, has_paths=has_paths)
 
 

@@ -52,6 +52,7 @@ def safe_headers(app: ASGIApp) -> ASGIApp:
                 headers.setdefault("cache-control", "no-store")
                 if message["status"] >= 400:
                     headers["connection"] = "close"
+
             await send(message)
 
         await app(scope, receive, send_safely if scope["type"] == "http" else send)
@@ -163,6 +164,7 @@ class Server:
                 "authentication; leave it at 127.0.0.1, give a --token-file, or add "
                 "--allow-remote and put a proxy with a login before it"
             )
+
         service = Service(
             project,
             model=model,
@@ -177,6 +179,7 @@ class Server:
         except (OSError, OverflowError, UnicodeError) as error:
             hint = "end what uses this port, or choose another by --port"
             raise DataError(f"serve: cannot listen on {host}:{port} ({error}); {hint}") from error
+
         self.port = int(self._socket.getsockname()[1])
         shown_host = f"[{host}]" if ":" in host else host
         self.address = f"http://{shown_host}:{self.port}"

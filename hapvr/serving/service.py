@@ -137,6 +137,7 @@ class Service:
                 "once more to look closer"
             )
             raise Refusal(410, "gone", sentence)
+
         return self.jobs.get(job_id)
 
 
@@ -156,6 +157,7 @@ async def request_of_address(request: Request, service: ServiceOf) -> AsyncItera
     if service.answering[address] >= MAX_ANSWERING:
         sentence = f"request: {MAX_ANSWERING} of yours are being answered; try again in {RETRY_S} s"
         raise Refusal(503, "busy", sentence, {"retry-after": str(RETRY_S)})
+
     service.answering[address] += 1
     try:
         yield
@@ -195,6 +197,7 @@ def read_tokens(path: Path) -> dict[str, Caller]:
         raise ConfigError(
             f"--token-file {path}: it cannot be read ({error}); see docs/search.md, Tokens"
         ) from error
+
     if mode & 0o077:
         raise ConfigError(
             f"--token-file {path}: other users can read or change it; run `chmod 600 {path}`"
@@ -211,8 +214,10 @@ def read_tokens(path: Path) -> dict[str, Caller]:
                 f"--token-file {path}, line {number}: expected a name, `read` or `mark`, and the "
                 "SHA-256 of the token in hexadecimal, of each token once"
             )
+
         name, role, digest = parts.groups()
         callers[digest] = Caller(name, may_mark=role == "mark")
+
     return callers
 
 

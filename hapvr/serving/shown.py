@@ -37,6 +37,7 @@ def places_of(
         if match.reference in index.searcher.collection.shard_of:
             row = index.video_row(match.reference, has_paths=has_paths)
             places[match.reference] = Place(path=row["path"], duration_s=row["duration_s"])
+
     return places
 
 
@@ -52,6 +53,7 @@ def with_marks(
         digest = digest_of(match.reference)
         mark = marks.of(query_sha256, digest) if query_sha256 and digest else None
         matches.append(_marked(match, mark))
+
     return replace(answer, matches=tuple(matches))
 
 
@@ -87,4 +89,5 @@ def reason_of(lines: Sequence[str], video_id: str, options: SearchOptions) -> st
             f"It was compared, but at least {options.top} other videos are more alike; ask for "
             "more matches to see it."
         )
+
     return "It is in the list of the answer."

@@ -70,6 +70,7 @@ class _Body:
             key = "; see serving.max_bytes" if self._is_file else ""
             sentence = f"request: its body has more than {self._max_bytes} bytes{key}"
             raise Refusal(413, "too_large", sentence)
+
         return message
 
     async def _receive_in_time(self) -> Message:
@@ -121,6 +122,7 @@ def shown_name(name: str) -> str:
     if len(readable) > MAX_NAME:
         suffix = Path(readable).suffix[:MAX_SUFFIX]
         readable = readable[: MAX_NAME - len(suffix)] + suffix
+
     return readable or "query"
 
 

@@ -128,6 +128,7 @@ def index(service: ServiceOf, caller: CallerOf) -> IndexState:
             videos=0,
             problem=problem,
         )
+
     return IndexState(
         max_bytes=service.limits.max_bytes,
         ticket=service.ticket,
@@ -183,6 +184,7 @@ def media(index: IndexOf, video_id: str) -> Response:
     if metadata.num_bytes not in (0, path.stat().st_size):
         sentence = f"media: the file of {video_id} has another size than when it was indexed"
         raise Refusal(410, "replaced", f"{sentence}; {hint}")
+
     kind = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
     return FileResponse(path, media_type=kind, headers={"cache-control": "private, max-age=60"})
 
@@ -214,6 +216,7 @@ async def picture(
             f"thumbnails: {video_id} has no frames; it is gone, or only features were imported"
         )
         raise Refusal(410, "gone", sentence)
+
     return await small_picture(service, jpeg, width)
 
 

@@ -141,6 +141,7 @@ def watch(
             mark=mark,
         )
         page.append(match)
+
     run_s = last_run_s(project)
     return WatchMatches(
         total=len(rows),
@@ -170,6 +171,7 @@ def _shown_lists(project: Project, counts: Mapping[str, int]) -> list[ShownList]
                 matches=counts.get(name, 0),
             )
         )
+
     return lists
 
 
@@ -243,6 +245,7 @@ async def watch_for(
                 file = metadata.path
             else:
                 file = service.access.local_path(query.name)
+
         make = partial(
             make_watch_list,
             service.project,

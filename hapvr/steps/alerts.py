@@ -141,6 +141,7 @@ class AlertOutbox:
             raise DamagedError(
                 f"watch: {self._path} cannot be used: {error.strerror}; remove it"
             ) from error
+
         try:
             with closing(sqlite3.connect(self._path, timeout=BUSY_S)) as database:
                 database.execute("PRAGMA synchronous = FULL")
@@ -155,6 +156,7 @@ class AlertOutbox:
                     f"{problem}; restore or remove it, and remove watch_matches/: what it does not "
                     "know is announced again"
                 ) from error
+
             raise DataError(
                 f"{problem}; correct its permissions, free space, end what else uses it, and run "
                 "this again"
@@ -247,6 +249,7 @@ def deliver_alerts(project: Project, *, limit_s: float = 60.0) -> Delivery:
             if problem:
                 break
             num_delivered += 1
+
     return Delivery(num_delivered, outbox.counts()[1], problem)
 
 
@@ -269,6 +272,7 @@ def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
                 target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
                 connection.request("POST", target, body=body, headers=headers)
                 status = connection.getresponse().status
+
             problems.append("" if 200 <= status < 300 else f"{parts.hostname} answered {status}")
         except (OSError, ValueError, http.client.HTTPException) as error:
             problems.append(f"{parts.hostname} cannot be reached ({error})")
@@ -281,4 +285,5 @@ def _post(webhook: WebhookConfig, name: str, body: bytes) -> str:
     with suppress(OSError):
         if connection.sock is not None:
             connection.sock.shutdown(socket.SHUT_RDWR)
+
     return f"{parts.hostname} cannot be reached (no answer within {TIMEOUT_S:g} s)"

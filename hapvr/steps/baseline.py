@@ -178,6 +178,7 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
             num_videos = key.removeprefix(begins).removeprefix("-") or "0"
             if num_videos.isdigit() and not wanted.replaces(wanted.features, int(num_videos)):
                 return bundle
+
         encoder = open_encoder(project.config.backbone, project.config.device)
         return _write(project, models / wanted.key, encoder, videos, progress)
 
@@ -228,6 +229,7 @@ def _write(
     else:
         evidence = shipped.evidence
         calibration = shipped.calibration
+
     card = _card(encoder, videos, evidence, calibration)
     complete_bundle(bundle, evidence=evidence, calibration=calibration, card=card)
     return bundle
@@ -255,6 +257,7 @@ def _export(
         graph = encoder.graph(whitening)
         (exported / "backbone.onnx").write_bytes(graph.SerializeToString())
         return record | {"files": ["backbone.onnx"]}
+
     from hapvr.steps.export import export_onnx  # with torch
 
     return export_onnx(project, folder, encoder=encoder)
@@ -300,6 +303,7 @@ def _calibration_text(calibration: Calibration | None) -> str:
             f"originals, and on {calibration.num_others} videos that came next to these in "
             "searches. Real edits differ; test benchmarks were not used."
         )
+
     return f"Shipped with the network: {calibration.source['shipped']}."
 
 
@@ -316,6 +320,7 @@ def searches_text(evidence: EvidenceModel | str) -> str:
             f"{checked['precision']:g} and a recall of {checked['recall']:g}. Limits: "
             f"{evidence.source['limits']}."
         )
+
     weights = ", ".join(
         f"{name} {weight:.3g}" for name, weight in evidence.weights.items() if weight
     )

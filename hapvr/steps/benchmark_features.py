@@ -76,6 +76,7 @@ def stored_ids(definition: BenchmarkDefinition, available: Iterable[str]) -> dic
         own_id = next((name for name in names if name in wanted), None)
         if own_id:
             stored.setdefault(own_id, stored_id)
+
     return stored
 
 
@@ -95,6 +96,7 @@ def shards_with_features(root: DataRoot, definition: BenchmarkDefinition) -> lis
             f"holds a video of {definition.name}; its ids are e.g. {definition.queries[0]!r}. See "
             "`hapvr extract` and `hapvr features import`"
         )
+
     return chosen
 
 
@@ -112,6 +114,7 @@ def background_features(
             f"normalisation: source {source!r:.80} has no features of videos outside "
             f"{definition.name}; extract a source that shows none of its queries"
         )
+
     every = dict.fromkeys([*shards_with_features(root, definition), *keys])
     return BenchmarkFeatures(root, every, definition, others=background), background
 
@@ -179,8 +182,10 @@ def check_evaluation(project: Project) -> None:
                 f"evaluation.target_metrics: benchmark {name} has none of "
                 f"{', '.join(evaluation.target_metrics)}; it has {', '.join(tasks)}"
             )
+
         if name in evaluation.benchmarks:
             measured |= set(tasks)
+
     unmeasured = sorted(set(evaluation.gate.required_metrics) - measured)
     if unmeasured:
         raise ConfigError(

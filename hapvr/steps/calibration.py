@@ -73,6 +73,7 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
             f"{name} has {len(matches)} matching and {len(others)} other pairs; "
             f"{MIN_PAIRS} of each are needed"
         )
+
     both = ["query_id", "reference_id"]
     relevant = definition.labels.filter(pl.col("label").is_in(list(task.positives | task.ignored)))
     different = scores.filter(pl.col("query_id") != pl.col("reference_id")).select(both)
@@ -85,6 +86,7 @@ def calibrate(project: Project, run: TrainingRun) -> Calibration | str:
             embeddings = [network.embed(videos[video_id].float().to(device)) for video_id in pair]
             similarity = network.frame_similarity(*embeddings).cpu().numpy()
             own = [network.self_similarity(video).double().cpu().numpy() for video in embeddings]
+
         return relative_similarity(similarity, *own)
 
     source: dict[str, Any] = {
@@ -209,6 +211,7 @@ def _read_labels(
         if label in positives:
             matches[first].add(second)
             matches[second].add(first)
+
     return _Labels(
         matches={video_id: frozenset(found) for video_id, found in matches.items()},
         relations={video_id: frozenset(related) for video_id, related in relations.items()},
@@ -229,6 +232,7 @@ def _scenes(
         if f"{source.name}-validation" == definition.name:
             scene_of_clip = source_scenes(project, source)
             break
+
     return {
         stored[video_id]: scene_of_clip.get(clip, clip)
         for video_id, clip in definition.videos.select("video_id", "group").iter_rows()

@@ -89,6 +89,7 @@ def has_unmeasured_copies(searcher: Searcher, pairs: Iterable[DuplicatePair]) ->
             continue
         if os.path.exists(file.path):
             return True
+
     return False
 
 
@@ -104,6 +105,7 @@ def measure_copies(
     for number, row in enumerate(_picture_rows(project, searcher, unseen)):
         progress(number, len(unseen))
         measures[row["sha256"]] = row
+
     values_of_files = _file_values(
         project, searcher, contents, measures, doing=shows_work(progress)
     )
@@ -111,6 +113,7 @@ def measure_copies(
         progress(number, len(contents))
         row = measures.get(sha256) or _empty_row(sha256)
         measures[sha256] = row | values
+
     if measures != before:
         rows = [measures[sha256] for sha256 in sorted(measures)]
         table = pa.Table.from_pylist(rows, schema=PICTURES_SCHEMA)
@@ -172,6 +175,7 @@ def _file_values(
             yield content_of[path], asdict(facts)
         else:
             suspects.append(path)
+
     unchanged = [path for path in suspects if _sha256(path) == content_of[path]]
     for path, facts in measure_files(unchanged, config=sampling, doing=doing):
         if isinstance(facts, FileFacts):
@@ -197,6 +201,7 @@ def _unmeasured_files(
             continue
         if _num_bytes(file.path) == file.num_bytes:
             file_of[sha256] = file.path
+
     return {path: sha256 for sha256, path in file_of.items()}
 
 

@@ -45,8 +45,10 @@ def damaged_files(root: DataRoot, key: str) -> list[DamagedFile]:
             problem = "is not a regular file"
         elif file_sha256(path) != row["sha256"]:
             problem = "changed since it was fetched or made"
+
         if problem:
             damaged.append(DamagedFile(row["video_id"], path, problem))
+
     return damaged
 
 

@@ -74,6 +74,7 @@ def make_duplicate_groups(
         copies = 2 * sum(pair.probability for pair in pairs) / max(searcher.num_videos, 1)
         table = group_rows(members)
         write_rows(root, GROUPS_PLACE, table, fingerprint=fingerprint, copies=str(copies))
+
     return members
 
 
@@ -135,6 +136,7 @@ def _doubts(members: Sequence[GroupMember], *, has_random_weights: bool) -> dict
             doubts[group] = RANDOM_WEIGHTS
         elif any(copy.verdict not in ("match", None) for copy in copies):
             doubts[group] = RANDOM_WEIGHTS if has_random_weights else UNSURE
+
     return doubts
 
 
@@ -155,6 +157,7 @@ def _groups_fingerprint(project: Project, current: CurrentIndex, indexed: Mappin
     for key in root.list_folders(PAIRS_STAGE):
         place = rows_place(PAIRS_STAGE, key)
         pairs[key] = stamp(read_rows(root, place, PAIR_SCHEMA, damaged=True))
+
     settings = [
         project.config.search.min_duplicate_probability,
         project.config.duplicates.model_dump(mode="json"),

@@ -48,10 +48,12 @@ def make_duplicate_pairs(
         for number, video_id in enumerate(video_ids):
             progress(number, len(video_ids))
             pairs += pairs_of_video(searcher, video_id)
+
         progress(len(video_ids), len(video_ids))
         table = pair_table(best_of_each(without_forgotten(searcher, pairs)))
         network = searcher.current.digest
         write_rows(root, place, table, fingerprint=fingerprint, network=network)
+
     return True
 
 
@@ -98,10 +100,12 @@ def _unchanged_contents(collection: SearchableCollection) -> dict[str, str]:
             changed.append(video_id)
         else:
             contents[video_id] = metadata.of(video_id).sha256
+
     if changed:
         warnings.warn(
             f"duplicates: {len(changed)} videos are left out; {CHANGED.format(min(changed))}"
         )
+
     return contents
 
 
@@ -141,6 +145,7 @@ def _without_search(marks: Marks, contents: Mapping[str, str]) -> Iterator[Dupli
     for video_ids in ids.values():
         for first, second in combinations(sorted(video_ids), 2):
             yield _pair_without_search(first, second, contents, value=1.0)
+
     for mark in marks.rows():
         if mark.verdict != "match":
             continue

@@ -47,6 +47,7 @@ def score_benchmarks(
     for number, name in enumerate(names, start=1):
         scores[name] = make_benchmark_scores(project, trained, name)
         progress(number, len(names))
+
     return scores
 
 
@@ -72,6 +73,7 @@ def make_benchmark_scores(
             available=frozenset(features.available()),
             bootstrap_samples=1000,
         )
+
     figures = _figures(definition, results, folder / SIMILARITIES[TRAINED])
     means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     data = {
@@ -88,9 +90,11 @@ def make_benchmark_scores(
         values = {**result.metrics, "mean": means[row]}
         metrics = {f"{prefix}/{task}": value for task, value in values.items()}
         tracker.metrics(run.mlflow_run_id, metrics)
+
     for title, figure in figures.items():
         place = f"figures/{definition.name}/{title}.png"
         tracker.client.log_figure(run.mlflow_run_id, figure, place)
+
     place = f"benchmarks/{definition.name}"
     tracker.client.log_artifacts(run.mlflow_run_id, str(folder), place)
     return results, figures
@@ -129,6 +133,7 @@ def _figures(
     if len(relevant) and len(irrelevant):
         name = f"similarities-{first}"
         figures[name] = similarity_distribution_figure(relevant, irrelevant, title=first)
+
     return figures
 
 
@@ -187,7 +192,9 @@ def train_seeds(
         for name in project.config.evaluation.benchmarks:
             results, _ = make_benchmark_scores(seeded, run, name)
             metrics |= {f"{name}/{task}": value for task, value in results[TRAINED].metrics.items()}
+
         runs.append({"seed": seed, "key": run.key, "metrics": metrics})
+
     return runs
 
 
@@ -199,6 +206,7 @@ def _validation_metrics(run: TrainingRun, step: int) -> dict[str, float]:
             metrics |= {
                 name: value for name, value in line.items() if name.startswith("validation/")
             }
+
     return metrics
 
 
@@ -208,4 +216,5 @@ def seeds_text(runs: Sequence[Mapping[str, Any]]) -> str:
     for name in runs[0]["metrics"]:
         values = [run["metrics"][name] for run in runs]
         lines.append(f"{name}: {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}")
+
     return "\n".join(lines)

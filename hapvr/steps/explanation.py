@@ -81,6 +81,7 @@ def _view_lines(
         article = "no"
         candidates = [*candidates, *_score_alone(searcher, view, number, video_id)]
         names.append(video_id)
+
     place = names.index(video_id)
     scored = candidates[place]
     votes = scored.candidate
@@ -105,6 +106,7 @@ def _score_alone(
         alone = searcher.shortlist(view, allowed=lambda name: name == video_id)
     except VideoError:  # the view shows nothing
         alone = []
+
     if not alone:
         alone = [Candidate(video_id=video_id, votes=0.0, windows=())]
     compared, lost = searcher.score(view, alone, number=number)

@@ -39,6 +39,7 @@ def export_onnx(project: Project, folder: Path, *, encoder: FrameEncoder) -> dic
     for pictures, regions in _checked_videos(project, encoder):
         frames.append(pictures)
         features.append(regions)
+
     try:
         return write_onnx(
             folder / "exported",

@@ -68,6 +68,7 @@ def open_extractor(project: Project, *, extras: bool) -> Extractor:
         pooled_dims = len(whitening.mean)
         num_vectors += extras_rows(pooled_dims, whitening.dims)
         of_extras = {EXTRAS_SETTING: pooled_dims}
+
     settings = {
         "sampling": config.sampling.identity_fields(),
         "backbone": encoder.settings,
@@ -181,6 +182,7 @@ def import_features(
             if features is None:
                 yield index_row(video_id, 0, reason=reason, message=message), None
                 continue
+
             num_frames = len(features)
             times_s = (np.arange(num_frames) / fps).tolist()
             hashes = [NO_HASH] * num_frames
@@ -198,6 +200,7 @@ def import_features(
         )
         results.append(build_shard(recipe, video_ids=ids, make=make))
         progress(start + len(ids), len(video_ids))
+
     return results
 
 
@@ -220,6 +223,7 @@ def _require_free(root: DataRoot, name: str, video_ids: Sequence[str], *, origin
     for key in shard_keys(root):
         names.add(source_of(key))
         ids |= {row.video_id for row in read_manifest_shard(root, key)}
+
     for key in root.list_folders(STAGE):
         index = Shard(root, STAGE, key).find()
         if index is None:
@@ -228,6 +232,7 @@ def _require_free(root: DataRoot, name: str, video_ids: Sequence[str], *, origin
         if not is_same:
             names.add(source_of(key))
             ids |= {row["video_id"] for row in index.rows()}
+
     taken_ids = ids & set(video_ids)
     if name not in names and not taken_ids:
         return

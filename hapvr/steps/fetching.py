@@ -47,6 +47,7 @@ def fetch_and_probe(
                     path = fetched[row.video_id].result().path
                 else:
                     path = path_of_text(row.uri)
+
                 if path is not None:
                     project.digests.watch(path)
                     yield row.video_id, path
@@ -115,6 +116,7 @@ def _inspected_row(video: SampledVideo, reader: str) -> IndexRow:
     if video.probe is not None:
         names = ("duration_s", "fps", "width_px", "height_px", "codec")
         row |= {name: getattr(video.probe, name) for name in names}
+
     return row
 
 

@@ -49,6 +49,7 @@ def make_descriptors(
             "extract features with the model's settings, or take the model that was trained "
             "on these"
         )
+
     blank = _blank(project, model, settings)
     rows = features.rows()
     nothing: dict[str, Any] = {"num_kept": 0}
@@ -65,6 +66,7 @@ def make_descriptors(
                 lost = index_row(video_id, 0, reason="no_unit_vectors", message=problem, **nothing)
                 yield lost, None
                 continue
+
             embedded = model.embed(regions)
             described = descriptors.frame_descriptors(embedded, blank=blank)
             shows_something = described.kept.any()
@@ -98,6 +100,7 @@ def _index_columns(
     if model.embeds_videos:
         vector = descriptors.video_vector(embedded).astype(np.float16)
         columns[VIDEO_VECTOR.name] = vector.tobytes() if vector.any() else b""
+
     return columns
 
 
@@ -120,6 +123,7 @@ def descriptor_recipe(
     if model.embeds_videos:
         settings["video_vectors"] = True
         index_columns = (*index_columns, VIDEO_VECTOR)
+
     return ShardRecipe(
         shard=descriptors.descriptor_shard(project.root, model.digest, key),
         settings=settings,
@@ -147,4 +151,5 @@ def _blank(
             regions = extractor.embed(blank_pictures(project.config.backbone.crop_px))
             embedded = np.concatenate([model.embed(picture[None]) for picture in regions])
             blank_file.write_blank(root, model.digest, made_with, mean_directions(embedded))
+
     return blank_file.read_blank(root, model.digest)

@@ -59,6 +59,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
                 f"registry: {name} has lost its champion meanwhile; materialise "
                 "registered_model again"
             )
+
         tags = versions.version_tags(tracker.client, name, version)
         is_champion = champion.version == version
         is_decided = versions.DECISION_TAG in tags
@@ -72,6 +73,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
                 champion=tags.get(CHAMPION_TAG, ""),
                 champion_run=tags.get(CHAMPION_RUN_TAG, ""),
             )
+
         decision = _decide(project, run, version, champion)
         if decision.promoted and versions.champion_of(tracker.client, name) != champion:
             reason = (
@@ -79,7 +81,9 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
                 f"{version}` does it by hand"
             )
             decision = replace(decision, promoted=False, reason=reason)
+
         _record(tracker, name, version, run, decision)
+
     return decision
 
 
@@ -109,6 +113,7 @@ def _record(
     if decision.promoted:
         outcome = "promoted"
         versions.promote(tracker.client, name, version, how="gate", reason=decision.reason)
+
     versions.decide(tracker.client, name, version, outcome, decision.reason)
     verdict = None if decision.verdict is None else decision.verdict.to_json()
     text = json.dumps({**vars(decision), "verdict": verdict}, indent=1)
@@ -141,6 +146,7 @@ def _decide(
             )
     else:
         reason = f"not promoted: evaluation.gate.enabled is false; {by_hand} does it by hand"
+
     is_passed = verdict is not None and verdict.passed
     return Decision(is_passed, reason, number, champion.run_id, verdict)
 
@@ -158,9 +164,11 @@ def _compare(
         network = _champion_network(project, champion, features.settings)
         device = choose_device(project.config.device)
         score_benchmark(network, definition, features, stored, device=device)
+
     with project.root.corruption_errors(str(stored), hint="evaluate both models again"):
         before = read_frame(stored)
         now = read_frame(folder / SIMILARITIES[TRAINED])
+
     return compare(
         definition,
         before,

@@ -54,7 +54,9 @@ def export_labels(
             for table in _tables(project, key):
                 out.write_table(table)
                 num_pairs += len(table)
+
             progress(number, len(shard_keys))
+
     return num_pairs
 
 

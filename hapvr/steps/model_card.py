@@ -96,6 +96,7 @@ def _weights(networks: Mapping[str, Mapping[str, Any]]) -> list[str]:
         precision = identity.get("precision", "float32")
         rows.append((part, architecture, identity["source"], precision, identity["sha256"][:12]))
         origins.add(weights_origin(architecture, identity["source"]))
+
     origins.discard("")
     return ["## Weights", markdown_table(columns, rows), *sorted(origins)]
 
@@ -111,6 +112,7 @@ def _metrics(project: Project, scores: Mapping[str, Mapping[str, Any]]) -> list[
             trained = _percent(results[TRAINED], task)
             counts = f"{details['num_queries']} / {details['num_relevant']}"
             rows.append((benchmark, task, details["metric"], untrained, trained, counts))
+
     return [
         "## Metrics\n\nIn percent, with 95 % bootstrap intervals over queries; policy "
         f"{project.config.evaluation.policy}.",
@@ -145,6 +147,7 @@ def _calibration(fitted: Calibration | str) -> list[str]:
             f"{threshold.num_matches} / {threshold.num_pairs}",
         )
         rows.append(row)
+
     labels = ", ".join(fitted.source["labels"])
     return [
         f"Fitted on the pairs of {fitted.source['benchmark']}: {fitted.num_matches} matches "
@@ -167,6 +170,7 @@ def _limits(facts: CardFacts) -> str:
             "Similarities without torch, by ONNX files, differed from torch's by "
             f"{difference} at most."
         )
+
     return "\n".join(
         [
             "## Limits",

@@ -20,4 +20,5 @@ def current_key(root: DataRoot) -> str:
             f"{root.local_path(CURRENT_NAME)} names the run {key!r:.120}, which is not "
             f"there; train again, or write the key of a run below {models} into it"
         )
+
     return key

@@ -131,6 +131,7 @@ def _record_place(shard: Shard, moved: ManifestRow) -> None:
         for row in rows:
             if row["video_id"] == moved.video_id:
                 row["path"] = moved.uri
+
         inputs = {**index.provenance.inputs, moved.video_id: file_state(moved)}
         provenance = replace(index.provenance, inputs=inputs)
         shard.write_index(rows, provenance=provenance, fields=manifest.VIDEO_COLUMNS)

@@ -45,10 +45,12 @@ def pairs_of_video(searcher: Searcher, video_id: str) -> Iterator[DuplicatePair]
         candidates, lost = searcher.score(query, shortlist)
     except VideoError:
         return
+
     if lost:
         raise DataError(
             f"{next(iter(lost.values()))}; no pairs of the shard of {video_id} were stored"
         )
+
     for candidate in candidates:
         probability = searcher.probability(candidate) or 0.0
         if probability >= LEAST_PROBABILITY:
@@ -77,6 +79,7 @@ def _pair(
         query_start_s = segments[0].query_start_s
         reference_start_s = segments[0].reference_start_s
         similarities = _aligned_similarities(searcher, video_id, candidate.video_id, segments[0])
+
     query_side = _Side(
         video_id=video_id,
         covered=covered[0],

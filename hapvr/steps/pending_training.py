@@ -52,6 +52,7 @@ def pending_data(project: Project) -> PendingData:
             new = [key for key in new if key not in seen]
         except (DataError, ConfigError) as error:
             warnings.warn(f"{error}. It counts as no model")
+
     return PendingData(
         shards=tuple(new),
         num_videos=sum(_num_usable(project, key) for key in new),

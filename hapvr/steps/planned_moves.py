@@ -44,4 +44,5 @@ def set_aside(project: Project, video_ids: Iterable[str]) -> set[str]:
             is_planned = row.video_id in wanted and name_digest(row.uri) in planned
             if is_planned and not os.path.lexists(path_of_text(row.uri)):
                 moved.add(row.video_id)
+
     return moved

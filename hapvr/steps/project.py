@@ -55,6 +55,7 @@ class Project:
                 f"{config_path} has data_root {root.url}; correct it if the folder was "
                 "copied or moved"
             )
+
         return Project(config, root, base, overrides=overrides or {})
 
     def path(self, path: Path) -> Path:
@@ -75,6 +76,7 @@ def _configuration_of(root: Path) -> Path:
     for name in (COLLECTION_FILE, RECORDED_FILE):
         if (root / name).is_file():
             return root / name
+
     raise ConfigError(
         f"{root} is not a collection; `hapvr index add FOLDER --data {root}` makes one"
     )

@@ -76,6 +76,7 @@ def check_videos(project: Project, key: str) -> list[Finding]:
         shard_index = project.shard(VIDEOS_STAGE, shard_key).find()
         if shard_index is not None:
             tables.append(shard_index.frame().select("status", "sha256"))
+
     everywhere = pl.concat(tables).filter(pl.col("status") == STATUS_OK)
     repeated = everywhere.filter(pl.col("sha256").is_duplicated()).unique()
     copies = usable.join(repeated, on="sha256", how="semi").sort("video_id")
@@ -126,6 +127,7 @@ def check_features(project: Project, key: str) -> list[Finding]:
             errors[video_id] = float(np.abs(norms - 1).max())
         else:
             bad_values.append(video_id)
+
     bad_norms = [video_id for video_id, error in errors.items() if error > MAX_NORM_ERROR]
     worst = {"largest_error": max(errors.values(), default=0.0)}
     return [
@@ -142,6 +144,7 @@ def video_status(project: Project) -> pl.DataFrame:
     for key in shard_keys(project.root):
         index = project.shard("frames", key).find() or project.shard("videos", key).read()
         tables.append(index.frame().select("video_id", "status", "reason", "message"))
+
     return pl.concat(tables)
 
 

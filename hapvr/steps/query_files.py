@@ -25,6 +25,7 @@ def read_query(
         [place], access=access, limits=limits, deadline=deadline, crops=True
     ) as videos:
         features = videos.get(place)
+
     digest = "" if "://" in place else _digest(place, access or Access())
     return Query(name=name or printable(place), features=features, sha256=digest)
 

@@ -88,6 +88,7 @@ def fit_on_edits(
         views = candidates_of(engine, engine.collection.whole(video_id))
         near[video_id] = _possible_copies(views) | {video_id}
         searches += known(views, matches=frozenset(), hidden=near[video_id], group=video_id)
+
     for number, video_id in enumerate(edited):
         progress(len(edited) + number, 2 * len(edited))
         searches += _searches_for_edits(project, engine, video_id, edited[number - 1], near)
@@ -175,6 +176,7 @@ def _frame_runs(searches: Sequence[Searched]) -> tuple[Floats, Floats]:
         is_found = np.isfinite(runs)
         matches.append(runs[is_match & is_found])
         others.append(np.sort(runs[~is_match & is_found])[-NEAREST_OTHERS:])
+
     return np.concatenate(matches), np.concatenate(others)
 
 
@@ -199,6 +201,7 @@ def edited_parts(
         jpegs = open_frames(project, engine.collection.shard_of[name]).read(name).jpegs
         first = int(numpy_rng(0, "part", name).integers(max(len(jpegs) - EDITED_FRAMES, 0) + 1))
         parts.append(decode_jpegs(jpegs[first : first + EDITED_FRAMES]).transpose(0, 2, 3, 1))
+
     frames, donor = parts
     for kind in kinds:
         edit = ALL_EDITS[kind]
@@ -234,6 +237,7 @@ def videos_of(
             if row["status"] == STATUS_OK:
                 shard_of[row["video_id"]] = key
                 num_frames[row["video_id"]] = row["num_rows"]
+
     ids = [name for name in dict.fromkeys([*first, *shard_of]) if name in shard_of][:MAX_VIDEOS]
     total = np.cumsum([num_frames[name] for name in ids])
     in_memory = int(np.searchsorted(total, MAX_FRAMES, side="right"))
@@ -286,6 +290,7 @@ def _described(
         stored = described.vectors.astype(np.float16)
         names += [video_id] * len(video.hashes)
         columns.append((video.clock.times_s, video.hashes, stored, described.kept))
+
     times, hashes, stored, kept = map(np.concatenate, zip(*columns, strict=True))
     frames = pa.table({"video_id": names, "timestamp_s": times, "hash": hashes})
     return index_rows(frames, stored, kept)
@@ -322,6 +327,7 @@ def known(
         places = [names.index(candidate.video_id) for candidate in view]
         measures = [candidate.evidence for candidate in view]
         features[number, places] = evidence_kinds.table_of(measures)
+
     is_match = np.array([name in matches for name in names], bool)
     if matches:
         yield features, is_match, group

@@ -63,6 +63,7 @@ def update_index(
             raise DataError(
                 "search: no shard has features; run `hapvr extract` with this configuration first"
             )
+
         _require_one_shard_per_video(project, finished)
         serving = serving_index(root)
         place = _place(root, model.digest, serving, rebuild=rebuild)
@@ -164,13 +165,16 @@ def _fill(
             serving = _with_begun_index(project.root, serving, place)
             made_with = {"model": model.uri, "digest": model.digest}
             index = create_index(url, model.embedding_dims, made_with, settings)
+
         index.replace_shard(key, descriptors.searchable(shard), digest=digest)
         shards["replaced" if key in held else "added"].append(key)
+
     assert index is not None
     for key in held:
         if key not in finished and key not in awaited:
             index.delete_shard(key)
             shards["removed"].append(key)
+
     return _FilledIndex(
         index=index, shards=shards, revision_before=revision_before, serving=serving
     )
@@ -184,6 +188,7 @@ def _recall_after_upkeep(index: FrameIndex) -> float:
     if recall < MIN_RECALL:
         index.optimise(rebuild=True)
         recall = index.recall()
+
     return recall
 
 
@@ -206,6 +211,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
         else:
             today = str(datetime.now(UTC).date())  # a day later what failed is tried again
             undescribed[key] = digest_of([model.digest, features.digest(), today])
+
     serving = serving_index(root)
     held: dict[str, str] = {}
     videos = described if model.embeds_videos else {}
@@ -213,6 +219,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
     if serving is not None and serving.digest == model.digest:
         held = serving.shards(root)
         held_videos = video_shards(root, serving.place)
+
     if not undescribed and held == described and held_videos == videos:
         return undescribed, ""
     # `since`: a champion that comes back twice is another state the second time.
@@ -254,6 +261,7 @@ def _serve(
             remove(root, made_place)
         else:
             kept.append(made_place)
+
     for digest in forgotten:
         _remove_descriptors(root, digest)
 

@@ -68,6 +68,7 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
         if isinstance(bundle.description.onnx, ONNXRecord):
             return _packaged_model(named, bundle, bundle.description.onnx)
         return _torch_model(project, named, place, bundle.description)
+
     return _torch_model(project, named, place, None)
 
 
@@ -160,6 +161,7 @@ def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...
         return (
             f"the registry has no champion of {name} any more; {current.model} keeps answering",
         )
+
     if champion == current.model:
         return ()
     hint = "`hapvr index update` brings it up to date"

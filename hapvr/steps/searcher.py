@@ -204,6 +204,7 @@ class Searcher(SearchEngine):
             candidates, lost = self.find(
                 views, allowed=self.allowed(query, options), deadline=deadline
             )
+
         if options.incidents:
             candidates = sorted(candidates, key=lambda candidate: -candidate.similarity)
 
@@ -259,10 +260,12 @@ class Searcher(SearchEngine):
                 is_shown = is_likely and len(matches) < asked.options.top
             else:
                 is_shown = mark.verdict == "match"
+
             if not is_shown:
                 continue
             match = self._match(asked, candidate, file, mark, probability, deadline)
             matches.append(replace(match, rank=len(matches) + 1))
+
         return tuple(matches)
 
     def _match(
@@ -280,6 +283,7 @@ class Searcher(SearchEngine):
         if asked.options.segments:
             segments = self.segments(asked.views[candidate.view], candidate, deadline)
             covered = coverage(segments, query_s=asked.seconds, reference_s=candidate.seconds)
+
         same_file = file.sha256 == asked.query.sha256
         verdict = mark.verdict if mark is not None else ""
         return Match(
@@ -344,6 +348,7 @@ class Searcher(SearchEngine):
             raise DataError(
                 f"search: shard {key} is not in the index; run `hapvr index update` first"
             )
+
         contents = self.collection.metadata.contents(key)
         return search_fingerprint(
             stage, self.project, self.current, key, self.indexed[key], contents, **asked

@@ -44,4 +44,5 @@ def outdated_shards(
         rows = read_rows(root, rows_place(stage, key), schema, damaged=True)
         if stamp(rows) != wanted:
             outdated[key] = digest_of([wanted, current.since])
+
     return outdated

@@ -87,6 +87,7 @@ class SourceListing:
                 scan = self._scan(source)
                 if not isinstance(scan, DataError):
                     entries += scan
+
         return entries
 
     def offered(self) -> OfferedEntries:
@@ -121,6 +122,7 @@ class SourceListing:
                 self._scans[source.name] = _read_source(self._project, source, self._notices)
             except DataError as error:
                 self._scans[source.name] = error
+
         return self._scans[source.name]
 
     def _is_set_aside(self, name: str) -> bool:
@@ -156,6 +158,7 @@ def offer_digest(project: Project, offered: OfferedEntries) -> str:
             state[source.name] = [(entry.video_id, entry.uri) for entry in entries]
         else:
             state[source.name] = [entry.video_id for entry in entries]
+
     return digest_of(state)
 
 
@@ -172,6 +175,7 @@ def unsettled_files(project: Project, offered: OfferedEntries, *, settle_s: floa
             with suppress(OSError):  # it may be gone by now
                 if abs(now - path.stat().st_mtime) < settle_s:
                     unsettled.append(path)
+
     return unsettled
 
 
@@ -182,6 +186,7 @@ def source_folders(project: Project) -> dict[str, Path]:
         if source.kind in LOCAL:
             folder = path_of_text(text_of_path(project.path(source.path)))
             folders |= dict.fromkeys(source_names(source.name), folder)
+
     return folders
 
 
@@ -214,6 +219,7 @@ def _are_away(project: Project, name: str, rows: Iterable[ManifestRow]) -> bool:
         if exists:
             return False
         had_files = True
+
     return had_files
 
 
@@ -231,4 +237,5 @@ def not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[Mani
         names = [entry.uri, *possible_ids(entry)]
         if forgotten.isdisjoint(map(manifest.name_digest, names)):
             kept.append(entry)
+
     return kept

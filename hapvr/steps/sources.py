@@ -72,6 +72,7 @@ def resolve_sources(
         if isinstance(source, NamedSource):
             yield from _named_videos(project, source, progress)
             continue
+
         entries = listing.videos_of(source)
         if entries is None:
             _warn_of_offline_files(source.name)
@@ -110,6 +111,7 @@ def _named_videos(
         entries = [list_entry(video_id, None, source=source.name) for video_id in video_ids]
         yield OfferedVideos(source.name, "test", tuple(entries))
         return
+
     from hapvr.demo.corpus import make_demo_corpus
 
     folder = project.root.local_path(CORPUS_FOLDER)
@@ -156,6 +158,7 @@ def _own_videos(
         (held_out, "test", held_files),
     ):
         yield OfferedVideos(name, split, entries_of_files(files, root=videos, source=name))
+
     for part in ("validation", "test"):
         yield _generated_videos(folder, f"{source.name}-{part}", manifest.GENERATED)
 
@@ -179,6 +182,7 @@ def lost_files(project: Project) -> dict[str, tuple[int, int]]:
             source = source_of(key)
             num_usable[source] += 1
             num_lost[source] += not os.path.exists(path_of_text(row["path"]))
+
     return {source: (num_lost[source], usable) for source, usable in num_usable.items()}
 
 
@@ -197,6 +201,7 @@ def changed_shards(project: Project) -> dict[str, str]:
             for video_id, state in states.items()
         ):
             changed[key] = digest_of([states, hour])
+
     return changed
 
 
@@ -215,6 +220,7 @@ def source_scenes(project: Project, source: Source) -> dict[str, str]:
             f"own videos: {path} cannot be read as scenes ({str(error).splitlines()[0]}); "
             "expected a CSV file with the columns file (path below the folder of clips) and scene"
         ) from error
+
     return dict(table.drop_nulls().iter_rows())
 
 
@@ -227,4 +233,5 @@ def file_state(row: ManifestRow) -> str:
         status = path_of_text(row.uri).stat()
     except OSError:
         return f"{row.uri}{MISSING_STATE}"
+
     return f"{row.uri} {status.st_size} {status.st_mtime_ns}"

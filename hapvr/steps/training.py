@@ -71,6 +71,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
         raise DataError(
             f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them"
         )
+
     _require_ingested(project.root)
     check_evaluation(project)
     config = project.config
@@ -180,6 +181,7 @@ def training_command(project: Project, run: TrainingRun) -> list[str]:
     if num_processes > 1:
         command += ["-m", "torch.distributed.run", "--standalone"]
         command.append(f"--nproc-per-node={num_processes}")
+
     command += ["-m", "hapvr.trainer"]
     command += ["--run-folder", str(run.folder)]
     command += ["--project-folder", str(project.folder)]
@@ -218,6 +220,7 @@ def run_training(project: Project, run: TrainingRun) -> None:
         process.terminate()
         process.wait()
         raise
+
     if code:
         raise DataError(fail_training(project, run))
 
@@ -234,6 +237,7 @@ def fail_training(project: Project, run: TrainingRun) -> str:
         tracker_of(project).client.set_terminated(run.mlflow_run_id, status="FAILED")
     except Exception as error:  # of MLflow, too: what is told is why the training failed
         warnings.warn(f"the MLflow run {run.mlflow_run_id} stays open: {error}")
+
     return f"{failure} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
 
 
@@ -279,7 +283,9 @@ def trained_run(project: Project, key: str = "") -> TrainingRun:
             raise DataError(
                 "training: no model yet; materialise similarity_model, or run `hapvr train`"
             )
+
         key = current_key(root)
+
     folder = root.local_path(f"{MODELS}/{key}")
     return TrainingRun(key, folder, run_folder.read_record(folder)["mlflow_run_id"])
 
@@ -321,5 +327,6 @@ def remove_old_trainings(project: Project) -> list[str]:
     for key in old.values():
         if RUN_KEY.fullmatch(key) and not root.local_path(f"{MODELS}/{key}").is_symlink():
             root.delete_folder(f"{MODELS}/{key}")
+
     tracker.remove(list(old))
     return list(old.values())

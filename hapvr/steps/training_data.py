@@ -31,6 +31,7 @@ def training_shards(project: Project) -> list[str]:
             f"training: none of the {len(keys)} training shards has {' and '.join(stages)}; "
             "materialise them first, from a source whose split is train"
         )
+
     return ready
 
 
@@ -83,4 +84,5 @@ def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
             is_of_frames = stage == frames.STAGE
             digest = frames.frames_digest(shard) if is_of_frames else shard.read().data_sha256
             digests[f"{stage}/{key}"] = digest
+
     return digests

@@ -60,7 +60,9 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
             _warn_of_new_addresses(offered.source, remembered, names)
             entries = names.give(offered.entries, remembered)
             new_shards += _write_shards(project, listing, offered, entries)
+
         text = json.dumps([asdict(row) for row in listing.rows()])
+
     digest = hashlib.sha256(text.encode()).hexdigest()
     return ManifestResult(tuple(listing.shards()), tuple(new_shards), digest, offer)
 
@@ -89,6 +91,7 @@ class _Names:
             uri_before = self.uri_of.get(entry.video_id)
             if uri_before is None or uri_before in offered_uris:
                 entries.append(ManifestEntry(self._free(entry.video_id), entry.uri))
+
         return entries
 
     def _free(self, video_id: str) -> str:
@@ -98,6 +101,7 @@ class _Names:
             if name not in self._taken:
                 self._taken.add(name)
                 return name
+
         raise AssertionError("there are more numbers than names")
 
 
@@ -110,6 +114,7 @@ def _remembered(root: DataRoot, offered: OfferedVideos) -> list[ManifestEntry]:
             f"source {offered.source}: {num_forgotten} files are left out as their names were "
             "forgotten; rename new ones"
         )
+
     return remembered
 
 
@@ -149,4 +154,5 @@ def _write_shards(
         listing.write(key, rows)
         new_shards.append(key)
         number += 1
+
     return new_shards

@@ -62,9 +62,11 @@ def fill_videos(
         if held.get(key) != digest:
             rows = searchable_videos(shard, model.embedding_dims)
             index.replace_shard(key, rows, digest=digest)
+
     for key in held:
         if key not in finished and key not in awaited:
             index.delete_shard(key)
+
     return FilledVideos(index, revision_before)
 
 
@@ -87,4 +89,5 @@ def first_stage_index(project: Project, current: CurrentIndex, uri: str) -> Fram
             "whole videos, which only the families `tca` and `vvs` give; set it to `frames`, or "
             "run `hapvr index build` with such a model"
         )
+
     return index

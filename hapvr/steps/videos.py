@@ -75,6 +75,7 @@ def make_videos(
             f"videos: {shard.index_name} is damaged, and its files are away; connect their drive, "
             "or remove that record to drop them"
         )
+
     recorded = {} if index is None else {row["video_id"]: row for row in index.rows()}
     states = {video_id: file_state(row) for video_id, row in rows.items()}
     offline = {} if index is None else _offline_states(project, key, index, states)
@@ -92,6 +93,7 @@ def make_videos(
             if row["reason"] == MISSING:
                 # its state was taken before it went; once back, it has changed
                 states[video_id] = f"{rows[video_id].uri}{MISSING_STATE}"
+
             yield row | {"former_sha256": _former_sha256(row, before)}, data
 
     def reuse(row: IndexRow, earlier: Provenance) -> bool:
@@ -221,6 +223,7 @@ def make_frames(
                     f"frames: the files of {source_of(key)} are away; connect their drive "
                     "and repeat this"
                 )
+
             yield _frames_entry(video, good[video.video_id]["sha256"], reader)
 
     def reuse(row: IndexRow, _: Provenance) -> bool:
@@ -273,6 +276,7 @@ def _frames_entry(video: SampledVideo, recorded_sha256: str, reader: str) -> Vid
         message = f"{message}; `hapvr index add` and `hapvr sample --retry-failed` try it again"
     elif reason:
         message = f"{message}; `hapvr sample --retry-failed` tries it again"
+
     if video.file_sha256 not in ("", recorded_sha256):
         reason = CHANGED
         message = (
@@ -280,6 +284,7 @@ def _frames_entry(video: SampledVideo, recorded_sha256: str, reader: str) -> Vid
             "(`hapvr verify --repair` fetches it) or `touch` it, then run `hapvr download` and "
             "`hapvr sample --retry-failed`"
         )
+
     row = index_row(
         video.video_id,
         0,

@@ -106,6 +106,7 @@ def _columns(video_id: str, hosts: Sequence[str], values: NDArray[Any]) -> Colum
             f"training_views: {video_id}: a network gave values that half precision does not "
             "hold; check its weights and input"
         )
+
     num_views = len(hosts)
     return [video_id] * num_views, hosts, values.reshape(num_views, -1, *values.shape[1:])
 
@@ -134,6 +135,7 @@ def _output(
         embed = teacher.embedder(config.device)
         shape = (teacher.dims,)
         settings |= {"teacher": teacher.settings}
+
     recipe = ShardRecipe(
         shard=project.shard(stage, key),
         settings=settings,

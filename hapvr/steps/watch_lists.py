@@ -99,6 +99,7 @@ def make_watch_matches(
         for number, (name, query) in enumerate(queries.items()):
             progress(number, len(queries))
             comparison.take(name, query)
+
         progress(len(queries), len(queries))
         rows = _of_what_is_left(project, key, comparison.rows_with_dates())
         table = pa.Table.from_pylist(rows, schema=SCHEMA)
@@ -113,6 +114,7 @@ def make_watch_matches(
             searched=searched,
             queries=" ".join(comparison.compared),
         )
+
     return WatchMatches(table, True, announced, comparison.failed)
 
 
@@ -164,6 +166,7 @@ class _Comparison:
             else:
                 limits = limits_from_environment(self._within.project.config.serving)
                 self._rows += _compare(self._within, query, limits)
+
             self.compared.append(name)
         except (VideoError, DataError) as error:
             self.failed[f"{query.watch_list.name}: {query.name}"] = printable(str(error))
@@ -192,6 +195,7 @@ def _announce(searcher: Searcher, table: pa.Table) -> int:
         clock_note = searcher.collection.metadata.of(row["video_id"]).clock_note
         message = {"id": name, "event": "watch_match", **row, "clock_note": clock_note}
         messages[name] = json.dumps(message, ensure_ascii=False)
+
     return AlertOutbox(searcher.project.root).put(messages)
 
 
@@ -228,6 +232,7 @@ def clock_notes(project: Project) -> list[str]:
         shard_of = {row["video_id"]: key for row in rows}
         with suppress(DataError):
             notes |= set(CollectionMetadata(project.root, shard_of).clock_notes(shard_of))
+
     return sorted(notes)
 
 
@@ -238,11 +243,13 @@ def _asked(project: Project) -> dict[str, WatchQuery]:
     for verdict in read_marks(project.root).verdicts():
         for content in verdict[:2]:
             verdicts[content].append(verdict)
+
     asked: dict[str, WatchQuery] = {}
     for query in watch_queries(project):
         watch_list = query.watch_list
         values = [watch_list.name, watch_list.min_probability, query.name, query.sha256]
         asked[digest_of([values, verdicts[query.sha256]])] = query
+
     return asked
 
 
@@ -268,6 +275,7 @@ def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list
     if answer.warnings != (*within.warnings, *asked.warnings, *clock_notes):
         # some videos could not be compared
         raise DataError(answer.warnings[-1])
+
     return [_row(within, query, match) for match in answer.matches]
 
 

@@ -46,6 +46,7 @@ def watch_lists(project: Project) -> list[WatchList]:
     for name in root.list_folders(LISTS):
         if root.list_files(f"{LISTS}/{name}"):
             lists.append(WatchList.model_construct(name=name, path=root.url_of(f"{LISTS}/{name}")))
+
     return lists
 
 
@@ -76,6 +77,7 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
         digest = _copy(source, copy)
         if digest != query.sha256:  # it was replaced meanwhile
             raise replaced
+
     return name
 
 
@@ -85,6 +87,7 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> str:
     while data := source.read(READ_BYTES):
         target.write(data)
         digest.update(data)
+
     return digest.hexdigest()
 
 
@@ -115,6 +118,7 @@ def watch_queries(project: Project) -> list[WatchQuery]:
         else:
             is_ours = path.parent == lists_folder
             queries += [_query(watch_list, file, is_ours=is_ours) for file in files]
+
     return queries
 
 
@@ -127,6 +131,7 @@ def _query(watch_list: WatchList, file: Path, *, is_ours: bool) -> WatchQuery:
             f"watch: {file} is not what was copied there; remove the list, and search for the "
             "clip again to watch for it"
         )
+
     return WatchQuery(watch_list, file, sha256, problem)
 
 
@@ -137,6 +142,7 @@ def _files_of(path: Path) -> list[Path]:
         files = list(query_files(path))
     else:
         files = [path.parent / line for line in read_lines(path, folder=path.parent)]
+
     if not files:
         raise ValueError("it has no video and no picture")
     return files

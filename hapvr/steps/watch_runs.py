@@ -42,6 +42,7 @@ def run_watch_lists(
         searcher = searcher or Searcher.open(project)
         with bar("comparing with the watch lists") as progress:
             failed |= make_watch_matches(project, searcher, key, progress=progress).failed
+
     return WatchRun(shards=keys, failed=failed, delivery=deliver_alerts(project))
 
 
@@ -61,6 +62,7 @@ def remove_watch_list(project: Project, name: str) -> None:
             f"watch: {name!r:.200} is not a list that was made from a search; those of the "
             "configuration are removed there, under watch.lists"
         )
+
     project.root.delete_folder(f"{LISTS}/{name}")
 
 

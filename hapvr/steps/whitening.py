@@ -87,11 +87,13 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
         if earlier is not None and project.root.exists(FORGETTING):
             # Its inputs are named by their new digests at the end.
             raise DataError("whitening: `hapvr forget` has not ended; let it end, or repeat it")
+
         whitening, num_regions = _fit(project, encoder, list(plan.inputs), progress)
         _require_same(project, whitening, plan.wanted_sha256)
         fitted_on = environment() | {"num_regions": str(num_regions)}
         provenance = Provenance(STAGE, plan.settings, plan.inputs, fitted_on)
         save_whitening(project.root, whitening, provenance)
+
     return WhiteningResult(whitening, provenance, done=True)
 
 
@@ -143,6 +145,7 @@ def _plan(project: Project, encoder: FrameEncoder, earlier: _Earlier | None) -> 
     if _is_final(project, earlier.whitening, earlier.provenance, inputs):
         kept = WhiteningResult(earlier.whitening, earlier.provenance, done=False)
         return _Plan(settings, inputs, kept=kept)
+
     return _Plan(settings, inputs)
 
 
@@ -201,6 +204,7 @@ def _fit(
             f"whitening: so few frames give {dims} dimensions instead of {wanted}, and answers "
             "that are less sure; more videos give more, as long as no model is trained"
         )
+
     return fit_whitening(regions, dims=dims), len(regions)
 
 
@@ -221,6 +225,7 @@ def _sample_regions(
             "whitening: the training shards hold no frames; see the videos' rows for the "
             "reasons, or add training videos"
         )
+
     wanted = min(ends[-1], -(-config.whitening.max_regions // config.backbone.num_vectors))
     chosen = np.sort(numpy_rng(0, STAGE).choice(ends[-1], wanted, replace=False))
     videos = np.searchsorted(ends, chosen, "right")
@@ -244,6 +249,7 @@ def _sample_regions(
         regions.append(values.reshape(-1, values.shape[-1]))
         num_done += len(values)
         progress(num_done, wanted)
+
     return np.concatenate(regions)[: config.whitening.max_regions]
 
 
@@ -269,6 +275,7 @@ def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whiteni
             f"import: {root.url} has a whitening already, and with another all features have to "
             "be computed again; remove whitening/ for that"
         )
+
     origin = {"file": file.name, "sha256": file_sha256(file)}
     settings = {IMPORTED: origin, "dims": whitening.dims}
     provenance = Provenance(STAGE, settings, {}, environment() | {"num_regions": "0"})
@@ -311,6 +318,7 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
             f"dims: got {kept}, expected 1 to {usable}, the eigenvalues in {file} that are not "
             "negative"
         )
+
     order = values.argsort(descending=True)[:kept]
     variances = values.square() if is_of_vvs else values
     whitening = Whitening(

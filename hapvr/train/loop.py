@@ -144,6 +144,7 @@ class Trainer:
                         f"training: stopped after step {step + 1} of {settings.steps}; run it "
                         "again to go on from there"
                     )
+
             return self._finish(first_step)
 
     @contextmanager
@@ -154,6 +155,7 @@ class Trainer:
         if not self._fabric.is_global_zero:
             yield
             return
+
         with run_folder.writing_alone(self._folder):
             yield
 
@@ -252,18 +254,21 @@ class Trainer:
             except DamagedError as error:
                 faults.append(str(error))
                 continue
+
             self._require_own(path, values)
             self._training.load_state_dict(values["training"])
             self._optimizer.load_state_dict(values["optimizer"])
             self._scheduler.load_state_dict(values["scheduler"])
             self._best = values["best"]
             return values["step"], faults
+
         if faults:
             raise DataError(
                 f"{faults[0]}; so are all {len(faults)} in "
                 f"{self._folder / run_folder.CHECKPOINTS}; delete that folder "
                 "to train from the beginning"
             )
+
         return 0, []
 
     def _require_own(self, path: Path, values: Mapping[str, Any]) -> None:
@@ -286,11 +291,13 @@ class Trainer:
         if isinstance(self._training, ContrastTraining):
             with self._fabric.autocast():
                 self._training.begin_step(on_device, first)
+
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(on_device, start=first):
             terms = self._backward(step, number, batch, share=1 / len(batches))
             for name, value in terms.items():
                 sums[name] = sums.get(name, 0) + value / len(batches)
+
         norm = self._fabric.clip_gradients(  # only measures it
             self._module, self._fabric_optimizer, max_norm=float("inf"), error_if_nonfinite=False
         )
@@ -309,6 +316,7 @@ class Trainer:
                 "its batch are "
                 f"{', '.join(dict.fromkeys(batch.video_ids))}. Lower train.optimizer.learning_rate"
             )
+
         self._fabric.backward(total * share if share < 1 else total)
         return {name: value.detach() for name, value in {"total": total, **terms}.items()}
 
@@ -333,6 +341,7 @@ class Trainer:
             metadata = {"config_digest": config_digest, "best_step": best, "steps": settings.steps}
             save_network(self.network, self._folder / run_folder.NETWORK, metadata=metadata)
             write_text(self._folder / run_folder.RESULT_NAME, json.dumps(asdict(result), indent=1))
+
         return result
 
 

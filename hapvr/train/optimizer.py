@@ -15,6 +15,7 @@ def build_optimizer(network: VideoNetwork, config: OptimizerConfig) -> Optimizer
         raise ConfigError(
             "train.network: these settings leave no weight to train; turn one of its parts on"
         )
+
     kind = AdamW if config.kind == "adamw" else Adam
     return kind(network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
 

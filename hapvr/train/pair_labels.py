@@ -148,12 +148,14 @@ def read_pair_labels(
         distractors = sorted(set(video_ids) - paired)
     else:
         distractors = _read_distractors(resolve(settings.distractors), names, paired)
+
     if len(distractors) < settings.negatives_per_pair:
         raise DataError(
             f"labelled pairs: there are {len(distractors)} distractors, and a pair takes "
             f"{settings.negatives_per_pair}; add videos that are in no pair, or lower "
             "train.pairs.negatives_per_pair"
         )
+
     return PairLabels(copies=tuple(copies), distractors=tuple(distractors))
 
 
@@ -177,6 +179,7 @@ def _read_table(path: Path) -> Iterator[_Placed]:
                 f"labelled pairs: {place} has no {empty[0]}; complete the row, or fetch the file "
                 "again if it was cut there"
             )
+
         values: dict[str, Any] = {name: str(row[name]) for name in NAME_COLUMNS}
         values |= {name: _seconds(row[name], name, place) for name in TIME_COLUMNS}
         yield _Placed(place=place, segment=CopiedSegment(**values))
@@ -203,6 +206,7 @@ def _seconds(value: Any, name: str, place: str) -> float:
         seconds = float(value)
     except (TypeError, ValueError):
         seconds = math.nan
+
     if not math.isfinite(seconds):
         raise DataError(
             f"labelled pairs: {place}: {name} is {value!r:.60}; expected seconds, such as 12.5"
@@ -220,6 +224,7 @@ def _read_vcdb(folder: Path) -> Iterator[_Placed]:
         raise DataError(
             f"labelled pairs: {folder} has no .txt file; name the folder `annotation` of VCDB"
         )
+
     for file in files:
         for number, line in enumerate(_annotation_lines(file), start=1):
             if not line.strip():
@@ -247,11 +252,13 @@ def _vcdb_segment(line: str, place: str) -> _Placed:
             f"labelled pairs: {place} is {line!r:.120}; expected two file names and four times "
             "HH:MM:SS, with commas between. Fetch the file again if it was cut there"
         )
+
     seconds = []
     for time in times:
         assert time is not None
         hours, minutes, rest = time.groups()
         seconds.append(3600.0 * int(hours) + 60 * int(minutes) + int(rest))
+
     named = dict(zip(TIME_COLUMNS, seconds, strict=True))
     segment = CopiedSegment(query=parts[0], reference=parts[1], **named)
     return _Placed(place=place, segment=segment)
@@ -278,6 +285,7 @@ class _Names:
                 f"labelled pairs: {place}: {len(candidates)} training videos are called "
                 f"{name!r:.120}, such as {candidates[0]}; write the id of the one that is meant"
             )
+
         raise DataError(
             f"labelled pairs: {place}: {name!r:.120} is not a training video with features; add it "
             "to a source whose split is train and run `hapvr extract`, or remove the line"
@@ -293,6 +301,7 @@ def _checked(placed: _Placed, names: _Names, length_s: Callable[[str], float]) -
         raise DataError(
             f"labelled pairs: {place} pairs {videos['query']} with itself; remove the line"
         )
+
     for part, video_id in videos.items():
         start_s = getattr(segment, f"{part}_start_s")
         end_s = getattr(segment, f"{part}_end_s")
@@ -302,6 +311,7 @@ def _checked(placed: _Placed, names: _Names, length_s: Callable[[str], float]) -
                 f"labelled pairs: {place}: {part} goes from {start_s:g} s to {end_s:g} s; expected "
                 f"a part of {video_id}, which has {longest_s:g} s. Correct the times"
             )
+
     return segment.model_copy(update=videos)
 
 
@@ -314,6 +324,7 @@ def _read_distractors(path: Path, names: _Names, paired: Collection[str]) -> Seq
             f"labelled pairs: the distractors {path} cannot be read ({error}); expected a text "
             "file with the id of a video in each line"
         ) from error
+
     distractors = set()
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -325,7 +336,9 @@ def _read_distractors(path: Path, names: _Names, paired: Collection[str]) -> Seq
                 f"labelled pairs: {place}: the distractor {video_id} is in a labelled pair; "
                 "remove it from one of the two files"
             )
+
         distractors.add(video_id)
+
     return sorted(distractors)
 
 

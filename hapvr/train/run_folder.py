@@ -88,6 +88,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise DamagedError(
             f"checkpoint: {path} is damaged: its {len(data)} bytes are not those that were written"
         )
+
     values: dict[str, Any] = torch.load(io.BytesIO(archive), map_location="cpu", weights_only=True)
     return values
 

@@ -45,6 +45,7 @@ class BatchSampler:
                 f"least {2 * world_size}; add "
                 "videos, or see the reasons in the index of training_views"
             )
+
         grouped = [sorted(group) for group in groups]
         single = [[video_id] for video_id in videos.difference(*grouped)]
         self._groups = sorted(grouped + single)
@@ -61,6 +62,7 @@ class BatchSampler:
         if self._last[0] != epoch:
             order = numpy_rng(self._seed, "epoch", epoch).permutation(len(self._groups))
             self._last = (epoch, [video_id for index in order for video_id in self._groups[index]])
+
         return self._last[1][position * self.batch_videos : (position + 1) * self.batch_videos]
 
     def rank_slice(self) -> slice:
@@ -95,6 +97,7 @@ def look_alikes(
         alike = _likeness(block, means, copies)
         for chain in _chains(alike, [len(group) for group in block], size=size):
             joined.append([name for place in chain for name in block[place]])
+
     return joined
 
 
@@ -132,4 +135,5 @@ def _chains(alike: NDArray[np.float32], sizes: Sequence[int], *, size: int) -> I
             if is_excluded[best]:
                 break
             chain.append(left.pop(best))
+
         yield chain

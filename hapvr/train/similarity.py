@@ -35,6 +35,7 @@ class TrainingModule(nn.Module):
                 own_mask = mask[first_row : first_row + len(own)]
             real = mask[batch.pair_index[:, 0], :, None] & mask[batch.pair_index[:, 1], None, :]
             frame_labels = frame_labels.masked_fill(~real, 0)
+
         similarities = self.network.compare(
             own, gather(own), query_mask=own_mask, reference_mask=mask
         )

@@ -49,10 +49,12 @@ class ContrastTraining(nn.Module):
                 "none of them twice; set a number between these, or 0 or null and "
                 "batch_negatives: true, or add videos"
             )
+
         self.bank: MemoryBank | None = None
         if size:
             rng = torch_rng(settings.seed, "bank")
             self.bank = MemoryBank(size, dims=network.dims, generator=rng)
+
         self.key_network: ContextNetwork | None = None
         if contrast.momentum:
             self.key_network = copy.deepcopy(network).requires_grad_(False)
@@ -90,9 +92,11 @@ class ContrastTraining(nn.Module):
         if contrast.batch_negatives:
             negatives.append(positives)
             usable.append(batch.labels[rows][:, rows + 1] < 0)
+
         if self.bank is not None:
             negatives.append(self.bank.vectors.clone())  # what enters later does not change them
             usable.append(self.bank.usable(batch.source_ids[rows]))
+
         positive = (anchors * positives).sum(1, keepdim=True)
         similarity = torch.cat([positive, anchors @ torch.cat(negatives).T], dim=1)
         loss = contrast_loss(contrast, similarity, torch.cat(usable, dim=1))
@@ -153,10 +157,12 @@ def contrast_loss(
         positive = torch.zeros_like(similarity, dtype=torch.bool)
         (positive[:, 0] if settings.circle_form == "paper" else positive[0]).fill_(True)
         logits = torch.where(positive, as_positive, as_negative)
+
     if usable is not None:
         logits = logits.masked_fill(
             F.pad(~usable, (1, 0), value=False), torch.finfo(logits.dtype).min / 4
         )
+
     return -logits.log_softmax(dim=1)[:, 0].mean()
 
 

@@ -63,6 +63,7 @@ class SuppressionTraining(nn.Module):
         with seeded(derive_seed(self._seed, "dropout", batch_number, 0), clips.device):
             regions, anchors, confidence_logits, saliency = network.anchors(regions, pooled)
             vectors = network.vectors(clips)
+
         triplets = triplets_of(batch, anchors, vectors)
 
         terms: dict[str, Tensor] = {}
@@ -75,10 +76,12 @@ class SuppressionTraining(nn.Module):
                     (anchors[chosen] * vectors[positives]).sum(-1),
                     (anchors[chosen] * vectors[negatives]).sum(-1),
                 )
+
             if saliency is not None:
                 terms |= self._saliency_terms(
                     regions[chosen], clips[positives], clips[negatives], saliency[chosen]
                 )
+
         if injected is not None and confidence_logits is not None:
             terms["distractor"] = distractor_loss(confidence_logits, injected)
 
@@ -131,6 +134,7 @@ class SuppressionTraining(nn.Module):
             easy = (regions.flatten(0, 1)[drawn], pooled.flatten(0, 1)[drawn])
             # An own frame that may be a distractor too has no label.
             own = torch.ones_like(is_easy[rows], dtype=torch.int8).masked_fill(is_easy[rows], -1)
+
         easy_regions, easy_pooled = easy
         return (
             inserted(regions[rows], easy_regions, source),
@@ -151,6 +155,7 @@ class SuppressionTraining(nn.Module):
             picked = torch.arange(count)
         else:
             picked = torch.zeros(count, dtype=torch.int64)
+
         return regions[:, picked], pooled[:, picked]
 
     def _draw_easy(self, is_easy: Tensor, labels: Tensor, count: int, batch_number: int) -> Tensor:
@@ -192,6 +197,7 @@ def triplets_of(batch: Batch, anchors: Tensor, vectors: Tensor) -> Triplets:
         has_negative = torch.ones_like(rows, dtype=torch.bool)
     else:
         negative, has_negative = hardest_negatives(anchors, vectors, batch.labels[rows])
+
     return Triplets(has_negative, rows[has_negative] + 1, negative[has_negative])
 
 
@@ -228,6 +234,7 @@ def draw_distractors(
         candidates = usable.flatten().nonzero().flatten()
         drawn = [int(rng.integers(len(candidates))) for _ in range(count)]
         rows.append(candidates[drawn])
+
     return torch.stack(rows)
 
 
@@ -296,6 +303,7 @@ def saliency_labels(
         salient = (best > threshold) | (best == best.amax(-1, keepdim=True))
     else:
         salient = best > best.mean(-1, keepdim=True)
+
     rows = (
         torch.arange(num_frames, device=refined.device)
         * refined.shape[1]

@@ -56,6 +56,7 @@ class WebPPictures(Pictures):
             yield Picture(self.clock.time_of(time_s, None), lasts_s, frame)
             time_s += lasts_s
             num_decoded += 1
+
         self.ends_early = num_decoded < self.num_declared
 
 
@@ -68,6 +69,7 @@ def _open_webp(path: Path) -> Iterator[tuple[VideoProbe, Pictures]]:
         raise VideoError(
             "decode_error", f"video: {path.name} cannot be decoded ({error}); fetch it again"
         ) from error
+
     with image:
         check_size(path, image.width, image.height)
         probe = VideoProbe(
@@ -115,6 +117,7 @@ def open_stream(path: Path, decoding: Decoding) -> Iterator[tuple[InputContainer
         raise VideoError(
             reason, f"video: {path.name} is in no known format ({text_of(error)})"
         ) from error
+
     with container:
         stream = container.streams[films(path, container)[0]]
         assert isinstance(stream, VideoStream)
@@ -149,6 +152,7 @@ def _prepare(stream: VideoStream, decoding: Decoding) -> None:
     if threads < 2:
         stream.thread_type = "NONE"
         return
+
     stream.thread_type = "FRAME"
     context.thread_count = threads
 
@@ -183,6 +187,7 @@ def open_video(
         with _open_webp(path) as opened:
             yield opened
         return
+
     decoding = Decoding(threads=threads, archive_codecs=archive_codecs)
     with open_stream(path, decoding) as (container, stream):
         pictures = Pictures(path, container, stream)

@@ -97,6 +97,7 @@ class Downloader(contextlib.ExitStack):
                 f"download: {entry.uri!r} is not an http(s) URL or youtube:<id>; it needs no "
                 "download"
             )
+
         finished = fetched_file(entry.video_id, folder)
         if (
             finished is not None
@@ -104,6 +105,7 @@ class Downloader(contextlib.ExitStack):
             and finished[0].stat().st_size == finished[1].num_bytes
         ):
             return DownloadResult("ok", path=finished[0])
+
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / file_stem(entry.video_id)
         _remove_pieces(target)
@@ -120,6 +122,7 @@ class Downloader(contextlib.ExitStack):
         except Exception as error:  # whatever a server provokes in yt-dlp costs this download only
             problem = f"the download process failed ({type(error).__name__}: {error})"
             result = DownloadResult("failed", "crashed", problem)
+
         if result.reason == "disk_full":
             raise DataError(
                 f"download: {folder} cannot take more ({result.message}); free space, then "
@@ -146,6 +149,7 @@ def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
         record = read_json_as(folder / f"{stem}.json", _Record, hint="it is fetched again")
     except DamagedError:
         return None
+
     path = folder / record.file
     ours = (
         path.name == record.file
@@ -177,6 +181,7 @@ def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
     for place in {path, *recorded} - ours:
         if os.path.lexists(place):
             set_aside(place)
+
     write_text(path.with_suffix(".json"), json.dumps(asdict(record)))
     new.replace(path)
     for place in ours - {path}:
@@ -218,6 +223,7 @@ def guard_process() -> None:
                 raise RefusedError(
                     "unavailable", "local_address", f"an address of the internet leads to {host}"
                 )
+
         if event in starts:
             named = arguments and isinstance(arguments[0], str | bytes | os.PathLike)
             program = os.fsdecode(arguments[0]) if named else event
@@ -249,11 +255,13 @@ def _fetch(
                 return result
         except (YoutubeDLError, OSError, MemoryError, RefusedError) as error:
             result = classify_failure(error, max_bytes=config.max_bytes)
+
         wait_s = min(MAX_WAIT_S, backoff_s * 2**attempt)
         final = result.status != "failed" or result.reason in ("disk_full", "live")
         if final or attempt == config.retries or time.monotonic() + wait_s > deadline_s:
             break
         time.sleep(wait_s)
+
     return result
 
 
@@ -331,4 +339,5 @@ def _is_global(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
             return _is_global(embedded)
         if address.is_site_local or address.is_reserved:
             return False
+
     return address.is_global and not address.is_multicast

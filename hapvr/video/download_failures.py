@@ -52,6 +52,7 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
         result = _result_of(cause, message, max_bytes=max_bytes)
         if result is not None:
             return result
+
     words = " ".join(map(str, causes)).lower()
     if _GONE.search(words):
         return DownloadResult("unavailable", "gone", message)
@@ -69,6 +70,7 @@ def _causes_of(error: BaseException) -> list[BaseException]:
         for below in dict.fromkeys(inner):
             if below is not None and below not in causes:
                 causes.append(below)
+
     return causes
 
 
@@ -80,6 +82,7 @@ def _result_of(cause: BaseException, message: str, *, max_bytes: int) -> Downloa
         return DownloadResult(
             "too_large", "too_large", "a page that no download process can hold in memory"
         )
+
     if isinstance(cause, OSError) and cause.errno in FULL_DISK:
         # the limit of this process looks like a full disk, too
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -88,10 +91,12 @@ def _result_of(cause: BaseException, message: str, *, max_bytes: int) -> Downloa
                 "too_large", "too_large", f"more than download.max_bytes, {max_bytes}"
             )
         return DownloadResult("failed", "disk_full", message)
+
     if isinstance(cause, HTTPError):
         is_refused = cause.status in (401, 402, 403, 404, 405, 410, 451)
         status: Status = "unavailable" if is_refused else "failed"
         return DownloadResult(status, f"http_{cause.status}", message)
+
     if isinstance(cause, UnsupportedError):
         return DownloadResult("not_video", "not_video", message)
     if isinstance(cause, TransportError):

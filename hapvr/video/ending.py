@@ -37,6 +37,7 @@ def ending_of(path: Path, probe: VideoProbe, last: Picture, pictures: Pictures) 
         if is_cut(path, format_name=probe.container):
             return Ending(packets_end_s, f"{ends_at}, and the file at a part of its bytes")
         return Ending(packets_end_s)
+
     start_s = pictures.start_s or 0.0
     packets = pictures.packets
     if not probe.of_picture and packets.last_s - start_s >= declared_s + shift_s - slack_s:
@@ -49,6 +50,7 @@ def ending_of(path: Path, probe: VideoProbe, last: Picture, pictures: Pictures) 
         packets=packets,
     ):
         return Ending(max(packets_end_s, declared_s - rounding_s))
+
     return Ending(
         packets_end_s, f"{ends_at} of the {probe.duration_s:.1f} s that the file declares"
     )

@@ -123,6 +123,7 @@ def list_folder(root: Path, *, exclude: Sequence[str] = (), of: str = "") -> Fol
                 folders.append(name)
             else:
                 excluded[pattern] += _num_videos(path)
+
         for name in names:
             path = folder / name
             if name.startswith("."):
@@ -132,6 +133,7 @@ def list_folder(root: Path, *, exclude: Sequence[str] = (), of: str = "") -> Fol
                 files.append(path)
             else:
                 excluded[pattern] += path.suffix.lower() in VIDEO_SUFFIXES
+
     return FolderListing(tuple(files), excluded, tuple(outside), tuple(unlisted))
 
 

@@ -69,6 +69,7 @@ def display_size(
         scale = short_side_px / min(width, height)
         width *= scale
         height *= scale
+
     limit = MAX_ASPECT * min(width, height)
     return max(1, round(min(width, limit))), max(1, round(min(height, limit)))
 
@@ -100,6 +101,7 @@ def display_frame(
         picture = ImageOps.fit(picture.resize(own), size_px, method=Image.Resampling.BILINEAR)
     elif picture.size != own:
         picture = picture.resize(own, Image.Resampling.BILINEAR)
+
     return np.asarray(picture)
 
 
@@ -142,6 +144,7 @@ def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
             for picture in pictures
         ]
         frames = np.stack(resized).transpose(0, 3, 1, 2)
+
     top = (height - size_px) // 2
     left = (width - size_px) // 2
     return np.ascontiguousarray(frames[..., top : top + size_px, left : left + size_px])
@@ -154,6 +157,7 @@ def squeeze(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
     for square_, frame in zip(squares, frames, strict=True):
         picture = Image.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0)))
         square_[:] = np.asarray(picture.resize((size_px, size_px), Image.Resampling.BILINEAR))
+
     return np.ascontiguousarray(squares.transpose(0, 3, 1, 2))
 
 
@@ -202,6 +206,7 @@ def noise_level(jpegs: Sequence[bytes]) -> float:
         )
         shown = blocks[blocks > 0]  # bars have none
         levels.append(np.sqrt(np.pi / 2) / 6 * np.quantile(shown, 0.1) if len(shown) else 0.0)
+
     return float(np.median(levels))
 
 
@@ -217,6 +222,7 @@ def mean_picture(jpegs: Sequence[bytes]) -> bytes:
         size = (MEAN_SIDE_PX, MEAN_SIDE_PX)
         shown = Image.fromarray(frame).resize(size, Image.Resampling.BOX, box=box)
         small.append(np.asarray(shown, np.float64))
+
     mean = np.asarray(np.mean(small, axis=0).round(), np.uint8)
     return mean.tobytes()
 

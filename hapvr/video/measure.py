@@ -113,6 +113,7 @@ def measure_file(
         count = _count_packets(container, stream, progress)
         expected = stream.frames
         has_all_bytes = not is_cut(path, format_name=container.format.name)
+
     length_s = count.length_s()
     return FileFacts(
         video_bytes=count.video_bytes,
@@ -136,6 +137,7 @@ def _measure_webp(path: Path, progress: Callable[[float], None]) -> FileFacts:
             lasts_s.append(picture.lasts_s)
             if number in places:
                 details.append(_detail_of_frame(picture.frame))
+
     return FileFacts(
         video_bytes=path.stat().st_size,
         length_s=sum(lasts_s),
@@ -240,10 +242,12 @@ def _count_packets(
         except av.error.FFmpegError as error:
             count.problem = f"its data ends early ({error.strerror})"
             return count
+
         if (
             not packet.size or packet.is_discard
         ):  # a cut by an edit list leaves pictures that are hidden
             continue
+
         if packet.stream is stream:
             _count_picture(count, packet, interval_s, searches_holes)
             progress(count.times_s[-1])
@@ -266,6 +270,7 @@ def _count_picture(
     if time is None or packet.time_base is None:
         count.times_s.append(len(count.times_s) * interval_s)
         return
+
     count.times_s.append(float(time * packet.time_base))
     end_s = float((time + (packet.duration or 0)) * packet.time_base)
     count.last_end_s = max(count.last_end_s, end_s)
@@ -285,6 +290,7 @@ def _detail(
             if isinstance(frame, VideoFrame):
                 check_size(path, frame.width, frame.height)
                 details.append(_detail_of_frame(frame))
+
     return _median_of(details)
 
 
@@ -322,6 +328,7 @@ def detail_of(grey: NDArray[np.uint8]) -> tuple[float, ...]:
         if not clearest.any():
             return ()
         values.append(float(np.sqrt(np.median(fine[clearest] / usual[clearest]))))
+
     return tuple(values)
 
 

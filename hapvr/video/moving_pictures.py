@@ -59,6 +59,7 @@ def _is_moving_png(file: BinaryIO, head: bytes) -> bool:
         if len(chunk) < 8 or chunk[4:] == b"IDAT":
             return False
         place += 12 + int.from_bytes(chunk[:4])
+
     return False
 
 
@@ -75,5 +76,7 @@ def webp_frames(path: Path, image: Image.Image) -> Iterator[tuple[float, NDArray
                     "decode_error",
                     f"video: {path.name} cannot be decoded ({error}); fetch it again",
                 ) from error
+
             return
+
         yield image.info.get("duration", 0) / 1000 or USUAL_S, pixels

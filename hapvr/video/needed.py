@@ -109,6 +109,7 @@ class NeededPictures:
                 heapq.heappush(self._unordered, (packet.time_s, self._num_read, packet))
             while self._unordered and self._unordered[0][0] < packet.due_s:
                 yield from self._order(heapq.heappop(self._unordered)[2])
+
         while self._unordered:
             yield from self._order(heapq.heappop(self._unordered)[2])
 
@@ -161,6 +162,7 @@ class NeededPictures:
             yield from self._drain()
             packets = packets[keys[-1] :]
             self._reader.begin_at(packets[0])
+
         stamp = _stamp(wanted)
         self._awaited.append(_Awaited(stamp, self._last_s, until_s))
         early = self._early.get(stamp)
@@ -235,6 +237,7 @@ def sample_needed(
             ending = ending_of(path, probe, last, pictures)
             sampler.missing = ending.missing
             _fill(sampler, pictures, needed.end(ending.end_s))
+
     return SparseSample(probe, sampler.kept, sampler.times_s, sampler.missing)
 
 

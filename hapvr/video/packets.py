@@ -172,6 +172,7 @@ def scan_packets(path: Path, *, stream_index: int) -> PacketTimes:
             packets.times_s.append(float(stamp * packet.time_base))
             packets.of_picture.append(packet.stream_index == stream_index)
             packets.end_bytes = max(packets.end_bytes, (packet.pos or 0) + packet.size)
+
     return packets
 
 
@@ -201,6 +202,7 @@ def films(path: Path, container: InputContainer) -> list[int]:
             "no_video_stream",
             f"video: {path.name} has {kinds}, but no moving picture; save a photo as JPEG",
         )
+
     streams.sort(key=lambda stream: -stream.codec_context.width * stream.codec_context.height)
     indexes = [stream.index for stream in streams]
     if len(indexes) == 1:
@@ -226,6 +228,7 @@ def _moving(path: Path, indexes: set[int]) -> set[int]:
             seen.add(packet.stream_index)
             if moving == indexes:
                 break
+
     return moving
 
 
@@ -286,6 +289,7 @@ def _cut_mp4_bytes(path: Path) -> int | None:
             # 0 is a box up to the file's end
             if num_bytes < 8 or place >= file_bytes:
                 return None
+
     return None
 
 
@@ -329,4 +333,5 @@ def _is_whole_flv(path: Path) -> bool:
             return False
         file.seek(end - 4 - length)
         tag = file.read(4)
+
     return tag[0] in (8, 9, 18) and int.from_bytes(tag[1:]) == length - 11

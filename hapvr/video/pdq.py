@@ -80,18 +80,21 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
         if len(raw) == MAX_LINE_BYTES or listed.is_unlikely(number):
             listed.hashes.clear()  # this is another kind of file
             break
+
         line = raw.decode("utf-8-sig", errors="backslashreplace").strip()
         is_header = number == 1 and not re.search("[0-9]", line)
         if is_header:
             listed.begin(_fields_of(line))
         elif line:
             listed.take(number, _fields_of(line))
+
     if not listed.hashes:
         raise DataError(
             f"{path}: hardly a line has one PDQ hash of 64 hexadecimal digits, of a quality of "
             f"{MIN_QUALITY} or more, or it has more than {MAX_USER_BYTES} bytes; expected a text "
             "or CSV file as `hapvr pdq export` writes it"
         )
+
     if listed.broken:
         _name_broken(path, listed.broken)
     return np.frombuffer(b"".join(listed.hashes), np.uint8).reshape(-1, 32), listed.places
@@ -125,6 +128,7 @@ class _HashList:
         if len(digits) != 1:
             self.broken.append(number)
             return
+
         quality = _quality_of(fields, self.quality_column)
         if not _NUMBER.fullmatch(quality) or float(quality) >= MIN_QUALITY:
             self.hashes.append(bytes.fromhex(digits[0]))
@@ -167,4 +171,5 @@ def distances(first: Hashes, second: Hashes) -> tuple[NDArray[np.uint16], NDArra
         bits = differing.sum(axis=0, dtype=np.uint16)
         near = np.minimum(near, bits.min(axis=1))
         back[part] = bits.min(axis=0, initial=256)
+
     return near, back

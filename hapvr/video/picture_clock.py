@@ -64,10 +64,12 @@ class PictureClock:
                 self._begin(hand, stamp_s)
             else:
                 self._advance(hand, stamp_s)
+
         self._time_s = max(self._time_s or 0.0, self._trusted.time_s)
         if display_s is not None:
             stamp_s = display_s - (self._start_s or 0.0)
             self.last_stamp_s = max(stamp_s, self.last_stamp_s or stamp_s)
+
         return self._time_s
 
     @property
@@ -108,7 +110,9 @@ class PictureClock:
                     start_s = self._start_s or 0.0
                     jump = Jump(hand.stamp_s - start_s, stamp_s - start_s, hand.time_s)
                     hand.jumps.append(jump)
+
             hand.backward_steps += step_s < 0
+
         if stamp_s is not None:
             hand.stamp_s = stamp_s
             hand.known_s = hand.time_s

@@ -95,10 +95,12 @@ class Pictures:
             except av.error.FFmpegError as error:
                 problem = text_of(error)
                 self.is_damaged = True
+
             for frame in frames:
                 check_size(self._path, frame.width, frame.height)
                 decoded = True
                 yield self._picture(frame)
+
         if not decoded:
             reason = "decode_error" if problem else "no_frames"
             raise VideoError(

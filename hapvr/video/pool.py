@@ -122,6 +122,7 @@ def sample_videos(
         warnings.warn(
             f"video: a decoder that a hostile file takes over is not confined: no {missing}"
         )
+
     iterator = iter(items)
     first = list(itertools.islice(iterator, config.workers))
     decode = functools.partial(
@@ -176,6 +177,7 @@ def _decode(
             reason="changed_file",
             message=f"video: {path.name} changed while it was read; run the step again",
         )
+
     return replace(
         video, video_id=video_id, path=path, num_bytes=before.num_bytes, file_sha256=sha256
     )
@@ -196,6 +198,7 @@ def _answer(
             video = _sampled(path, sampling, threads)
     except VideoError as error:
         video = SampledVideo(reason=error.reason, message=str(error))
+
     # names of files need not be UTF-8
     return _ANSWER.dump_json(
         replace(video, message=video.message.encode(errors="backslashreplace").decode())
@@ -264,6 +267,7 @@ def in_workers(
             waiting.append((item, pool.schedule(watched, args=(item,))))
             if len(waiting) >= LOOKAHEAD * config.workers:
                 yield outcome(*waiting.popleft())
+
         while waiting:
             yield outcome(*waiting.popleft())
 
@@ -290,10 +294,12 @@ def _await(
             if rest_s <= 0:
                 return False
             pause_s = rest_s if pause_s is None else min(pause_s, rest_s)
+
         wait((future,), timeout=pause_s)
         if doing is not None:
             for words in beats.words():
                 doing(words)
+
     return True
 
 
@@ -310,6 +316,7 @@ def _result(future: ProcessFuture[Any], config: SamplingConfig) -> Any:
                 "timeout",
                 f"video: nothing new of it for {config.timeout_s:g} s; see sampling.timeout_s",
             )
+
         killed_workers["crashed"] += 1
         return _crash(error)
     except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only

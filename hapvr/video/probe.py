@@ -70,6 +70,7 @@ def check_file(path: Path) -> FileState:
         raise VideoError(
             "missing_file", f"video: {path} cannot be read: {text_of(error)}; {advice}"
         ) from error
+
     if not stat.S_ISREG(status.st_mode):
         raise VideoError("not_video", f"video: {path} is not a regular file; expected a video file")
     if status.st_size == 0:
@@ -78,6 +79,7 @@ def check_file(path: Path) -> FileState:
         raise VideoError(
             "missing_file", f"video: {path} may not be read by this user; check its permissions"
         )
+
     return FileState(
         str(path.absolute()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
     )
@@ -131,11 +133,13 @@ def _declared_end(container: InputContainer, stream: VideoStream) -> tuple[float
         if track is not None:
             hours, minutes, seconds = map(float, track.groups())
             end_s = 3600 * hours + 60 * minutes + seconds
+
         end_s = None if end_s is None else end_s - start_s
     elif stream.duration is not None and stream.time_base is not None:
         begins = stream.start_time or 0
         late_s = max(float(begins * stream.time_base) - start_s, 0.0)
         end_s = late_s + float(stream.duration * stream.time_base)
+
     return positive(end_s), of_picture
 
 
@@ -145,6 +149,7 @@ def _is_mirrored(frame: VideoFrame) -> bool:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
     except ValueError:  # it has data of a kind that PyAV does not know
         return False
+
     if not matrix:
         return False
     (a, b), (c, d) = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].tolist()

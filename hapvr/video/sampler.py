@@ -107,6 +107,7 @@ class Sampler:
             kept = self._wanted.keep(self._display.shown(picture.frame))
             self.kept += [kept] * len(numbers)
             self.times_s += [self._first_s + number / fps for number in numbers]
+
         self._next = max(self._next, due)
         self._num_unused = 0 if numbers else self._num_unused + 1
         if self.is_full:

@@ -91,6 +91,7 @@ def sample_frames(
                 progress=reading.progress,
             )
             return Samples(*sample, clock_note="", mode=mode)
+
     return _sample_thoroughly(path, wanted, reading)
 
 
@@ -105,6 +106,7 @@ def _sample_thoroughly(path: Path, wanted: Wanted, reading: Reading) -> Samples:
         )
     except UnsuitedError:
         return sample_every_picture(path, wanted, reading)
+
     return Samples(*sample, clock_note="")
 
 
@@ -121,6 +123,7 @@ def sample_every_picture(path: Path, wanted: Wanted, reading: Reading) -> Sample
             if threads == 1 or not pictures.is_damaged:
                 note = jumps_said(pictures.clock.jumps)
                 return Samples(probe, sampler.kept, sampler.times_s, sampler.missing, note)
+
     raise AssertionError("one thread ends the loop")
 
 
@@ -145,6 +148,7 @@ def _fill(
             ending = ending_of(path, probe, picture, pictures)
             until_s = ending.end_s
             sampler.missing = ending.missing
+
         longest_s = pictures.sampled_s(picture, until_s)
         sampler.show(picture, until_s=until_s, longest_s=longest_s)
         if sampler.is_full:

@@ -158,11 +158,13 @@ def call_confined(
     finally:
         os.close(receiving)
         os.close(reported)
+
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status:
         if status < 0:
             raise RuntimeError(f"the decoding process died of signal {-status}")
         raise RuntimeError(answer.decode(errors="backslashreplace"))
+
     return answer
 
 
@@ -247,12 +249,14 @@ def _await_answer(
                     read_at_report = read_before
                 else:
                     pipes.unregister(reported)
+
             if receiving in ready:
                 data = os.read(receiving, 1 << 20)
                 if not data:
                     return b"".join(parts)
                 parts.append(data)
                 alive(None)
+
             if not ready:
                 read = _bytes_read(pid)
                 # reading the file twice without a picture is not progress
@@ -293,8 +297,10 @@ def confine(readable: Path) -> None:
                 _LIBC.syscall(_ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", access, place), 0)
             )
             os.close(place)
+
         _checked(_LIBC.syscall(_RESTRICT_SELF, rules, 0))
         os.close(rules)
+
     if os.uname().machine == _MACHINE:
         # instructions (code, steps if true, steps if false, operand) of the classic BPF
         steps = [
@@ -309,6 +315,7 @@ def confine(readable: Path) -> None:
                 (_IF_ABOVE, 1, 0, last),
                 (_RETURN, 0, 0, _REFUSE),
             ]
+
         steps += [
             (_IF_EQUAL, 0, 3, _CLONE),
             (_LOAD, 0, 0, _FLAGS),
@@ -330,6 +337,7 @@ def _forget_environment() -> None:
     for value in os.environb.values():
         if len(value) > 1:  # shorter ones are shared with other uses
             ctypes.memset(id(value) + bytes.__basicsize__ - 1, 0, len(value))
+
     os.environ.clear()
 
 

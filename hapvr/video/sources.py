@@ -66,12 +66,14 @@ def scan_folder(
             warnings.warn(problem)
         _name_outside(name, [*listing.outside, *outside])
         _name_excluded(name, listing.excluded)
+
     if not videos:
         others = f"only {len(files)} other files" if files else "it is empty"
         raise DataError(
             f"source {source}: no videos in {root}, {others}; expected files such as .mp4, "
             ".mkv or .webm"
         )
+
     if notices:
         _name_others(f"source {source}", set(files) - set(videos), ("video",))
     return entries_of_files(videos, root=root, source=source)
@@ -151,6 +153,7 @@ def entries_of_files(
         if len(video_id) > MAX_ID_LENGTH or video_id in entries:
             video_id = _shortened(video_id, name)
         entries[video_id] = ManifestEntry(validate_video_id(video_id), text_of_path(names[name]))
+
     return tuple(entries[key] for key in sorted(entries))
 
 
@@ -171,11 +174,13 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
             f"source {source}: {path} is not a readable CSV or Parquet file: "
             f"{first_line(error)}; set the source's path to one"
         ) from error
+
     if {"url", "video_id"}.isdisjoint(table.columns):
         raise DataError(
             f"source {source}: {path}: expected columns `url`, `video_id` or both, got "
             f"{', '.join(table.columns)!r:.120}; name them in the first line"
         )
+
     entries: dict[str, ManifestEntry] = {}
     for number, row in enumerate(table.iter_rows(named=True), start=1):
         try:
@@ -189,6 +194,7 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
                 )
         except DataError as error:
             raise DataError(f"source {source}: {path.name} row {number}: {error}") from error
+
     return tuple(entries.values())
 
 
@@ -251,6 +257,7 @@ def validate_video_id(video_id: str) -> str:
             "without control characters, and with no part between slashes that is empty, '.' "
             "or '..'; rename the video"
         )
+
     return video_id
 
 
@@ -271,6 +278,7 @@ def list_entry(video_id: str | None, url: str | None, *, source: str) -> Manifes
             f"expected columns `url`, `video_id` or both, with an http(s) URL or an "
             f"11-character YouTube id, got {shown!r}"
         )
+
     full_id = f"{source}/{name or quote(shown, safe=':?=&+')}"
     if not name and len(full_id) > MAX_ID_LENGTH:
         full_id = _shortened(full_id, link)

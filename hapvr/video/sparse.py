@@ -79,6 +79,7 @@ def sample_key_frames(
             last = Picture(reader.last.time_s, reader.last.lasts_s, picture.frame)
             ending = ending_of(path, probe, last, Pictures(path, container, stream))
             sample.missing = ending.missing
+
     if len(sample.kept) < MIN_KEPT:
         raise UnsuitedError("too few key frames")
     return SparseSample(probe, sample.kept, sample.times_s, sample.missing)
@@ -101,6 +102,7 @@ class EverySample:
             self.is_full = True
             self.missing = read_text(self.times_s[-1] + 1 / self._wanted.fps - self.times_s[0])
             return
+
         self.kept.append(self._wanted.keep(self._display.shown_soon(picture.frame)))
         self.times_s.append(picture.time_s)
 
@@ -133,6 +135,7 @@ class KeyFrames:
                     yield self._kept(self._reader.alone(packet), is_key=True)
             elif self._gap_s < MIN_GAP_S and not self._is_between:
                 self._gap_s = MIN_GAP_S
+
             self._held.add(packet)
             yield from self._until(packet.due_s)
 
@@ -163,10 +166,12 @@ class KeyFrames:
         if packets and not self._is_open:
             self._reader.begin_at(packets[0])
             self._is_open = True
+
         newest: Picture | None = None
         for picture in self._reader.decode(packets):
             yield from self._filled(newest, picture.time_s)
             newest = picture
+
         yield from self._filled(newest, due_s)
 
     def _filled(self, newest: Picture | None, until_s: float) -> Iterator[Picture]:
@@ -177,4 +182,5 @@ class KeyFrames:
                 picture = newest
             else:
                 picture = self._last._replace(time_s=self._last.time_s + MAX_GAP_S)
+
             yield self._kept(picture, is_key=False)

@@ -25,6 +25,7 @@ def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
                 raise VideoError(
                     "not_video", f"picture: {path.name} is animated; save it as GIF or MP4"
                 )
+
             pixels = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = "not_video" if isinstance(error, UnidentifiedImageError) else "decode_error"
@@ -32,4 +33,5 @@ def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
         raise VideoError(
             reason, f"picture: {path.name} cannot be decoded ({error}); {wanted}"
         ) from error
+
     return display_frame(pixels, short_side_px=short_side_px)

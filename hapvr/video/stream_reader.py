@@ -130,6 +130,7 @@ class StreamReader:
                 frames = timed.packet.decode()
             except (av.error.FFmpegError, IndexError) as error:
                 raise UnsuitedError("a packet does not decode") from error
+
             yield from self._pictures(frames)
 
     def drain(self) -> Iterator[Picture]:
@@ -139,6 +140,7 @@ class StreamReader:
             frames = context.decode(None)
         except av.error.FFmpegError as error:
             raise UnsuitedError("a packet does not decode") from error
+
         yield from self._pictures(frames)
         context.flush_buffers()
         self._is_restarted = True
@@ -167,6 +169,7 @@ class StreamReader:
                 packet = next(packets, None)
             except (av.error.FFmpegError, IndexError) as error:
                 raise UnsuitedError("a part of the file cannot be read") from error
+
             if packet is None:
                 return
             if packet.size:
@@ -184,6 +187,7 @@ class StreamReader:
             due_s = packet.dts * self._unit_s - self._start_s
         elif before_s is not None:
             due_s = before_s
+
         step_s = due_s - (0.0 if before_s is None else before_s)
         reordered_s = MAX_REORDERED * self._interval_s + MAX_REORDERED_S
         if not -NOTED_STEP_S < step_s <= LONG_STEP_S or abs(time_s - due_s) > reordered_s:

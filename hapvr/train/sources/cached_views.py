@@ -78,6 +78,7 @@ class CachedViews(VideoViews):
             embeddings.append(labels.read(video_id)[indices])
             if own.start <= place < own.stop:
                 regions.append(views.read(video_id)[indices])
+
         return self.build(
             plans, torch.cat(regions), torch.cat(embeddings), first_row=own.start * len(STRENGTHS)
         )
@@ -92,6 +93,7 @@ class CachedViews(VideoViews):
         for indices, strength in zip(settings.indices_of(window), STRENGTHS, strict=True):
             index = indices[int(rng.integers(len(indices)))]
             plans.append(ViewPlan(video_id, index, strength, window, host_id=hosts[index]))
+
         return plans
 
     def _checked_shard(self, key: str) -> Shard:
@@ -116,6 +118,7 @@ class CachedViews(VideoViews):
                 f"training: training_views and pseudo_labels of shard {key} are not of "
                 "the same views; materialise both again"
             )
+
         return views
 
     def _with_look_alikes(
@@ -140,4 +143,5 @@ class CachedViews(VideoViews):
             views = ViewFile(Shard(self._root, VIEWS_STAGE, key), extras=self._extras)
             labels = ViewFile(Shard(self._root, LABELS_STAGE, key))
             files.append((views, labels))
+
         return files

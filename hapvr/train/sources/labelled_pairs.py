@@ -105,6 +105,7 @@ class LabelledPairs:
                 segment = segment.swapped()
             clips += self._clips_of_pair(segment, rng)
             clips += self._negatives(segment.query, rng)
+
         return self._batch(number, clips, of_pairs=True)
 
     def _single_batch(self, number: int, place: int) -> Batch:
@@ -119,6 +120,7 @@ class LabelledPairs:
             clips += views
             shown = {clip.host_id for clip in views}
             clips += self._negatives(video_id, rng, avoided=shown)
+
         return self._batch(number, clips, of_pairs=False)
 
     def _of_epoch(self, name: str, total: int, place: int, *, size: int) -> list[int]:
@@ -149,6 +151,7 @@ class LabelledPairs:
         for indices in settings.indices_of(window):
             view = indices[int(rng.integers(len(indices)))]
             clips.append(Clip(video_id, view=view, host_id=hosts[view]))
+
         return clips
 
     def _negatives(
@@ -160,6 +163,7 @@ class LabelledPairs:
             candidates = self._hard[anchor]
         else:
             candidates = np.arange(len(self._distractors))
+
         order = rng.choice(candidates, min(len(candidates), count + 2), replace=False)
         others = [self._distractors[int(index)] for index in order]
         others = [video for video in others if video != anchor and video not in avoided]
@@ -167,6 +171,7 @@ class LabelledPairs:
             raise DataError(
                 f"training: {anchor} has no negatives besides what its views show; add distractors"
             )
+
         while len(others) < count:
             others += others
         return [self._anywhere(video, rng) for video in others[:count]]
@@ -184,6 +189,7 @@ class LabelledPairs:
             frames = self._features.read(clip)
             lengths.append(len(frames))
             regions.append(self._filled(frames))
+
         labels = self._labels([clip.video_id for clip in clips])
         sources = [
             [self._number_of[clip.video_id], self._number_of.get(clip.host_id, -1)]
@@ -234,6 +240,7 @@ class LabelledPairs:
             video_id = self._distractors[int(self._easy.videos[index])]
             frame = int(self._easy.frames[index])
             frames.append(self._features.regions(video_id, frame, frame + 1))
+
         return torch.cat(frames).view(num_drawn, count, *frames[0].shape[1:])
 
     def _pairs_of(self, labels: PairLabels) -> dict[Pair, list[CopiedSegment]]:
@@ -245,6 +252,7 @@ class LabelledPairs:
                 f"training: none of {len(labels.copies)} copied segments has "
                 f"{min_length_s:g} s; lower train.pairs.min_overlap_s"
             )
+
         return segments
 
     def _pair_codes(self) -> Any:
@@ -255,6 +263,7 @@ class LabelledPairs:
             reference = self._number_of[reference_id]
             codes.append(query * len(self._videos) + reference)
             codes.append(reference * len(self._videos) + query)
+
         return np.array(codes)
 
     def _single_videos(self) -> list[str]:
@@ -268,6 +277,7 @@ class LabelledPairs:
                 "training: train.pairs.single_rate needs views of distractors, and none has any; "
                 "run `hapvr extract`, or set it to 0"
             )
+
         return singles
 
     def _survey_distractors(self, paired: Sequence[str]) -> None:

@@ -74,7 +74,9 @@ def survey(
                 numbers.append(np.full(len(magnitude), number_of[video_id], np.int32))
                 frames.append(np.arange(len(magnitude), dtype=np.int32))
                 magnitudes.append(magnitude.float().numpy())
+
         means.append(F.normalize(regions.float().mean((0, 1)), dim=-1))
+
     easy = None
     if extras_dims:
         easy = _easy_frames(
@@ -83,6 +85,7 @@ def survey(
             np.concatenate(magnitudes),
             max_magnitude=max_magnitude,
         )
+
     return Survey(means=torch.stack(means), easy=easy)
 
 
@@ -118,4 +121,5 @@ def nearest_distractors(
         rows = (selves >= 0).nonzero().flatten()
         cosines[rows, selves[rows]] = -torch.inf
         nearest.append(cosines.topk(count, dim=1).indices)
+
     return torch.cat(nearest).numpy().astype(np.int32)

@@ -46,6 +46,7 @@ class OnlineViews(VideoViews):
             frames.require({"sampling": config.sampling.identity_fields()})
             self._shard_of |= dict.fromkeys(FrameFile(frames).video_ids, number)
             self._num_frames |= dict(frames.index().select("video_id", "num_rows").iter_rows())
+
         self._start()
 
         encoder = open_encoder(config.backbone, self._device.type, extras=self._extras)
@@ -84,6 +85,7 @@ class OnlineViews(VideoViews):
                 if strength == "strong":
                     host_id = choose_host(video_id, index, others, self._config.views)
                 plans.append(ViewPlan(video_id, index, strength, window, host_id=host_id))
+
         first_row = own.start * count
         drawn = [self._files.draw(plan) for plan in plans[first_row : own.stop * count]]
         return torch.stack(drawn), first_row, plans
@@ -110,8 +112,10 @@ class OnlineViews(VideoViews):
             with torch.inference_mode():
                 vectors = torch.cat([torch.from_numpy(embed(part)) for part in parts])
                 stored = vectors.half()  # the precision of stored features
+
             # cloned outside inference mode, so that gradients may be taken through it
             values.append(stored.view(*frames.shape[:2], *stored.shape[1:]).clone())
+
         regions, embeddings = values
         embeddings = gather(embeddings.float().to(self._device)).cpu()
         return self.build(plans, regions, embeddings, first_row=first_row)

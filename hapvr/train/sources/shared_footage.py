@@ -29,6 +29,7 @@ def segments_by_pair(
             segments[turned].append(copy.swapped())
         else:
             segments[pair].append(copy)
+
     return dict(segments)
 
 
