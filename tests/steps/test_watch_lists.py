@@ -2,7 +2,10 @@
 
 import json
 import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import av
 import pytest
@@ -79,8 +82,13 @@ def compare(project: Project) -> list[WatchMatches]:
     return [make_watch_matches(project, searcher, key) for key in sorted(searcher.indexed)]
 
 
+def pairs_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """The name of the query's file and the id of the video."""
+    return {(Path(row["query"]).name, row["video_id"]) for row in rows}
+
+
 def pairs(project: Project) -> set[tuple[str, str]]:
-    return {(Path(row["query"]).name, row["video_id"]) for row in all_matches(project)}
+    return pairs_of(all_matches(project))
 
 
 def leaked(
@@ -90,62 +98,176 @@ def leaked(
     return lists(project, one, webhook=webhook)
 
 
-def test_queries_find_their_videos_and_new_shards_alone_are_compared(watched: Project) -> None:
-    """Clip and still, with times; a file that is no video is named and tried again; a new shard
-    alone is compared. A model with random weights announces nothing."""
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The list, compared with random weights and then with others."""
+
+    project: Project
+    announced_at_random: tuple[int, int]
+    """messages that were sent and that wait, after the first"""
+    announced: tuple[int, int]
+    """and after the second"""
+    made: list[WatchMatches]
+    rows: Rows
+
+    @property
+    def pairs(self) -> set[tuple[str, str]]:
+        return pairs_of(self.rows)
+
+
+@pytest.fixture(scope="module")
+def compared(watched: Project) -> Compared:
     project = leaked(watched, webhook=WEBHOOK)
     compare(project)
-    assert AlertOutbox(project.root).counts() == (0, 0)
+    announced_at_random = AlertOutbox(project.root).counts()
     with_real_weights(watched.folder / "bundle-0")
     made = compare(project)
-    found = pairs(project)
-    assert ("leak.mp4", "in/long.mp4") in found
-    assert {("still.jpg", "in/short.mp4"), ("still.jpg", "in/trips/copy of short.mp4")} <= found
-    assert not any(query == "nothing.mp4" for query, _ in found)
-    assert (r"b\xff.mp4", "in/long.mp4") in found
-    for one in made:
-        assert sorted(Path(name).name for name in one.failed) == ["gone.mp4", "text.mp4"]
-    (row,) = [row for row in all_matches(project) if row["query"].endswith("leak.mp4")]
+    announced = AlertOutbox(project.root).counts()
+    return Compared(project, announced_at_random, announced, made, all_matches(project))
+
+
+def test_a_model_with_random_weights_announces_nothing(compared: Compared) -> None:
+    assert compared.announced_at_random == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("query", "video_id"),
+    [
+        ("leak.mp4", "in/long.mp4"),
+        ("still.jpg", "in/short.mp4"),
+        ("still.jpg", "in/trips/copy of short.mp4"),
+        (r"b\xff.mp4", "in/long.mp4"),
+    ],
+    ids=["a clip", "a picture", "a picture in a copy", "a name that is no UTF-8"],
+)
+def test_queries_find_their_videos(compared: Compared, query: str, video_id: str) -> None:
+    assert (query, video_id) in compared.pairs
+
+
+def test_a_query_that_shows_nothing_of_the_collection_finds_nothing(compared: Compared) -> None:
+    assert "nothing.mp4" not in {query for query, _ in compared.pairs}
+
+
+def test_files_of_a_list_that_are_no_videos_are_named(compared: Compared) -> None:
+    """For each shard that was compared."""
+    failed = [sorted(Path(name).name for name in made.failed) for made in compared.made]
+    assert failed == [["gone.mp4", "text.mp4"]] * len(failed)
+
+
+def test_a_match_says_where_it_is_and_by_which_model(compared: Compared) -> None:
+    (row,) = [row for row in compared.rows if row["query"].endswith("leak.mp4")]
     assert row["verdict"] == "match"
-    assert row["model"] == str(watched.folder / "bundle-0")
-    assert (row["query_start_s"], row["query_end_s"], row["video_start_s"], row["video_end_s"]) == (
-        1,
-        9,
-        22,
-        30,
-    )
-    assert AlertOutbox(project.root).counts() == (0, len(found))
+    assert row["model"] == str(compared.project.folder / "bundle-0")
+    assert (row["query_start_s"], row["query_end_s"]) == (1, 9)
+    assert (row["video_start_s"], row["video_end_s"]) == (22, 30)
+
+
+def test_each_match_is_announced_once(compared: Compared) -> None:
+    assert compared.announced == (0, len(compared.pairs))
+
+
+def since(rows: Rows) -> dict[tuple[str, str], str]:
+    """Since when each match is known."""
+    return {(row["query"], row["video_id"]): row["since"] for row in rows}
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """The list without the files that were no videos: shards that it asked for before and after it
+    was compared again, and what that gave."""
+
+    asked_before: set[str]
+    made: list[WatchMatches]
+    rows: Rows
+    asked_after: set[str]
+
+
+@pytest.fixture(scope="module")
+def shortened(compared: Compared) -> Shortened:
+    project = compared.project
     for name in ("text.mp4", "gone.mp4"):
-        (watched.folder / "queries" / name).unlink()
+        (project.folder / "queries" / name).unlink()
+    asked_before = set(unwatched_shards(project))
+    made = compare(project)
+    return Shortened(asked_before, made, all_matches(project), set(unwatched_shards(project)))
+
+
+def test_a_list_that_changed_is_compared_with_every_shard_once(
+    compared: Compared, shortened: Shortened
+) -> None:
+    assert shortened.asked_before == set(Searcher.open(compared.project).indexed)
+    assert all(made.done for made in shortened.made)
+    assert shortened.asked_after == set()
+
+
+def test_what_was_found_before_keeps_its_time_and_is_not_announced_again(
+    compared: Compared, shortened: Shortened
+) -> None:
+    assert all(since(compared.rows).values())
+    assert since(shortened.rows) == since(compared.rows)
+    assert not any(made.announced for made in shortened.made)
+
+
+@pytest.mark.usefixtures("shortened")
+def test_what_is_found_without_a_webhook_is_posted_once_there_is_one(watched: Project) -> None:
+    """So the shards are asked for where it comes or goes."""
+    assert len(unwatched_shards(leaked(watched))) == 3
+
+
+@pytest.mark.usefixtures("shortened")
+def test_another_way_to_score_asks_for_every_shard(
+    compared: Compared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hapvr.steps.search_fingerprint.SCORES_FORMAT", 0)
+    project = compared.project
     assert set(unwatched_shards(project)) == set(Searcher.open(project).indexed)
-    since = {row["video_id"]: row["since"] for row in all_matches(project)}
-    assert all(since.values())
-    assert all(one.done and not one.announced for one in compare(project))
-    assert {row["video_id"]: row["since"] for row in all_matches(project)} == since
-    assert unwatched_shards(project) == {}
-    assert (
-        len(unwatched_shards(leaked(watched))) == 3
-    )  # what is found without a webhook is posted once there is one
-    with pytest.MonkeyPatch.context() as another_way:
-        another_way.setattr("hapvr.steps.search_fingerprint.SCORES_FORMAT", 0)
-        assert set(unwatched_shards(project)) == set(Searcher.open(project).indexed)
-    assert not any(one.done for one in compare(project))
-    write_scenes(watched.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
+
+
+@pytest.mark.usefixtures("shortened")
+def test_what_is_compared_is_not_compared_again(compared: Compared) -> None:
+    assert not any(made.done for made in compare(compared.project))
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A shard more: what was asked for, and what a comparison gave after one that ended before it
+    could announce anything."""
+
+    asked: list[str]
+    made: list[WatchMatches]
+    rows: Rows
+
+
+@pytest.fixture(scope="module")
+def grown(compared: Compared, shortened: Shortened) -> Grown:
+    project = compared.project
+    write_scenes(project.folder / "videos" / "z new.mp4", [600, *LONG[22:27], 601])
     make_feature_data(project)
-    update_index(project, search_model(project, str(watched.folder / "bundle-0")))
-    assert len(unwatched_shards(project)) == 1
+    update_index(project, search_model(project, str(project.folder / "bundle-0")))
+    asked = list(unwatched_shards(project))
     with pytest.MonkeyPatch.context() as ended:
         ended.setattr(AlertOutbox, "put", None)  # the process ends there
         with pytest.raises(TypeError):
             compare(project)
-    again = compare(project)
-    assert [one.announced for one in again if one.done] == [1]
-    assert all(
-        row["query_start_s"] is not None
-        for row in all_matches(project)
-        if row["query"].endswith("leak.mp4")
-    )
-    assert ("leak.mp4", "in/z new.mp4") in pairs(project)
+    made = compare(project)
+    return Grown(asked, made, all_matches(project))
+
+
+def test_a_new_shard_alone_is_compared(grown: Grown) -> None:
+    assert len(grown.asked) == 1
+    assert ("leak.mp4", "in/z new.mp4") in pairs_of(grown.rows)
+
+
+def test_a_match_whose_announcement_was_cut_off_is_announced(grown: Grown) -> None:
+    assert [made.announced for made in grown.made if made.done] == [1]
+
+
+def test_every_match_of_a_clip_has_its_second(grown: Grown) -> None:
+    rows = [row for row in grown.rows if row["query"].endswith("leak.mp4")]
+    assert all(row["query_start_s"] is not None for row in rows)
 
 
 def test_marks_and_lists_change_what_matches(watched: Project) -> None:
