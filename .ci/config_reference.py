@@ -50,6 +50,7 @@ def markdown() -> str:
             f"## {f'`{path}`' if path else 'Top level'}\n\n{text}\n\n| key | values | default | |"
         )
         parts += [head, "| --- | --- | --- | --- |", *rows, ""]
+
     return "\n".join(parts)
 
 
@@ -102,6 +103,7 @@ def _type(field: Schema) -> str:
     if field["type"] == "array":
         many = field.get("prefixItems")
         return f"{len(many)} of {_type(many[0])}" if many else f"list of {_type(field['items'])}"
+
     return str(field.get("format", field["type"]))
 
 

@@ -42,6 +42,7 @@ def pip_options() -> dict[str, str]:
         section, _, option = key.rpartition(".")
         if section in options:
             options[section][option] = str(ast.literal_eval(value))
+
     return options["global"] | options["install"] | options[":env:"]
 
 
@@ -54,6 +55,7 @@ def environment() -> dict[str, str]:
             variables[VARIABLES[option]] = (",".join if option == "find-links" else " ".join)(
                 values
             )
+
     # pip looks for the best version on every index, while uv stops at the first one that knows the
     # package.
     variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"

@@ -108,6 +108,7 @@ def write_file(path: Path, kind: ArchiveFile, clips: Path, seconds: int) -> None
                     packet.dts += shift
                     packet.stream = stream
                     target.mux(packet)
+
     encoded.unlink()
 
 
@@ -139,6 +140,7 @@ def encode(path: Path, kind: ArchiveFile, clips: Path, seconds: int) -> None:
             picture.pts = round(number * 1000 / FPS)
             picture.time_base = unit
             container.mux(stream.encode(picture))
+
         container.mux(stream.encode())
 
 
@@ -174,6 +176,7 @@ def read_plainly(path: Path, use: Callable[[VideoFrame], object] = VideoFrame.to
             if frame.time is not None and frame.time >= count:
                 use(frame)
                 count += 1
+
     return count
 
 
@@ -197,6 +200,7 @@ def readers() -> dict[str, Callable[[Path], int]]:
     if importlib.util.find_spec("decord"):
         decord = importlib.import_module("decord")
         by_name["decord"] = partial(read_with_decord, decord=decord)
+
     if importlib.util.find_spec("imagehash"):
         by_name["ImageHash"] = partial(read_plainly, use=hash_frame)
     if importlib.util.find_spec("vpdq"):
@@ -223,6 +227,7 @@ def measure(kind: ArchiveFile, path: Path, *, seconds: int, rounds: int) -> list
         for name in names:
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 costs[name].append(pool.apply(cost, (name, path)))
+
     rows = []
     for name in names:
         ratios = [
@@ -240,6 +245,7 @@ def measure(kind: ArchiveFile, path: Path, *, seconds: int, rounds: int) -> list
                 "frames": costs[name][0][2],
             }
         )
+
     return rows
 
 

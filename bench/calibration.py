@@ -122,6 +122,7 @@ def halves(clips: Sequence[UserClip], labels: FootageLabels) -> NDArray[np.bool_
                 group = {
                     clip: min(joined) if first in joined else first for clip, first in group.items()
                 }
+
     digest = {clip.path.name: clip.sha256 for clip in clips}
     return np.array(
         [uniform("calibration half", digest[group[clip.path.name]]) < 0.5 for clip in clips]
@@ -154,6 +155,7 @@ def edit_clip(clip: UserClip, donor: UserClip, kind: str, out: Path) -> Path:
         edit = ALL_EDITS[kind]
         rng = numpy_rng("calibration", clip.sha256, kind)
         write_mp4(path, edit.apply(frames, donor_frames, fps, rng), fps=fps, crf=edit.crf)
+
     return path
 
 
@@ -195,6 +197,7 @@ def searches(
         if present:
             collection = np.append(collection[:others_wanted], query.clip)
         answers.append(Search(copy_scores(query.runs[:, collection]), collection == query.clip))
+
     return answers
 
 
@@ -230,6 +233,7 @@ def check(
     for name, odds in ODDS.items():
         called = odds * (hits + wrong) + false_alarms
         row[name] = odds * hits / called if called else float("nan")
+
     best = np.array([answer.best for answer in absent])
     row["absent: match"] = float(np.mean(best >= MATCH))
     row["absent: unsure"] = float(np.mean((best < MATCH) & (best > 1 - MATCH)))
@@ -255,6 +259,7 @@ def answers(found: Sequence[Search], curve: tuple[float, float]) -> list[Answer]
                 log_loss=float(-np.log(of_truth.clip(min=1e-12)).sum()),
             )
         )
+
     return judged
 
 
@@ -271,6 +276,7 @@ def main() -> None:
     for folder in options.videos:
         groups, _ = find_clips(folder, out=options.out, name="clips")
         clips += [group[0] for group in groups]
+
     labels = read_labels()
     fitted = halves(clips, labels)
     network = CopyNetwork(options.network)
@@ -281,6 +287,7 @@ def main() -> None:
     for size in FITTED_SIZES:
         for present in (True, False):
             fitted_searches += searches(for_fit, fitted, size, present=present)
+
     slope, intercept = fit(fitted_searches)
     curve = {
         "slope": slope,

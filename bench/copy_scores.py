@@ -77,6 +77,7 @@ class CopyNetwork:
             size = (SIDE_PX, SIDE_PX)
             picture = Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR, box=box)
             pictures.append(np.asarray(picture))
+
         batches = [
             self._embed(np.stack(pictures[start : start + 8]))
             for start in range(0, len(pictures), 8)

@@ -72,6 +72,7 @@ def drawn_from(data: str, num_frames: int) -> DrawnVideos:
             frames = of_shard[names == name]
             places = np.linspace(0, len(frames) - 1, num_frames).round().astype(int)
             clips.append(frames[places])
+
     every = np.concatenate(vectors)
     mean = every.mean(axis=0)
     _, lengths, directions = np.linalg.svd(every - mean, full_matrices=False)
@@ -104,4 +105,5 @@ def stored(drawn: DrawnVideos, path: Path, num_videos: int) -> StoredVideos:
         count = min(CHUNK_VIDEOS, num_videos - first)
         vectors[first : first + count], clips = drawn.draw(first, count)
         clip_of.append(clips)
+
     return StoredVideos(vectors, np.concatenate(clip_of))

@@ -39,6 +39,7 @@ def measure(architecture: str, options: argparse.Namespace) -> dict[str, Any]:
     with torch.inference_mode():
         empty = torch.zeros(1, 3, config.crop_px, config.crop_px, dtype=torch.uint8)
         channels = backbone.regions(empty).shape[-1]
+
     dims = min(DIMS, channels)
     projection = torch.randn(channels, dims, generator=torch_rng(0, "whitening")).numpy()
     whitening = Whitening(np.zeros(channels, np.float32), projection, np.ones(dims, np.float32))

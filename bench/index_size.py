@@ -93,6 +93,7 @@ def exhaustive(videos: StoredVideos, queries: Sequence[Floats]) -> list[pa.Table
         kept = np.argpartition(joined, -HITS, axis=1)[:, -HITS:]
         best = np.take_along_axis(joined, kept, 1)
         rows = np.take_along_axis(joined_rows, kept, 1)
+
     parts = range(0, len(every), num_frames)
     return [
         found_frames(rows[part : part + num_frames], best[part : part + num_frames], num_frames)
@@ -146,6 +147,7 @@ class Trial:
             row[f"p50 s, {count}"] = float(np.quantile(seconds, 0.5))
             row[f"p99 s, {count}"] = float(np.quantile(seconds, 0.99))
             answers = [names for names, _ in measured]
+
         return {"copies": self._copies(answers), "overlap": self._overlap(answers)} | row
 
     def _copies(self, answers: Sequence[Sequence[str]]) -> float:
@@ -160,6 +162,7 @@ class Trial:
             if clip >= 0:
                 copies = set(np.flatnonzero(self.videos.clip_of == clip).tolist())
             total += len(copies & {int(name.removeprefix("drawn/")) for name in names})
+
         return total
 
     def _overlap(self, answers: Sequence[Sequence[str]]) -> float:
@@ -214,6 +217,7 @@ def faiss_rows(options: Any, trial: Trial) -> Iterator[dict[str, Any]]:
         faiss = importlib.import_module("faiss")
     except ImportError:
         return
+
     videos = trial.videos
     num_videos, num_frames, dims = videos.vectors.shape
     every = videos.vectors.reshape(-1, dims)
@@ -280,6 +284,7 @@ def main() -> None:
     for row in chain(lance_rows(options, trial), faiss_rows(options, trial)):
         rows.append(row)
         sys.stderr.write(f"{row}\n")  # a run takes hours
+
     show(rows)
 
 

@@ -63,9 +63,11 @@ def read_labels(path: Path = SHARED_FOOTAGE) -> FootageLabels:
                 f"labels: {path.name} has the pair {clip}, {second} of the kind {kind!r}; expected "
                 f"two clips and one of {', '.join((*SHARED, OTHER_TAKE))}"
             )
+
         pairs = other_takes if kind == OTHER_TAKE else shared
         pairs[clip].add(second)
         pairs[second].add(clip)
+
     return FootageLabels(_frozen(shared), _frozen(other_takes))
 
 

@@ -41,6 +41,7 @@ def digest_of_table(path: Path) -> str:
             )
         else:
             digest.update(repr(column.to_pylist()).encode())
+
     return digest.hexdigest()
 
 
@@ -122,6 +123,7 @@ def main() -> int:
     if arguments.compare is None:
         print(json.dumps(document, indent=1))  # noqa: T201
         return 0
+
     lines = differences(json.loads(arguments.compare.read_text()), document)
     print("\n".join(lines) or "equal")  # noqa: T201
     return 1 if lines else 0

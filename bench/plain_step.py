@@ -37,7 +37,9 @@ def plain_step(
             overshoot = overshoot + (raw - refined).abs().sum()
             row.append(refined.max(dim=1).values.mean())
             frames[i, j] = frame
+
         rows.append(torch.stack(row))
+
     video = torch.stack(rows) / 2 + 0.5
     return _objective(video, labels, frames, frame_labels, pair_index) + overshoot
 
@@ -67,6 +69,7 @@ def compare(frame: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
             padding=1,
         )
         hidden = F.max_pool2d(F.relu(hidden), 2)
+
     hidden = F.relu(
         F.conv2d(
             hidden, weights["comparator.conv3.weight"], weights["comparator.conv3.bias"], padding=1
@@ -96,6 +99,7 @@ def _objective(
         for j in positive[i].nonzero().flatten().tolist():
             match = (row[j] / TEMPERATURE).exp()
             infonce.append(-(match / (match + negatives)).log())
+
     hardest = torch.stack([row[negative[i]].max() for i, row in enumerate(video)])
     sshn = (
         -(1 - hardest).clamp(min=1e-3).log().mean() - video.diagonal().clamp(min=1e-3).log().mean()
@@ -107,6 +111,7 @@ def _objective(
         for row, row_labels in zip(frames[i, j], pair_labels, strict=True):
             if (row_labels > 0).any():
                 frame_ap.append(_row_loss(row, row_labels > 0, row_labels < 0, FRAME_RHO))
+
     return (
         FRAME_WEIGHT * torch.stack(frame_ap).mean()
         + VIDEO_WEIGHT * video_ap
@@ -124,4 +129,5 @@ def _row_loss(row: Tensor, positive: Tensor, negative: Tensor, rho: float) -> Te
         above = (row[positive] > row[i]).sum()
         ratio = bound.sum() / (1 + rho * above)
         losses.append(ratio / (1 + ratio))
+
     return torch.stack(losses).mean()

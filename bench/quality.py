@@ -96,6 +96,7 @@ def make_pile(folders: Sequence[Path], out: Path, *, part: str) -> Pile:
     for folder in folders:
         groups, _ = find_clips(folder, out=out, name="clips")
         clips += [group[0] for group in groups]
+
     clips.sort(key=lambda clip: uniform("own clip", clip.sha256))
 
     (out / "clips").mkdir(parents=True, exist_ok=True)
@@ -109,6 +110,7 @@ def make_pile(folders: Sequence[Path], out: Path, *, part: str) -> Pile:
         if isinstance(result, VideoError):
             raise result
         uploads += result
+
     for number, frames in enumerate(plain_pictures(PLAIN, 50, numpy_rng("plain"))):
         write_mp4(out / "clips" / f"plain-{number}.mp4", frames, fps=10)
     return Pile(uploads, contents)
@@ -128,6 +130,7 @@ def plan(clips: Sequence[UserClip], out: Path, *, part: str) -> list[Task]:
         others = tuple(donors[(number + place) % len(donors)] for place in range(count))
         asked = PARTS[number % len(PARTS)] == part
         tasks.append(Task(clip, role, asked, others, out))
+
     return tasks
 
 
@@ -145,6 +148,7 @@ def unjudged(upload: Upload, pile: Pile, labels: FootageLabels) -> Unjudged:
             look_alikes.add(video_id)
         elif clips & same:
             sharing.add(video_id)
+
     return Unjudged(frozenset(sharing), frozenset(look_alikes))
 
 
@@ -156,6 +160,7 @@ def open_searcher(out: Path) -> Searcher:
             ensure_baseline(project)
         for key in shards_of(project, CHAIN[name]):
             CHAIN[name].run(project, key)
+
     return Searcher.open(project)
 
 
@@ -172,6 +177,7 @@ def ask(searcher: Searcher, uploads: Sequence[Upload]) -> Iterator[dict[str, dic
             for candidate in answer:
                 probability = searcher.probability(candidate, prior=searcher.prior)
                 probabilities[candidate.video_id] = probability or 0.0
+
             yield {
                 "votes": {candidate.video_id: candidate.votes for candidate in shortlist},
                 "run": {candidate.video_id: candidate.frame_run for candidate in of_whole},
@@ -268,6 +274,7 @@ def _measured(
         for measure, samples in measures(found, originals, draws).items():
             low, high = bootstrap_interval(samples)
             cells[measure] += f" [{100 * low:.1f}, {100 * high:.1f}]"
+
     return cells
 
 
@@ -282,6 +289,7 @@ def trust(uploads: Sequence[Upload], answers: Sequence[Scores]) -> dict[str, Any
         matches += [
             video_id == upload.original for video_id, p in probabilities.items() if p >= PRECISION
         ]
+
     return {
         "matches": len(matches),
         "precision": float(np.mean(matches)) if matches else float("nan"),

@@ -49,6 +49,7 @@ def make_network(device: torch.device) -> SimilarityNetwork:
         weights = network.state_dict()
         embedded = attend(video, weights)
         network.comparator.output.weight *= 0.9 / plain_similarity(embedded, embedded, weights)
+
     return network.to(device)
 
 
@@ -95,6 +96,7 @@ def measure(
     with torch.inference_mode():
         difference = {"ours": float((engine()[:2].cpu() - plain()).abs().max())}
         times = take_turns(works, rounds=rounds, device=device)
+
     num_pairs = {"plain": 2 * num_videos, "ours": num_videos**2}
     per_pair = {
         name: [one / num_pairs.get(name, 1) for one in found] for name, found in times.items()

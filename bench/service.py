@@ -54,6 +54,7 @@ def ask(address: str, video_id: str, client: int = 0) -> float:
         ) as connection:
             connection.request(method, path, body, {"content-type": "application/json"})
             values: dict[str, Any] = json.loads(connection.getresponse().read())
+
         if values.get("error"):
             raise RuntimeError(f"{video_id}: {values}")
         return values
@@ -65,6 +66,7 @@ def ask(address: str, video_id: str, client: int = 0) -> float:
     while answer["status"] != "done":
         time.sleep(0.01)
         answer = fetch("GET", f"/jobs/{answer['job']}")
+
     return time.perf_counter() - start
 
 
@@ -112,6 +114,7 @@ def main() -> None:
         start = time.perf_counter()
         searcher.search_id(query, wanted)
         times.append(time.perf_counter() - start)
+
     rows = [row("no service", 1, times, sum(times))]
 
     with ExitStack() as running:
@@ -124,11 +127,13 @@ def main() -> None:
         for workers, address in addresses.items():
             for _ in range(2 * workers):
                 measured(address, queries[: 2 * workers], 2 * workers)  # each process has searched
+
         # The services take turns, so that what else the machine does meets all of them.
         for clients in options.clients:
             for workers, address in addresses.items():
                 times, wall = measured(address, queries, clients)
                 rows.append(row(f"serve --workers {workers}", clients, times, wall))
+
     alone_ms = {each["way"]: each["p99 ms"] for each in reversed(rows)}
     for each in rows:
         each["p99 over one client"] = each["p99 ms"] / alone_ms[each["way"]]

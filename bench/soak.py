@@ -59,7 +59,9 @@ def soak(
                 stored[f"{number:04d}-{video:03d}"] = (
                     values / np.linalg.norm(values, axis=-1, keepdims=True)
                 ).astype("f2")
+
             query = values.mean(axis=1)
+
         import_features(project.root, file, name=f"s{number:04d}")
         began = time.perf_counter()
         update = update_index(project, model)
@@ -93,6 +95,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         sizes = {"shards": options.shards, "videos": options.videos, "frames": options.frames}
         rows = list(soak(Path(folder), **sizes, keep_s=options.keep))
+
     show(rows[:: max(1, options.shards // 10)] + rows[-1:])
 
 

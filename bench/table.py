@@ -23,6 +23,7 @@ def parse(usage: str | None, **defaults: Any) -> argparse.Namespace:
         many = isinstance(default, tuple)
         kind = type(default[0] if many else default)
         parser.add_argument(f"--{name}", type=kind, nargs="+" if many else None, default=default)
+
     options = parser.parse_args()
     torch.set_num_threads(getattr(options, "threads", torch.get_num_threads()))
     return options
@@ -40,6 +41,7 @@ def take_turns(
             work()
             _wait_for(device)
             seconds[name].append(time.perf_counter() - start)
+
     return seconds
 
 

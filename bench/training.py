@@ -121,6 +121,7 @@ def peak_growth_mib(
         before = torch.cuda.memory_allocated(device)
         work()
         return (torch.cuda.max_memory_allocated(device) - before) / MIB
+
     Path("/proc/self/clear_refs").write_text(
         "5", encoding="ascii"
     )  # the peak is counted from here on

@@ -105,6 +105,7 @@ def _split_screen(frames: Pixels, donor: Pixels, fps: float, rng: Rng) -> Pixels
                 height,
                 width / 2,
             )
+
     return result
 
 
@@ -159,6 +160,7 @@ def _filmed_screen(frames: Pixels, rng: Rng) -> Pixels:
             fillcolor=DARK,
         )
         filmed.append(np.asarray(picture))
+
     return _noisy(np.stack(filmed), rng, level=6)
 
 
@@ -223,8 +225,10 @@ def plain_pictures(count: int, num_frames: int, rng: Rng) -> list[Pixels]:
             ImageDraw.Draw(picture).text(
                 (40, 60 + 8 * number), str(rng.choice(LINES)), fill=DARK, font=font
             )
+
         frames = np.repeat(np.asarray(picture)[None], num_frames, axis=0)
         pictures.append(_noisy(frames, rng, level=3))
+
     return pictures
 
 
@@ -308,7 +312,9 @@ def make(task: Task) -> list[Upload]:
         if not path.is_file():
             rng = numpy_rng("upload", task.clip.sha256, kind)
             write_mp4(path, edit.apply(frames, donors[0], fps, rng), fps=fps, crf=edit.crf)
+
         uploads.append(Upload(path, kind, video_id, shown))
+
     return uploads
 
 

@@ -93,6 +93,7 @@ def described(project: Project) -> dict[str, Described]:
             pixels = np.stack([np.asarray(picture) for picture in pictures])
             edited = embed(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
             videos[name] = Described(stored, np.asarray(edited, np.float32)[:, 0])
+
     return videos
 
 
@@ -194,6 +195,7 @@ def trials(videos: dict[str, Described], folder: Path) -> Iterator[tuple[str, In
         film = f"film {number}"
         films[film] = np.concatenate([videos[name].stored for name in joined])
         parts += [(film, middle(videos[name].edited)) for name in joined]
+
     yield "5 frames of a film", indexes_of(films, folder / "films"), parts
 
 
@@ -204,9 +206,11 @@ def main() -> None:
     for name, indexes, queries in trials(described(project), options.folder):
         rows.append({"query": name, "by": "frames"} | measured(indexes.by_frames, queries))
         rows.append({"query": name, "by": "videos"} | measured(indexes.by_videos, queries))
+
     for row in rows:
         kind = "films" if "film" in row["query"] else "clips"
         row["kB"] = num_bytes(options.folder / kind / row["by"]) / 1000
+
     show(rows)
 
 

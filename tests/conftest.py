@@ -122,8 +122,11 @@ def write_clip(
             for color, start, speed in blocks:
                 x, y = ((start + speed * number / fps) % 1 * (width - 24, height - 24)).astype(int)
                 frame[y : y + 24, x : x + 24] = color
+
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+
         container.mux(stream.encode())
+
     return path
 
 
@@ -198,6 +201,7 @@ def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeO
                 folder.mkdir()
                 fill(folder)
                 end.touch()
+
         return folder
 
     return made
@@ -237,7 +241,9 @@ def write_sound(path: Path) -> Path:
             )
             frame.sample_rate = 44100
             container.mux(stream.encode(frame))
+
         container.mux(stream.encode())
+
     return path
 
 
@@ -345,6 +351,7 @@ def make_feature_data(project: Project) -> list[str]:
     for key in manifest.shards:
         make_videos(project, key)
         make_frames(project, key)
+
     make_whitening(project)
     for key in manifest.shards:
         make_features(project, key)

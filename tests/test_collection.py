@@ -164,6 +164,7 @@ def test_a_collection_without_a_champion_is_not_updated(moved: Grown) -> None:
         HapvrError, match="the registry has no champion, and searches are answered by models:/"
     ):
         update_collection(add_folders(moved.root, []), no_bar)
+
     tracker.client.set_registered_model_alias(name, "champion", str(champion.version))
 
 
@@ -215,6 +216,7 @@ def test_folders_that_are_refused(tmp_path: Path, folder: str, said: str) -> Non
         (tmp_path / name).mkdir(parents=True)
         if name not in ("empty", "photos"):
             write_clip(tmp_path / name / "a.mp4", seed=0, seconds=1)
+
     own = (
         f"name: x\ndata_root: {tmp_path / 'root'}\nsources: [{{kind: folder, name: a, path: a}}]\n"
     )

@@ -260,6 +260,7 @@ def test_load_config_reads_environment_variables(
         ConfigError, match=r"a\.yaml is not valid: .* variable TEST_WEIGHTS is not set"
     ):
         load_config(path)
+
     monkeypatch.setenv("TEST_WEIGHTS", "/models\n")
     weights = load_config(path).backbone.weights
     assert weights.path == Path("/models/network.safetensors")
@@ -282,6 +283,7 @@ def test_what_is_wrong_with_a_secret_is_said_without_it(
         ConfigError, match=f"{place}: the value from the environment is not valid"
     ) as caught:
         load_config(path, overrides={place: text})
+
     assert "hunter2" not in str(caught.value)
 
 
@@ -335,6 +337,7 @@ def test_no_repr_shows_the_login_of_an_address(
     for text in (repr(config), str(config), repr(config.tracking), repr(config.watch)):
         assert "hunter2" not in text
         assert "ter2" not in text
+
     assert repr(shown) in repr(config)
     assert load_config(write(tmp_path / "b.yaml", config.stored())) == config
 

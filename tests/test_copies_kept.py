@@ -60,6 +60,7 @@ def write(path: Path, frames: NDArray[np.uint8], *, crf: int) -> Path:
         for frame in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
+
     return path
 
 
@@ -77,6 +78,7 @@ def write_library(folder: Path) -> None:
         broken = write(folder / "downloads" / name, frames, crf=GOOD)
         data = broken.read_bytes()
         broken.write_bytes(data[: len(data) * 9 // 10])
+
     write(folder / "$RECYCLE.BIN" / "S-1-5-21" / "$R0.mp4", pictures(0), crf=GOOD)
 
 

@@ -112,6 +112,7 @@ def test_the_picture_of_the_assets_is_current() -> None:
     for chain in re.findall(r"^ *(\w+(?: --> \w+)+)$", picture, flags=re.MULTILINE):
         names = chain.split(" --> ")
         drawn |= set(pairwise(names))
+
     graph = defs.resolve_asset_graph()
     keys = graph.get_all_asset_keys()
     real = {
@@ -172,6 +173,7 @@ def shell_commands(text: str) -> Iterator[list[str]]:
             words = shlex.split(line, comments=True)
         except ValueError:  # the first line of a command with quotes over several lines
             words = line.split()
+
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
             del words[0]
         if words:

@@ -123,6 +123,7 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     with write_atomic(target, invalidates=index) as part:
         part.write_text("new")
         assert index.exists()
+
     assert target.read_text() == "new"
     assert not index.exists()
 
@@ -174,6 +175,7 @@ def test_a_full_disk_is_named(tmp_path: Path, write: Callable[[Path], object]) -
         write_atomic(tmp_path / "a") as part,
     ):
         write(part)
+
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError), naming_full_disk(tmp_path, hint="run again"):
         (tmp_path / "gone").read_bytes()

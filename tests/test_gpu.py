@@ -88,6 +88,7 @@ def test_training(small_project: Project, tmp_path: Path) -> None:
         run_training(small_project, training)
         assert load_network(training.folder / "network")
         losses[precision] = training.folder
+
     histories = [
         [line["loss/total"] for line in read_history(folder) if "loss/total" in line]
         for folder in losses.values()

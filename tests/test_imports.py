@@ -118,6 +118,7 @@ def test_layers_of_the_library_run_one_way() -> None:
                 continue
             if level["settings" if parts[-1] == "settings" else parts[1]] > level[own]:
                 wrong.append(f"{relative} imports {name}")
+
     assert wrong == []
 
 
@@ -127,6 +128,7 @@ def library_modules() -> dict[str, Path]:
     for path in sorted((CHECKOUT / "hapvr").rglob("*.py")):
         parts = path.relative_to(CHECKOUT).with_suffix("").parts
         modules[".".join(parts).removesuffix(".__init__")] = path
+
     return modules
 
 
@@ -139,6 +141,7 @@ def own_imports(tree: ast.AST, modules: Collection[str]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
+
     return names & set(modules)
 
 
@@ -157,6 +160,7 @@ def test_no_modules_import_each_other() -> None:
         if not outside:
             break
         imported = {name: used - outside for name, used in imported.items() if name not in outside}
+
     assert set(imported) <= EXPECTED_CIRCLE
 
 
@@ -214,6 +218,7 @@ def test_imports_inside_functions_have_a_reason() -> None:
             is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             if is_function and own_imports(node, modules):
                 late.add(name)
+
     assert late - LATE_IMPORTS.keys() == set(), "move them to the top, or name the reason"
     assert LATE_IMPORTS.keys() - modules.keys() == set()
 

@@ -152,6 +152,7 @@ def test_a_pipe_in_the_place_of_a_database(tmp_path: Path) -> None:
     for ask in (require_store, mlflow_client, open_client):
         with pytest.raises(HapvrError, match=r"mlflow\.db"):
             ask(address)
+
     (check,) = verify_root(project.root)
     assert check.kind == "registry"
     assert check.state == "damaged"

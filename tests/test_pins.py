@@ -37,6 +37,7 @@ def check(name: str, value: Any) -> None:
     if WRITE:
         pin.parent.mkdir(exist_ok=True)
         pin.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
     assert value == json.loads(pin.read_text(encoding="utf-8"))
 
 
@@ -47,6 +48,7 @@ def outline(value: Any) -> Any:
         outlines = {key: outline(inner) for key, inner in value.items()}
         named = any(not key.isidentifier() for key in outlines)
         return {"*": merged(outlines.values())} if named else outlines
+
     if isinstance(value, list):
         return [merged(map(outline, value))]
     if isinstance(value, bool):
@@ -66,6 +68,7 @@ def merged(outlines: Iterable[Any]) -> Any:
                 objects.setdefault(key, []).append(inner)
         elif each not in others:
             others.append(each)
+
     if objects:
         return {key: merged(inner) for key, inner in objects.items()}
     if all(isinstance(each, str) for each in others):
@@ -82,7 +85,9 @@ def parameters(command: Any) -> list[str]:
             values = " VALUES"
         else:
             values = "" if getattr(parameter, "is_flag", False) else " VALUE"
+
         described.append(f"{spellings}{values}{' (required)' if parameter.required else ''}")
+
     return sorted(described)
 
 

@@ -60,6 +60,7 @@ def test_without_a_terminal_work_says_a_line_a_minute(
         progress(101, 900)
         now_s += 61
         progress(200, 900)
+
     assert capsys.readouterr().err.splitlines() == [
         "reading videos: 100 of 900, 8 min left",
         "reading videos: 200 of 900, 7 min left",
@@ -82,6 +83,7 @@ def test_without_a_terminal_a_long_file_is_named_each_minute(
         progress(0, 2)
         now_s += 61
         doing("film.mp4: decoding, at 0:08:00")
+
     assert capsys.readouterr().err.splitlines() == [
         "reading videos; film.mp4: decoding, at 0:04:00",
         "reading videos: 0 of 2; film.mp4: decoding, at 0:08:00",

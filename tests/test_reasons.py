@@ -26,6 +26,7 @@ def raised_codes() -> set[str]:
             code = node.args[place]
             if isinstance(code, ast.Constant) and code.value:
                 codes.add(code.value)
+
     return codes
 
 

@@ -57,6 +57,7 @@ def branches(function: Function) -> int:
             total += len(node.values) - 1
         elif isinstance(node, ast.comprehension):
             total += 1 + len(node.ifs)
+
     return total
 
 
@@ -83,6 +84,7 @@ def nesting(node: ast.AST, depth: int = 0) -> int:
             is_elif = isinstance(node, ast.If) and field == "orelse" and isinstance(child, ast.If)
             deeper = isinstance(child, BLOCKS) and not (is_elif and len(node.orelse) == 1)
             deepest = max(deepest, nesting(child, depth + deeper))
+
     return deepest
 
 
@@ -114,6 +116,7 @@ def unpacks_a_display(node: ast.AST) -> bool:
     if isinstance(node, ast.Dict):
         merged = [value for key, value in zip(node.keys, node.values, strict=True) if key is None]
         return any(isinstance(value, within) for value in merged)
+
     return isinstance(node, ast.keyword) and node.arg is None and isinstance(node.value, within)
 
 
@@ -134,6 +137,7 @@ def multiplies_text_by_a_flag(node: ast.AST) -> bool:
             is_text = len(side.value) > 1
         if is_text and not isinstance(factor, ast.Constant):
             return True
+
     return False
 
 
@@ -145,6 +149,7 @@ def adds_one_or_nothing(node: ast.AST) -> bool:
         parts = [node.left, node.right]
     else:
         return False
+
     chosen = [part for part in parts if isinstance(part, ast.IfExp)]
     return any(is_empty(part.body) or is_empty(part.orelse) for part in chosen)
 
@@ -269,6 +274,7 @@ def findings(path: str, text: str) -> Iterator[tuple[str, str]]:
             for name in bound_names(node):
                 if name.id in VAGUE_NAMES:
                     yield "names", f"{path}:{name.lineno} {name.id} says little"
+
         for form in PACKED:
             if form(node):
                 line = getattr(node, "lineno", 0)
@@ -288,6 +294,7 @@ def files_of_rooms() -> dict[str, list[Path]]:
         for file in sorted((CHECKOUT / root).rglob("*.py")):
             path = file.relative_to(CHECKOUT)
             of_rooms[room_of(path)].append(path)
+
     return of_rooms
 
 
@@ -300,6 +307,7 @@ def test_a_room_keeps_the_rules(room: str) -> None:
     for path in ROOMS[room]:
         text = (CHECKOUT / path).read_text(encoding="utf-8")
         beyond += [finding for _, finding in findings(path.as_posix(), text)]
+
     assert beyond == []
 
 
@@ -313,6 +321,7 @@ def test_tests_have_no_packed_forms() -> None:
                 for form in PACKED
                 if form is not unpacks_a_display and form(node)
             ]
+
     assert packed == []
 
 

@@ -49,9 +49,11 @@ def test_no_flipped_bit_gives_another_table() -> None:
         except DATA_ERRORS:
             refused += 1
             continue
+
         assert found.equals(TABLE), place
         # All metadata may be lost at once; then there is no provenance, which its readers notice.
         assert read_schema_metadata(found.schema, b"hapvr.provenance") in ('{"fps": 1}', ""), place
+
     assert refused > len(data) // 3
 
 

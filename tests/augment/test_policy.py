@@ -81,6 +81,7 @@ def test_weak_view_is_a_crop_of_successive_frames():
         height = down[0, -1, 0] - down[0, 0, 0]
         assert 0.7 * 64 * 96 < width * height * (32 / 31) ** 2 <= 1.05 * 64 * 96
         flips.append(bool(across[0, 0, -1] < across[0, 0, 0]))
+
     assert 0.25 < np.mean(flips) < 0.75
 
 
@@ -122,6 +123,7 @@ def test_video_in_video_pastes_the_donor_in_one_place():
         assert len(rows) == len(columns) == rows[-1] - rows[0] + 1 == columns[-1] - columns[0] + 1
         assert pasted[0, 0].sum() == len(rows) ** 2
         sides.add(len(rows))
+
     assert 12 <= min(sides) < max(sides) <= 28
     assert host.unique().tolist() == [10]
 

@@ -38,6 +38,7 @@ def test_draw_window_starts_in_its_part_of_the_video(num_available, num_frames, 
         rngs = (np.random.default_rng(seed) for seed in range(40))
         parts = {"num_frames": num_frames, "part": (number, count)}
         starts.append({int(draw_window(num_available, rng=one, **parts)[0]) for one in rngs})
+
     last = max(0, num_available - 2 * num_frames)
     assert all(
         min(later) >= max(earlier) for earlier, later in itertools.pairwise(starts) if last >= count
@@ -98,6 +99,7 @@ def test_shuffle_dropout_without_shuffling_keeps_the_order():
         assert 1 <= len(real) <= 14
         assert (np.diff(real) == 1).all()
         kinds |= set(result[result < 0].tolist())
+
     assert kinds == {BLANK, NOISE}
 
 

@@ -99,6 +99,7 @@ def test_a_damaged_table_is_named(tmp_path, table):
         write_table(frame.to_arrow(), path)
         with pytest.raises(DataError, match=rf"benchmark mine|{table}"):
             load_definition(tmp_path)
+
     path.write_text("no table")
     with pytest.warns(UserWarning, match=rf"{table}\.parquet.* It is rebuilt"):
         assert not is_complete(tmp_path)

@@ -33,6 +33,7 @@ def test_what_is_not_in_the_file_is_not_read(tmp_path):
             "huge", (10_000_000, 9, 16), np.float32, chunks=(1000, 9, 16), fillvalue=1.0
         )
         content["empty"] = h5py.Empty(np.float32)
+
     video_ids, shape = survey_hdf5(path)
     assert shape == (9, 16)
     found = {

@@ -46,6 +46,7 @@ def slow_step(similarity, relevant):
         if relevant[item]:
             hits += 1
             total += hits / rank
+
     return total / hits
 
 
@@ -59,6 +60,7 @@ def slow_trapezoid(similarity, relevant):
             before = 1.0 if rank == 0 else found / rank
             total += (before + (found + 1) / (rank + 1)) / 2
             found += 1
+
     return total / found
 
 
@@ -113,6 +115,7 @@ def test_bootstrap_micro_ap_equals_repeated_queries():
     for _ in range(3):
         similarity = np.sort(rng.integers(0, 9, 20) / 8)[::-1]
         ranked.append((similarity, rng.random(20) < 0.3))
+
     num_relevant = np.array([hits.sum() + 1 for _, hits in ranked])
     value = bootstrap_micro_ap(
         ranked, num_relevant=num_relevant, weights=np.array([[2.0, 0, 1]]), block=3

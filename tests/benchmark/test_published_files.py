@@ -50,7 +50,9 @@ def write_vcdb(folder, *, num_videos=56, num_events=28):
             lines.append(f"{first}.flv,{second}.mp4,00:00:21,00:00:30,00:02:05,00:02:14")
             if first != second:
                 pairs |= {(first, second), (second, first)}
+
         (folder / "annotation" / f"event_{event}.txt").write_text("\n".join(lines) + "\n")
+
     return pairs
 
 
@@ -80,6 +82,7 @@ def test_vcdb_equals_the_loop_over_queries(tmp_path, with_distractors):
             per_query.append(average_precision(hits, scores, sum(hits)))
         all_hits += hits
         all_scores += scores
+
     found = evaluate(definition, table, policy="official").metrics
     assert found["VCDB_mAP"] == pytest.approx(np.mean(per_query))
     assert found["VCDB_uAP"] == pytest.approx(
@@ -124,6 +127,7 @@ def test_svd_ranks_the_unlabelled_videos_for_every_query(tmp_path):
             per_query.append(average_precision(hits, scores, sum(hits)))
         all_hits += hits
         all_scores += scores
+
     found = evaluate(definition, table, policy="official").metrics
     assert found["mAP"] == pytest.approx(np.mean(per_query))
     assert found["uAP"] == pytest.approx(average_precision(all_hits, all_scores, sum(all_hits)))
@@ -233,6 +237,7 @@ def test_evve_is_also_reported_event_by_event():
     for query in chosen:
         event = definition.events[query]
         counts[event] = counts.get(event, 0) + 1
+
     assert set(of_maps.by_event) == set(counts)
     total = sum(of_maps.by_event[event] * count for event, count in counts.items())
     assert of_maps.value == pytest.approx(total / len(chosen))

@@ -40,6 +40,7 @@ def random_features(names, *, dims=DIMS, lengths=(5, 9, 4, 30, 1, 12)):
     for index, name in enumerate(names):
         regions = torch.randn(lengths[index % len(lengths)], REGIONS, dims, generator=rng)
         made[name] = torch.nn.functional.normalize(regions, dim=-1)
+
     return made
 
 
@@ -72,6 +73,7 @@ def pairwise_scores(network, definition, features):
                 q = network.embed(features[query])[None]
                 r = network.embed(features[reference])[None]
                 rows.append(float(network.compare(q, r).video))
+
     return np.array(rows).reshape(len(definition.queries), -1)
 
 
@@ -167,5 +169,6 @@ def test_similarity_normalisation_needs_as_many_neighbours():
         DataError, match="query 'a' has 1 similarities to the background, and the 2"
     ):
         normalize_similarities(table([("a", "r", 0.9)]), background, top_k=2)
+
     with pytest.raises(DataError, match="query 'b' has 0"):
         normalize_similarities(table([("b", "r", 0.9)]), background, top_k=1)

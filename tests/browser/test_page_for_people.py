@@ -136,6 +136,7 @@ def sound_alone(file: Path) -> Path:
         frame.sample_rate = 16000
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
+
     return file
 
 
@@ -155,6 +156,7 @@ def test_a_file_that_cannot_be_used_gets_a_sentence(
         sound_alone(file)
     else:
         file.write_text("not a video " * 100)
+
     page.goto(client.address)
     page.locator("#file").set_input_files(file)
     expect(page.locator(".notice.problem")).to_contain_text(said)

@@ -273,6 +273,7 @@ def test_with_a_token_a_case_is_worked_on_and_kept(
         for token in ("wrong", "secret"):
             page.get_by_label("token").fill(token)
             page.get_by_role("button", name="Continue").click()
+
         page.get_by_role("button", name="Look through them now").click()
         expect(page.locator(".group")).to_have_count(2)
         assert page.locator(".notice.warning", has_text="looked through").count() == 0
@@ -332,6 +333,7 @@ def test_a_phone_shows_cards(browser: Browser, client: Client) -> None:
             if view != "results":
                 page.goto(f"{client.address}/#/{view}")
                 page.locator("tbody tr, .result").first.wait_for()
+
             if view in ("duplicates", "marks"):
                 assert page.locator("thead").first.is_hidden()
             too_wide = page.evaluate(
@@ -341,6 +343,7 @@ def test_a_phone_shows_cards(browser: Browser, client: Client) -> None:
             )
             assert too_wide == []
             screenshot(page, f"search-7-phone-{view}")
+
     client.ask(
         "PATCH", "/pairs", body={"query": "in/short.mp4", "reference": "in/long.mp4", "mark": None}
     )

@@ -92,6 +92,7 @@ def make(folder: Path) -> None:
         "duplicate_pairs",
     ):
         run(project, name)
+
     mark(project.root, VIDEO, "in/long.mp4", "match")
     mark(project.root, "in/short.mp4", "in/other 1.mp4", "not_a_match")
     for name in ("duplicate_groups", "watch_matches"):
@@ -103,6 +104,7 @@ def make(folder: Path) -> None:
         "ab"
     ) as edited:  # as by an edit of its tags: the list knows the digest that it had
         edited.write(b"\0\0\0\x10freehapvr-1.")
+
     for name in ("videos", "frames"):
         run(project, name)
     add_training(project)
@@ -147,12 +149,15 @@ def traces(folder: Path, needles: list[bytes]) -> set[str]:
         if path.suffix == ".parquet":
             table = pq.read_table(path, partitioning=None)
             texts += [repr(table.schema.metadata).encode(), repr(table.to_pylist()).encode()]
+
         if path.suffix == ".lance" and path.is_dir():
             texts.append(
                 repr(lance.dataset(str(path)).to_table(columns=["video_id"]).to_pylist()).encode()
             )
+
         if any(needle in text for needle in needles for text in texts):
             found.add(path.relative_to(folder).as_posix())
+
     return found
 
 
@@ -195,6 +200,7 @@ def answers(project: Project) -> dict[str, object]:
             for one in matches
             if one.reference != VIDEO
         ]
+
     pairs = duplicate_pairs(project, searcher, min_probability=0.5)
     found["pairs"] = [
         replace(one, probability=0.0) for one in pairs if VIDEO not in (one.first, one.second)
@@ -278,6 +284,7 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
             time.sleep(0.1)
         time.sleep(1)
         table.write_bytes(found)  # as a search that began before writes what it found
+
     done.result()
     assert traces(data, wanted) == set()
     assert answers(project) == before
@@ -295,6 +302,7 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
         for key in shards_of(project, CHAIN[name]):
             made = CHAIN[name].run(project, key)
             assert not (made.new_shards if name == "video_manifest" else made.done), name
+
     assert traces(data, wanted) == set()
     assert Path(project.config.sources[0].path, f"{MARKER}.mp4").is_file()
     forgotten = project.root.local_path(manifest.FORGOTTEN)
@@ -359,6 +367,7 @@ def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_co
             replace(row, uri="/nowhere/x.mp4") if row.video_id == gone else row for row in rows
         ]
         manifest.write_manifest_shard(root, key, moved)
+
     copy = "in/other 3.mp4"
     other = "in/other 4.mp4"
     mark(root, gone, other, "match")
@@ -443,7 +452,9 @@ def test_a_step_that_waited_while_a_video_was_forgotten_leaves_it_out(tmp_path: 
             step = pool.submit(make_frames, project, key)
             time.sleep(1.0)
             forget(project, plan_forgetting(project, ["in/0.mp4"]))
+
         step.result()
+
     assert [row["video_id"] for row in frames.rows()] == ["in/1.mp4"]
 
 
@@ -472,7 +483,9 @@ def test_a_run_whose_searcher_was_open_before_names_no_forgotten_video(
             made_meanwhile = pool.submit(make_all)
             time.sleep(1.0)
             forget(project, plan_forgetting(project, [VIDEO]))
+
         made_meanwhile.result()
+
     tables = list(root.local_path(step).rglob("*.parquet"))
     assert tables
     for table in tables:

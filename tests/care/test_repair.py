@@ -199,6 +199,7 @@ def test_a_killed_repair_is_finished_by_the_next(tmp_path: Path) -> None:
             longest_s = time.monotonic() - began_s
             assert digests(root) == whole
             continue
+
         longest_s *= 1.1
         kills += 1
         project = Project.open(config, folder=tmp_path)

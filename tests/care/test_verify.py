@@ -42,6 +42,7 @@ def damage(path: Path) -> None:
         del data[len(data) // 2 :]
     else:
         data[len(data) // 3] ^= 1
+
     path.unlink()  # a video may be a link to the user's
     path.write_bytes(data)
 
@@ -179,6 +180,7 @@ def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
         ]
         if not made_again:
             path.write_bytes(before)
+
     assert damaged(project) == []
     assert finish_training(project, run, make_current=False)["steps"] > 0
 
@@ -353,6 +355,7 @@ def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path, plac
             "in-00000",
             str(tmp_path / "data" / "downloads" / ".." / ".." / "own" / "0.mp4"),
         )
+
     clip.write_bytes(b"edited")
     with project.root.write("mlflow/mlflow.db") as registry:
         registry.write(bytes(4096))
@@ -375,6 +378,7 @@ def test_a_damaged_download_is_fetched_again_or_kept(tmp_path: Path) -> None:
         damage(fetched)
         assert [one.state for one in repair(project, damaged(project))] == ["repaired"]
         assert damaged(project) == []
+
     damage(fetched)
     before = fetched.read_bytes()
     (found,) = damaged(project)
@@ -414,4 +418,5 @@ def test_a_data_root_over_two_file_systems(tmp_path: Path) -> None:
         (after,) = repair(project, damaged(project))
         assert after.state == "repaired", after
         assert data.read_bytes() == whole, after
+
     assert [path for path in (tmp_path / "data" / ".set_aside").rglob("*") if path.is_file()] == []

@@ -33,6 +33,7 @@ def main() -> None:
         unexpected = result.exception is not None and not isinstance(result.exception, SystemExit)
         said = f"Traceback: {result.exception!r}" if unexpected else result.stderr
         answers.append([result.exit_code, result.stdout, said])
+
     sys.stdout.write(json.dumps(answers))
 
 

@@ -106,6 +106,7 @@ def test_evaluate_normalizes_against_a_source(
                 definition.queries
             )
         }
+
     level = pl.col("query_id").replace_strict(levels, return_dtype=pl.Float64)
     pl.read_parquet(out).with_columns(pl.col("similarity") - level).write_parquet(
         tmp_path / "normalized.parquet"

@@ -30,6 +30,7 @@ def hdf5_file(tmp_path: Path) -> Path:
             file[video] = (regions / np.linalg.norm(regions, axis=-1, keepdims=True)).astype(
                 "float32"
             )
+
     return path
 
 

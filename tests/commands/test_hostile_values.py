@@ -124,6 +124,7 @@ def verbs() -> dict[tuple[str, ...], Any]:
         if not hasattr(command, "commands"):
             yield words, command
             return
+
         for name, inner in command.commands.items():
             yield from walk(inner, (*words, name))
 
@@ -156,10 +157,12 @@ def calls(words: tuple[str, ...], command: Any, folder: Path) -> Iterator[list[s
                 if param is not hostile:
                     given = benign(param, folder)
                     call += [given] if isinstance(param, TyperArgument) else [param.opts[0], given]
+
             if hostile.name == "config":
                 call += [option, value]
             else:
                 call += [value] if not option else [option, *[value] * hostile.nargs]
+
             yield call
 
 
@@ -199,6 +202,7 @@ def damaged_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (bundles / name).mkdir()
         if text is not None:
             (bundles / name / "scorer.json").write_text(text)
+
     return folder
 
 
@@ -248,6 +252,7 @@ def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path
             found = json.loads(result.stdout)
             if not isinstance(found, dict) or not {"error", "exit_code"} <= found.keys():
                 problems.append(f"{call!r:.300}: no JSON object: {result.stdout[:200]}")
+
     assert not problems, "\n".join([f"{len(problems)} calls", *problems[:20]])
 
 

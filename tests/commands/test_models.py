@@ -88,6 +88,7 @@ def test_import_of_a_pca_makes_it_the_whitening(
         shutil.copytree(
             small_project.root.local_path(f"frames/{key}"), tmp_path / "data" / "frames" / key
         )
+
     kept = make_whitening(project)
     assert not kept.done
     assert kept.whitening.sha256 == whitening.sha256
@@ -127,6 +128,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
             target=0.5,
             tags={"backbone.weights": "random", WARNING_TAG: "do not believe it"},
         )
+
     promote(tracker.client, "hapvr", 1, reason="first")
     return tracker
 
@@ -171,6 +173,7 @@ def test_versions_are_listed_promoted_shown_and_rolled_back(
             "\n\n"
         )
         assert found[:2] == ["Warning: do not believe it", row["decision"]]
+
     lines = call("models", "list", *address).out.splitlines()
     assert [line[:15].split() for line in lines if line[2].isdigit()] == [
         ["2", "challenger"],

@@ -42,6 +42,7 @@ def test_marks_come_back_from_csv_as_they_were(call: Call, tmp_path: Path) -> No
         here.local_path("marks/x.csv"),
     ):  # no file of another kind is replaced, nor a record
         assert call("pairs", "list", "--out", out, "--config", one).code == 2
+
     done = call("pairs", "import", tmp_path / "marks.csv", "--config", other, "--json")
     assert done.json == {"marks": 2, "new": 1}
     marks = read_marks(there)

@@ -27,6 +27,7 @@ def fill(folder: Path) -> None:
         for frame in read.decode(video=0):
             write.mux(stream.encode(frame.reformat(width=144, height=96)))
         write.mux(stream.encode())
+
     project = open_project(folder, folder_settings(folder / "in", folder / "data"))
     for key in make_manifest(project).shards:
         make_videos(project, key)

@@ -162,6 +162,7 @@ def test_what_reads_answers_and_what_writes_names_the_place(read_only: ReadOnly)
         assert answer.code == 0, (words, answer)
         assert wanted in answer.out, (words, answer)
         assert "Downloading" not in answer.error, (words, answer)  # MLflow's bar
+
     for (words, (_, place)), answer in zip(WRITING.items(), answers[len(READING) :], strict=True):
         assert answer.code == 1, (words, answer)
         sentence = answer.error.splitlines()[-1]

@@ -57,6 +57,7 @@ def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Pr
             0,
             len(BAD_FILES),
         )
+
     one = call("run", "features", "--config", config, "--shard", keys[0], "--json")
     assert [row["was_finished"] for row in one.json["shards"]] == [True]
     steps = {row["step"]: row for row in call("status", "--config", config, "--json").json["steps"]}
@@ -103,6 +104,7 @@ def test_from_clips_to_metrics_without_dagster(
             (stage, key)
         ]
         assert project.shard(stage, key).digest() == digest
+
     trained = call(
         "train", "--config", config, "--set", "train.steps=4", "--run", "first", "--json"
     )

@@ -105,6 +105,7 @@ def test_what_needs_a_person_is_found_and_told_once(
     ):
         tell(opened, failure)
         tell(opened, run_failed("ingest", "c", "for the same reason"))
+
     deliver_alerts(opened)
     assert sorted(told(receiver)) == sorted([*wanted, "disk_low", "training_failed", "run_failed"])
     assert AlertOutbox(root).counts() == (7, 0)

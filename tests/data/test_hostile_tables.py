@@ -45,6 +45,7 @@ def refused(
             write_table(table.replace_schema_metadata(metadata), stream)
         with pytest.raises(DataError, match=name):
             read()
+
     path.write_bytes(whole)
 
 
@@ -69,6 +70,7 @@ def test_the_index_of_a_shard(tmp_path: Path) -> None:
         refused(
             root, shard.index_name, other_columns(table, column), lambda: FeatureStore(root, ["s"])
         )
+
     negative = table.set_column(4, table.schema.field(4), pa.array([-1] * len(table)))
     refused(root, shard.index_name, iter([negative]), lambda: FeatureStore(root, ["s"]))
     texts = (

@@ -33,6 +33,7 @@ def write_shard(
                     video_id, np.arange(count, dtype=float).tolist(), [0] * count, regions
                 )
             )
+
     rows = [index_row(video_id, count) for video_id, count in lengths.items()]
     rows.append(index_row("lost", 0, reason="no_frames", message="gone"))
     shard.write_index(rows, provenance=Provenance(STAGE, settings))
@@ -76,6 +77,7 @@ def test_any_row_groups_read_as_the_whole_file(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "ROW_GROUP_ROWS", group_rows)
         shard = write_shard(root, "s-00000", settings={}, lengths=named)
+
     data = shard.open_data()
     values = decode_tensors(data.read().column("regions"), data.schema_arrow.field("regions"))
     stored = FeatureFile(shard)
@@ -92,6 +94,7 @@ def test_any_row_groups_read_as_the_whole_file(
         assert found.flags.owndata
         assert found.flags.writeable
         assert times == list(range(lengths[number]))
+
     asked = order.sample(list(named), len(named))
     read = dict(FeatureStore(root, ["s-00000"]).read([*asked, "lost", "unknown"]))
     assert list(read) == list(named)

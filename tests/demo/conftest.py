@@ -17,6 +17,7 @@ def moving_square(index: int, *, num_frames: int = 20) -> np.ndarray:
     for number, frame in enumerate(frames):
         left = 4 * number % 80
         frame[20:36, left : left + 16] = rng.integers(0, 256, 3)
+
     return frames
 
 
@@ -37,6 +38,7 @@ def clips(tmp_path: Path) -> Path:
             moving_square(index, num_frames=1 if index == 5 else 20),
             fps=10,
         )
+
     return folder
 
 

@@ -43,6 +43,7 @@ def test_a_benchmark_labels_copies(
     for query, reference, label in definition.labels.iter_rows():
         assert videos[query]["group"] == videos[reference]["group"]
         assert ALL_EDITS[videos[reference]["edit"]].label == label
+
     assert definition.labels["label"].value_counts().sort("label")["count"].to_list() == num_labels
     for row in videos.values():
         assert probe_video(tmp_path / "own-test" / row["path"]).width_px > 0
@@ -75,6 +76,7 @@ def test_copies_have_their_true_times(
             "reverse",
         ):
             continue
+
         original, fps = decoded[files[query]]
         edited, _ = decoded[files[copy]]
         first, end, shown, shown_end = np.round(np.array(times) * fps).astype(int)
@@ -90,6 +92,7 @@ def test_copies_have_their_true_times(
             < 16
         ), kind
         seen.add(kind)
+
     assert len(seen) >= 5
 
 
@@ -153,6 +156,7 @@ def test_too_few_clips_and_a_wrong_table_are_named(
         train, _ = split_user_videos(
             clips, tmp_path, own(clips), scenes={"./clip 0.mp4": "a", "clip 1.mp4": "b"}
         )
+
     assert len(train) == 2
     assert [
         len(load_definition(tmp_path / f"own-{part}").queries) for part in ("test", "validation")
@@ -168,7 +172,9 @@ def test_too_few_clips_and_a_wrong_table_are_named(
             match=r"too few different clips.* 3 .*at least 4.*`hapvr index add [^`]*clips`",
         ):
             split_user_videos(clips, tmp_path, own(clips))
+
         (clips / "again.mp4").unlink(missing_ok=True)
+
     (tmp_path / "scenes.csv").write_text("a,b\n1,2\n")
     for name in ("scenes.csv", "missing.csv"):
         with pytest.raises(DataError, match=f"{name} cannot be read as scenes .*columns file"):

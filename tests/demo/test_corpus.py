@@ -127,4 +127,5 @@ def test_demo_knows_the_times_of_its_copies(demo: tuple[Path, ...]) -> None:
             assert shown == ("channel" in edits[reference])
             assert end - start == shown_end - shown == corpus.LABELLED_CLIP_S
             plain += 1
+
     assert plain

@@ -39,6 +39,7 @@ def test_edit_video_gives_frames_and_leaves_its_argument(kind: str) -> None:
         np.testing.assert_array_equal(first, second)
         np.testing.assert_array_equal(frames, before)
         assert not np.shares_memory(first, frames)
+
     assert np.array_equal(first, frames) == (kind == "low_bitrate")
 
 

@@ -45,4 +45,5 @@ def damage(draw: st.DrawFn, data: bytes) -> bytes:
             changed[at:at] = changed[at : at + size]
         else:
             changed[at : at + size] = bytes(len(changed[at : at + size]))
+
     return bytes(changed)

@@ -56,6 +56,7 @@ def test_any_file_of_a_searched_collection(collection: Path, tmp_path: Path) -> 
         with suppress(HapvrError):
             load_bundle(bundle)
             Searcher.open(project).search_id("in/short.mp4", SearchOptions(top=3))
+
         path.write_bytes(whole)
 
     run()

@@ -49,6 +49,7 @@ def test_damaged_videos_are_rows(tmp_path: Path) -> None:
             path = tmp_path / f"damaged-{number}{suffix}"
             path.write_bytes(data)
             items.append((f"x/{number}", path))
+
         begun = time.monotonic()
         rows = list(sample_videos(items, config=CONFIG))
         assert [row.video_id for row in rows] == [video_id for video_id, _ in items]

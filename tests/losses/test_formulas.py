@@ -70,6 +70,7 @@ def of_smooth_ap(row: Row, temperature: float) -> float:
         }
         among = 1 + sum(above[j] for j in places(row, 1) if j != i)
         total.append(among / (among + sum(above[j] for j in places(row, -1))))
+
     return 1 - mean(total)
 
 
@@ -88,6 +89,7 @@ def of_quantized_ap(row: Row, num_bins: int) -> float:
         hits += sum(shares[1])
         seen += sum(shares[1]) + sum(shares[-1])
         average_precision += sum(shares[1]) / len(shares[1]) * (hits / seen if seen > 0 else 0.0)
+
     return 1 - average_precision
 
 
@@ -104,6 +106,7 @@ def of_fast_ap(row: Row, num_bins: int) -> float:
         for end, part in ((lower, 1 - (place - lower)), (lower + 1, place - lower)):
             every[end] += part if kind else 0.0
             positives[end] += part if kind == 1 else 0.0
+
     terms = [
         positives[end] * sum(positives[: end + 1]) / sum(every[: end + 1])
         for end in range(num_bins + 1)
@@ -135,6 +138,7 @@ def of_quadlinear_ap(row: Row, delta: float, rho: float) -> float:
         reach = sum(surrogate(s - own, delta) for s in scores(row, -1))
         x = reach / (1 + rho * sum(s > own for s in scores(row, 1)))
         terms.append(x / (1 + x))
+
     return mean(terms)
 
 
@@ -204,6 +208,7 @@ def test_infonce_over_pairs_is_the_mean_of_all_positives() -> None:
         negatives = sum(math.exp(s / 0.3) for s in scores(row, -1))
         powers = [math.exp(s / 0.3) for s in scores(row, 1)]
         losses += [-math.log(power / (power + negatives)) for power in powers]
+
     found = infonce(similarity, labels, temperature=0.3, mean="pairs")
     assert found.item() == pytest.approx(mean(losses))
     assert found.item() != pytest.approx(infonce(similarity, labels, temperature=0.3).item())

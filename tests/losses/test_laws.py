@@ -53,6 +53,7 @@ def test_ignored_entries_change_nothing(name: str, seed: int) -> None:
         loss = RANKING_LOSSES[name](scores, labels)
         loss.backward()
         found.append((loss.detach(), scores.grad))
+
     assert_close(found[0], found[1])
     assert not found[0][1][labels == 0].any()
 

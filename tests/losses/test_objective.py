@@ -128,6 +128,7 @@ def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Ten
                 float(found["video_ap"].detach()),
                 float(found["infonce"].detach()),
             )
+
     assert terms[False, "shifted"] == pytest.approx(terms[False, "ordered"], abs=1e-5)
     assert terms[True, "shifted"][0] > terms[True, "ordered"][0] + 0.1
     assert terms[True, "shifted"][1] > terms[True, "ordered"][1] + 0.1

@@ -31,6 +31,7 @@ def published_score(
         embedded.append(
             np.stack([[embed(state, region, attention) for region in frame] for frame in video])
         )
+
     frame = np.array(
         [[chamfer(one @ two.T, rates[0], symmetric) for two in embedded[1]] for one in embedded[0]]
     )
@@ -44,11 +45,13 @@ def embed(state: Mapping[str, Array], region: Array, prefix: str) -> Array:
     if "binarization.W" in state:
         code = np.sign(region / np.linalg.norm(region) @ state["binarization.W"])
         return code / np.sqrt(len(code))
+
     context = state[f"{prefix}attention.context_vector.weight"][0]
     transform = f"{prefix}attention.transform"
     if f"{transform}.weight" in state:
         hidden = np.tanh(state[f"{transform}.weight"] @ region + state[f"{transform}.bias"])
         return region / (1 + np.exp(-context @ hidden))
+
     return region * (context @ region / 2 + 0.5)
 
 
@@ -70,6 +73,7 @@ def compare(state: Mapping[str, Array], similarity: Array, prefix: str, padding:
         maps = np.maximum(maps, 0)
         if layer != "conv3":
             maps = pool(maps)
+
     weighed: Array = (
         np.tensordot(state[f"{prefix}fconv.weight"][0, :, 0, 0], maps, 1)
         + state[f"{prefix}fconv.bias"][0]
@@ -87,6 +91,7 @@ def convolve(maps: Array, weight: Array, bias: Array, padding: str) -> Array:
             out[:, row, column] = (
                 np.tensordot(weight, padded[:, row : row + 3, column : column + 3], 3) + bias
             )
+
     return out
 
 

@@ -52,6 +52,7 @@ def build(variant: str = "hap-vr") -> SimilarityNetwork:
         for name, parameter in network.named_parameters():
             if name.startswith("comparator"):
                 parameter.mul_(2).add_(0.01)
+
     return network.eval()
 
 
@@ -103,6 +104,7 @@ def test_recomputing_activations_changes_nothing(
         found.append(
             (output.video.detach(), [parameter.grad for parameter in network.parameters()])
         )
+
     assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
 
 
@@ -113,6 +115,7 @@ def test_regularization_sums_the_overshoot() -> None:
     with torch.no_grad():
         network.comparator.output.weight.zero_()
         network.comparator.output.bias.fill_(-1.5)
+
     embedded = network.embed(clips("overshoot", num_videos=2, num_frames=8))
     found = network.compare(embedded, embedded)
     assert found.regularization.item() == pytest.approx(4 * 4 * 0.5)

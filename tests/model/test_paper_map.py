@@ -112,4 +112,5 @@ def test_the_table_of_losses_is_complete() -> None:
             for option, value in loss_options(name).items()
         }
         assert stated == defaults
+
     assert all(f"`{option}: {value:g}` of" in TEXT for option, value in FRAME_OPTIONS.items())

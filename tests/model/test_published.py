@@ -115,6 +115,7 @@ def test_each_family_scores_as_its_definition(family: str, tmp_path: Path) -> No
     for name, tensor in state.items():
         if name.endswith("conv1.weight"):
             tensor.mul_(20)  # scores that differ from each other, and no saturation
+
     torch.save(state, tmp_path / "model.pth")
     network, _ = import_released(tmp_path / "model.pth", symmetric_chamfer=family == "ViSiL_sym")
     arrays = {name: tensor.double().numpy() for name, tensor in state.items()}
@@ -174,6 +175,7 @@ def test_each_release_is_recognised(prefix: str, form: str, layout: str, tmp_pat
             {"model": state, "args": argparse.Namespace(dims=DIMS)} if layout == "model" else state
         )
         torch.save(content, file, _use_new_zipfile_serialization=layout != "old format")
+
     network, report = import_released(file)
     release = {HAP_VR: "hap-vr", S2VS: "s2vs"}.get(prefix, "visil")
     assert report["release"] == release
@@ -288,6 +290,7 @@ def test_files_that_are_no_checkpoint_are_refused(
         whole = file.read_bytes()  # a bit of a weight is another
         flipped = whole[:9000] + bytes([whole[9000] ^ 1]) + whole[9001:]
         file.write_bytes({"truncated": whole[:5000], "flipped": flipped}.get(content, content))
+
     with pytest.raises(DataError, match=r"model\.pth (cannot be read|is not a file)"):
         import_released(file)
 
@@ -355,5 +358,6 @@ def test_a_pca_that_unpacks_to_very_much_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("mean.npy", bytes(megabytes << 20))
         archive.filelist *= MAX_UNPACKED_BYTES // (megabytes << 20) + 1
+
     with pytest.raises(DataError, match=r"bomb\.npz cannot be read: it unpacks to"):
         read_pca(tmp_path / "bomb.npz", dims=1)

@@ -26,6 +26,7 @@ def loop_chamfer(rows: list[list[float]], rate: float) -> float:
     for row in rows:
         count = max(round(rate * len(row)), 1)
         means.append(sum(sorted(row, reverse=True)[:count]) / count)
+
     return sum(means) / len(means)
 
 
@@ -76,6 +77,7 @@ def test_frame_similarity_in_blocks_equals_the_whole(
         similarity = frame_similarity(query, reference, rate=rate)
         similarity.square().sum().backward()
         found.append((similarity.detach(), query.grad, reference.grad))
+
     assert_close(found[0], found[1])
 
 

@@ -61,6 +61,7 @@ def test_a_transformer_pools_its_patch_tokens_into_overlapping_windows(frames: T
     with torch.inference_mode():
         found = backbone.regions(frames).view(2, 3, 3, -1)
         output = network.forward_features(normalize_pixels(frames, (0.5,) * 3, (0.5,) * 3))
+
     patches = output[:, 1:].view(2, 14, 14, -1)
     for row in range(3):
         for column in range(3):

@@ -112,6 +112,7 @@ def test_sscd_in_torch_is_filled_by_the_published_names(tmp_path: Path) -> None:
         mean = torch.tensor(encoder.mean).view(1, 3, 1, 1)
         std = torch.tensor(encoder.std).view(1, 3, 1, 1)
         wanted = network((pixels - mean) / std)
+
     assert vectors[:, 0] == pytest.approx(wanted.numpy(), abs=1e-4)
 
 

@@ -188,6 +188,7 @@ def test_packaged_weights_are_those_of_the_package(crop_px: int) -> None:
         found = classifier(pixels).softmax(-1)
         flipped = classifier(pixels.flip(-1)).softmax(-1)
         regions = backbone.regions(torch.cat([frames, frames.flip(-1)]))
+
     assert found.max() > 0.2
     assert found.argmax() == flipped.argmax()
     assert regions.shape == (2, 9, 24 + 40 + 112 + 320)

@@ -83,6 +83,7 @@ def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
         found = np.concatenate([embed(pictures[:3].numpy()), embed(pictures[3:].numpy())])
         extras = backbone.embedder(None, "cpu", extras=True)
         assert extras(pictures.numpy())[:, :9] == pytest.approx(wanted, abs=1e-3)
+
     found = torch.from_numpy(found)
     # With random weights a transformer amplifies rounding more than a convolutional network does.
     assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.9999
@@ -99,10 +100,12 @@ def test_only_the_network_runs_in_bfloat16() -> None:
         wanted = exact.regions(frames(8))
         in_torch = half.regions(frames(8))
         found = torch.from_numpy(half.embedder(None, "cpu")(frames(8).numpy()))
+
     for regions in (in_torch, found):
         assert regions.dtype == torch.float32
         assert F.cosine_similarity(wanted, regions, dim=-1).min() > 0.98
         torch.testing.assert_close(regions.norm(dim=-1), torch.ones(8, 9), rtol=0, atol=1e-5)
+
     whitening = fit_whitening(wanted.flatten(0, 1), dims=8)
     whitened = half.embedder(whitening, "cpu")(frames(8).numpy())
     np.testing.assert_allclose(whitened, whitening.apply(found), rtol=0, atol=1e-6)
@@ -154,6 +157,7 @@ def test_onnx_files_with_other_operations_than_ours_are_refused(name: str, tmp_p
         model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
         content = model.SerializeToString()
         said = "it has values in other files"
+
     (tmp_path / "a.onnx").write_bytes(content)
     with pytest.raises(DataError, match=rf"a\.onnx \({said}"):
         CompiledNetwork(tmp_path / "a.onnx")
@@ -175,4 +179,5 @@ def test_a_network_that_cannot_be_converted_runs_in_torch() -> None:
         UserWarning, match="backbone: it runs in torch, since OpenVINO cannot convert it"
     ):
         found = embed(frames(2).numpy())
+
     torch.testing.assert_close(torch.from_numpy(found), backbone.regions(frames(2)))

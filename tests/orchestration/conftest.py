@@ -122,6 +122,7 @@ class Storage:
                 name for name in sys.modules if name.split(".")[0] in ("pipelines", "assets")
             ]:
                 patch.delitem(sys.modules, name)
+
             with dg.DagsterInstance.get() as instance:
                 yield instance
 

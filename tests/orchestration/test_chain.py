@@ -69,6 +69,7 @@ def interrupted(
     with says.open("wb") as output:
         there = {"cwd": CHECKOUT, "env": environment, "start_new_session": True}
         make = subprocess.Popen(command, stdout=output, stderr=output, **there)
+
     wait_until(lambda: "find_videos" in says.read_text(encoding="utf-8"), "the first job")
     family = psutil.Process(make.pid).children(recursive=True)
     os.killpg(make.pid, signal.SIGINT)
@@ -171,6 +172,7 @@ def test_each_asset_shows_what_it_is(chain: Chain) -> None:
         assert SHOWN.get(asset, set()) | {"path", "digest"} <= set(one.metadata), asset
         assert len(versions[asset]) == 64, asset
         assert one.tags["dagster/data_version_is_user_provided"] == "true", asset
+
     assert str(made["similarity_model"].metadata["mlflow_run"].value).startswith(MLFLOW_PAGE)
 
 
@@ -273,6 +275,7 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
                 shown[f"{asset}/{record.partition_key}"] = record.asset_materialization.metadata[
                     "data_digest"
                 ].value
+
     assert {part: digest for part, digest in data.items() if part != "whitening"} == shown
     assert tracked.data.tags["data.digest"] == version.tags["data.digest"]
     assert chain.instance.get_run_by_id(dagster_run).tags["mlflow/run_id"] == version.run_id

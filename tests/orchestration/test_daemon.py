@@ -54,6 +54,7 @@ def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     for name in (*(f"clip {number:02d}.mp4" for number in range(8)), "text.mp4"):
         shutil.copy(clips_folder / name, folder / "clips")
         os.utime(folder / "clips" / name, (time.time() - 3600,) * 2)
+
     settings = small_settings(folder / "clips", folder / "data") | {"shard_videos": 50}
     settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5}
     with serving(folder, settings) as found:
@@ -188,6 +189,7 @@ def test_files_that_arrive_become_a_champion_though_the_training_is_killed(
     for run in runs:
         assets = {asset for asset, _ in made_by(run)}
         assert ("training_views" in assets) == ("pseudo_labels" in assets), assets
+
     times = sorted(
         (run["startTime"], run["endTime"])
         for run in runs

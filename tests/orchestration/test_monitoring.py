@@ -77,6 +77,7 @@ def test_lost_runs_are_failed_and_living_ones_left_alone(tmp_path: Path, ended: 
         status = {
             name: instance.get_run_by_id(run.run_id).status.value for name, run in runs.items()
         }
+
     assert status == {"lost": "FAILURE", "alive": "STARTED", "silent": "STARTED"}
     assert isinstance(answer, dg.SkipReason)
     assert runs["lost"].run_id in (answer.skip_message or "")
@@ -124,6 +125,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
             found.append(
                 AlertOutbox(Project.open(config).root).counts() if mlflow_run != killed else (0, 0)
             )
+
         Project.open(config).root.write_json(
             "watch/tick.json", []
         )  # damaged: the state cannot be told
@@ -135,6 +137,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
         assert any(
             '"status_unknown"' in body for _, body in AlertOutbox(Project.open(config).root).due()
         )
+
     assert found == [(0, 0), (0, 1), (0, 1)]
     states = [tracker.client.get_run(run).info.status for run in (killed, finished, retried)]
     assert states == ["FAILED", "FINISHED", "RUNNING"]
@@ -167,4 +170,5 @@ def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Pa
             for one in Path(instance.root_directory).rglob("*")
             if made[0] in one.name or failed in one.name
         ]
+
     assert left == []

@@ -59,6 +59,7 @@ def end_family(process: subprocess.Popen[bytes]) -> None:
         process.wait(timeout=60)
     except subprocess.TimeoutExpired:
         process.kill()
+
     for child in psutil.wait_procs(family, timeout=30)[1]:
         child.kill()
 
@@ -75,6 +76,7 @@ def data(small_project: Project) -> Iterator[str]:
             if path.is_file() and name.split("/")[0] not in MADE:
                 with root.write(name) as stream:
                     stream.write(path.read_bytes())
+
         yield url
 
 
@@ -140,6 +142,7 @@ def alive_nodes(cluster: Cluster) -> int:
             summary = json.load(answer)["data"]["summary"]
     except (urllib.error.URLError, ConnectionError, TimeoutError):
         return 0
+
     return sum(node["raylet"].get("state") == "ALIVE" for node in summary)
 
 
@@ -249,10 +252,12 @@ def test_shards_survive_a_node_and_equal_local_ones(
         wait_for_all("extract")
         failed = runs(dg.DagsterRunStatus.FAILURE)
         finished = runs(dg.DagsterRunStatus.SUCCESS)
+
     assert {run.run_id for run in failed} == {run.run_id for run in killed}
     for run in failed:
         (retry,) = [other for other in (*failed, *finished) if other.parent_run_id == run.run_id]
         assert retry.tags["dagster/partition"] == run.tags["dagster/partition"]
+
     for run in finished:
         assert json.loads(run.tags["dagster-ray/config"]) == RESOURCES[run.job_name]
     jobs = {job.submission_id: job for job in JobSubmissionClient(cluster.address).list_jobs()}

@@ -73,6 +73,7 @@ def tick(instance: dg.DagsterInstance) -> dict[str, list[str]]:
         if result.get_num_requested(key):
             partitioned = step in ("frame_descriptors", "duplicate_pairs", "watch_matches")
             wanted[step] = sorted(result.get_requested_partitions(key)) if partitioned else [""]
+
     return wanted
 
 
@@ -171,6 +172,7 @@ def test_pairs_and_lists_follow_the_index(
         assert "a benchmark made of the collection's videos" in str(
             shown(instance, asset)["reason"]
         )
+
     assert materialize(instance, "duplicate_pairs", shard=keys[0]).success
     assert "fitted on no searches" in str(shown(instance, "duplicate_pairs")["reason"])
     assert not passed(instance, "duplicate_pairs", "calibrated")
@@ -181,6 +183,7 @@ def test_pairs_and_lists_follow_the_index(
     for key in keys[:-1]:
         assert materialize(instance, "duplicate_pairs", shard=key).success
         seen |= shown(instance, "duplicate_pairs").keys()
+
     assert {"kinds", "surest_pairs"} <= seen
     assert materialize(instance, "duplicate_groups").success
     assert not passed(instance, "duplicate_groups", "all_shards_compared")

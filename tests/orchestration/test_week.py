@@ -74,6 +74,7 @@ class Week:
             )
         else:
             context = dg.build_sensor_context(instance=self.instance, resources=self.resources())
+
         return getattr(self.automation, name)(context)
 
     def run(self, job: str, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
@@ -95,6 +96,7 @@ class Week:
             for partition, assets in wanted.items():
                 asked.update(assets)
                 assert materialize(self.instance, *assets, shard=partition).success
+
         return asked
 
     def _requested(self) -> dict[str | None, list[str]]:
@@ -109,6 +111,7 @@ class Week:
                 partitions = [None] if whole else sorted(result.get_requested_partitions(key))
                 for partition in partitions:
                     wanted.setdefault(partition, []).append(asset)
+
         return wanted
 
 
@@ -183,6 +186,7 @@ def test_a_week(week: Week) -> None:
     for place in (inbox.with_name("away"), inbox) * 2:
         inbox = inbox.rename(place)
         keys.add(week.follow("new_videos", "find_videos").run_key)
+
     assert len(keys) == 4
     assert not week.flow()
 
@@ -207,6 +211,7 @@ def test_a_week(week: Week) -> None:
         answer = week.tick(ticking, day=4)
         assert isinstance(answer, dg.SkipReason)
         assert running.run_id in (answer.skip_message or "")
+
     week.instance.report_run_canceled(running)
     assert week.run("retrain", request).success
     tags = version_tags(client, name, 3)
@@ -243,6 +248,7 @@ def test_a_week(week: Week) -> None:
     for asset in (*FLOWING, "whitening"):
         counts = materializations(week, asset)
         assert set(counts.values()) == {1}, (asset, counts)
+
     week.flow()
     write_clip(inbox / "news 203.mp4", seed=203, seconds=3)
     age(inbox)

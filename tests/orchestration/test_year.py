@@ -87,6 +87,7 @@ def happening(kind: str, project: Project) -> Iterator[None]:
             stack.enter_context(
                 trainers(lambda process: process.rlimit(psutil.RLIMIT_FSIZE, limit))
             )
+
         if kind == "poisoned shard":
             stack.enter_context(poisoned(project))
         yield
@@ -154,6 +155,7 @@ class Year:
                 resources=self.resources(),
             )
             sensor(context)
+
         past = time.time() - 3600
         for path in (self.folder / "data" / MODELS).glob("*/*"):
             os.utime(path, (past, past))
@@ -223,6 +225,7 @@ def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch)
             sizes.append(
                 sum(path.stat().st_size for path in year.home.rglob("*") if path.is_file())
             )
+
     assert len(receiver.ids) == len(set(receiver.ids)) == WEEKS
     allowed = {True: {"model_promoted", "model_refused"}, False: {"training_failed"}}
     for week, events in enumerate(told):

@@ -73,6 +73,7 @@ def mlflow_server(folder: Path, port: int) -> Iterator[str]:
                 break
             except (urllib.error.URLError, OSError):
                 time.sleep(0.3)
+
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -39,6 +39,7 @@ class ModelHub(ThreadingHTTPServer):
                 files[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
             elif row["key"] == "deletedFile":
                 del files[row["value"]["path"]]
+
         return {"commitUrl": repository, "commitOid": self.commit(repository)}
 
 

@@ -42,6 +42,7 @@ def test_pairs_give_similarity_probability_and_threshold(
             assert row.similarity == pytest.approx(wanted.similarity, abs=1e-6)
             assert row.verdict == scorer.calibration.verdict(row.similarity, precision=0.95)
             assert row.probability == pytest.approx(wanted.probability, abs=1e-4)
+
     assert table["error"][2].startswith("not_video: ")
     assert pd.isna(table["similarity"][2])
     assert pd.isna(table["probability"][2])

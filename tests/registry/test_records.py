@@ -73,6 +73,7 @@ def versions_of(folder: Path) -> Tracker:
         run = tracker.start(f"run-{number}", name=f"run-{number}", params={}, tags={})
         place = (folder / "artifacts" / "models" / f"m-{number}").as_uri()
         register(tracker, NAME, run_id=run, model_uri=place, target=0.5, tags={})
+
     for number in (1, 2):
         promote(tracker.client, NAME, number, reason="")
     return tracker
@@ -130,6 +131,7 @@ def test_a_database_that_another_process_holds_is_neither_lost_nor_damaged(tmp_p
         with pytest.raises(RegistryBusyError, match="in use by another process"):
             mlflow_client(uri)
         state = health(project)
+
     assert "in use by another process" in state.registry_busy
     assert "champion_lost" not in {concern.event for concern in state.concerns}
     assert any("not known" in line for line in state.lines())

@@ -49,6 +49,7 @@ def test_a_run_gets_what_it_lacks_of_the_history(
             (1, 1.0),
             (2, 2.0),
         ]
+
     assert len(tracker.client.get_metric_history(run_id, "validation/mean")) == 1
 
 
@@ -74,10 +75,12 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
         while not read_history_so_far(training.folder):
             assert process.poll() is None
             time.sleep(0.1)
+
     tracked = len(read_history_so_far(training.folder))
     while len(read_history_so_far(training.folder)) < tracked + 2:
         assert process.poll() is None, "training ended before metrics were kept"
         time.sleep(0.1)
+
     with mlflow_server(tmp_path, port) as address:
         assert process.wait() == 0
         finish_training(project, training)

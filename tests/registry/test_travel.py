@@ -91,6 +91,7 @@ def test_another_digest_is_refused_before_anything_is_registered(
     elif name:
         with (folder / name).open("a") as file:
             file.write(content)
+
     with pytest.raises(DataError, match=said):
         pull_model(str(folder), None, "hapvr", sha256="" if name else "00")  # type: ignore[arg-type]
 
@@ -113,6 +114,7 @@ def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
         DataError, match=r"swapped has ONNX files of another network; .* differ from torch's by \d"
     ):
         pull_model(str(tmp_path / "swapped"), tracker, "hapvr")
+
     split = (
         onnx.helper.make_node("Split", ["x"], [], axis=1),
         onnx.helper.make_node("Relu", ["x"], ["y"]),
@@ -193,6 +195,7 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
         assert pushed[0] == 0
         kept = {README_FILE, SUMS_FILE, ".gitattributes", "notes.txt"}
         assert hub.repositories["org/model"].keys() == names_in(second) | kept
+
     found = registered_bundle("models:/hapvr/1", uri)
     assert {name: file_sha256(found / name) for name in names_in(found)} == {
         name: file_sha256(bundle / name) for name in names_in(bundle)

@@ -124,6 +124,7 @@ def test_a_killed_change_that_is_repeated_ends_as_if_it_had_not_been_killed(
     for version in [add_version(tracker, name) for _ in range(3)]:
         if version < 3 or change == "rollback":
             promote(client, name, version, how="gate", reason="better")
+
     left = calls
 
     def killed(write: Callable[..., object], *arguments: object, **options: object) -> object:
@@ -144,6 +145,7 @@ def test_a_killed_change_that_is_repeated_ends_as_if_it_had_not_been_killed(
             patch.setattr(client, call, partial(killed, getattr(client, call)))
         apply()
         pytest.skip("it was done by then")
+
     champion = champion_of(client, name)
     if change == "promote" or champion.version == 3:
         apply()
@@ -211,6 +213,7 @@ def test_a_copied_store_has_files_of_its_own(tracker: Tracker, tmp_path: Path) -
         ours = Tracker(uri, "tests")
         assert all(one.info.artifact_uri.startswith(place.as_uri()) for one in ours.runs())
         assert ours.client.get_run(run.info.run_id).info.artifact_uri == run.info.artifact_uri
+
     shutil.copytree(folder, tmp_path / "older")
     with closing(sqlite3.connect(tmp_path / "older" / "mlflow.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = 'older'")
@@ -218,6 +221,7 @@ def test_a_copied_store_has_files_of_its_own(tracker: Tracker, tmp_path: Path) -
         RegistryError, match=r"MLflow cannot use .*older/mlflow\.db \(.*database schema"
     ):
         registered_bundle("models:/hapvr@champion", f"sqlite:///{tmp_path}/older/mlflow.db")
+
     (tmp_path / "copy" / "mlflow.db").write_bytes(b"")
     with pytest.raises(DataError, match=r"is lost, but not .*artifacts; restore both"):
         Tracker(f"sqlite:///{tmp_path}/copy/mlflow.db", "tests")
@@ -236,6 +240,7 @@ def test_a_server_gives_the_bundle_once(
     for file in bundle.rglob("*"):
         if file.is_file():
             assert file_sha256(found / file.relative_to(bundle)) == file_sha256(file)
+
     assert pinned_uri("models:/hapvr@champion", server) == f"models:/hapvr/{version}"
     (tmp_path / "cache" / "hapvr" / "models").chmod(0o777)
     with pytest.warns(UserWarning, match="others may write to .*models; `chmod 700` it"):
@@ -260,6 +265,7 @@ def test_an_address_with_a_login_is_refused_without_showing_it(
         ArgumentError, match=r"'http://127\.0\.0\.1:9' is not .* MLFLOW_TRACKING_USERNAME"
     ) as caught:
         ask(f"http://{login}127.0.0.1:9?token=hunter2")
+
     assert "ter2" not in str(caught.value)
 
 

@@ -57,7 +57,9 @@ def write_scenes(path: Path, scenes: Sequence[int], *, fps: int = 8) -> Path:
             frame = av.VideoFrame.from_ndarray(scene(seed), format="rgb24")
             for _ in range(fps):
                 container.mux(stream.encode(frame.reformat()))
+
         container.mux(stream.encode())
+
     return path
 
 
@@ -77,6 +79,7 @@ def make_bundle(
     with torch.inference_mode():
         crops = torch.from_numpy(center_crop(pictures, backbone.crop_px))
         regions = backbone.regions(crops).flatten(0, 1)
+
     dims = min(DIMS, regions.shape[1] // 2)
     network = SimilarityNetwork(
         settings or NetworkSettings(), dims=dims, generator=torch_rng("bundle")
@@ -92,6 +95,7 @@ def make_bundle(
             frames=[crops[:3], crops[3:9]],
             features=[],
         )
+
     parts = BundleParts(
         network_folder=save_network(network, folder / "network", metadata={}),
         encoder=backbone,

@@ -64,6 +64,7 @@ def test_waiting_for_a_turn_ends_at_the_deadline() -> None:
         lock.hold(Deadline(0.05)),
     ):
         pytest.fail("two threads compute at once")
+
     assert caught.value.reason == "timeout"
     passed = Deadline(0.001)
     time.sleep(0.01)

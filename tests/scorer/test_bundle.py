@@ -53,6 +53,7 @@ def test_damaged_values_name_the_file(bundle: Path, tmp_path: Path) -> None:
         (tmp_path / "scorer.json").write_text(json.dumps(good | values))
         with pytest.raises(DataError, match=r"scorer\.json is damaged.*fetch the model again"):
             load_bundle(tmp_path)
+
     (tmp_path / "scorer.json").unlink()
     with pytest.raises(DataError, match=r"is not a model"):
         load_bundle(tmp_path)
@@ -98,7 +99,9 @@ def test_every_file_is_the_recorded_one(bundle: Path, tmp_path: Path) -> None:
                 match=rf"{name} is missing or differs from what scorer\.json says; copy",
             ):
                 load(folder)
+
         path.write_bytes(whole)
+
     path.unlink()
     with pytest.raises(DamagedError, match=r"is missing or differs"):
         load_bundle(folder)

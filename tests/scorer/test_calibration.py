@@ -41,6 +41,7 @@ def test_thresholds_meet_their_precision_on_the_fitted_pairs(
         for candidate in {*matches, *others}:
             hits = sum(value >= candidate for value in matches)
             precisions[candidate] = hits / (hits + sum(value >= candidate for value in others))
+
         reaching = [
             candidate for candidate, found in precisions.items() if found >= row.precision - 1e-12
         ]
@@ -61,6 +62,7 @@ def test_fit_recovers_a_known_curve() -> None:
         assert fitted.probability(value) == pytest.approx(
             1 / (1 + np.exp(-(6 * value - 2))), abs=0.02
         )
+
     assert fitted.prior == pytest.approx(is_match.mean())
 
 

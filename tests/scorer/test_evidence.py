@@ -43,6 +43,7 @@ def drawn(seed: int = 0, count: int = 40) -> Searches:
         features[:, 0] = runs
         features[:, 1] -= is_match
         searches.append((features, is_match))
+
     return searches
 
 
@@ -121,6 +122,7 @@ def test_a_crop_that_shows_as_much_as_the_whole_picture_is_trusted_less() -> Non
         views[..., whole] = [[1], [0]]
         views[1, 30:] = np.nan
         searches.append((views, is_match))
+
     model = fit_evidence(searches, groups(20)[:20] * 5, num_videos=NUM_VIDEOS, source={})
     assert model.weights["whole_picture"] > 1.5 * KINDS[whole].typical_weight
     views, _ = searches[0]
@@ -152,6 +154,7 @@ def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
             for step in (1e-3, -1e-3):
                 tried = np.maximum(weights + step * np.eye(len(weights))[place], 0)
                 assert loss(tried, intercept) >= least - 1e-9
+
         assert loss(weights, intercept + 1e-3) >= least - 1e-9
 
 

@@ -126,6 +126,7 @@ def drawn_searches() -> Sequence[tuple[np.ndarray, np.ndarray]]:
         features[0, :, : len(KINDS)] = rng.uniform(0, 0.2, (20, len(KINDS)))
         features[0, :, len(KINDS)] = is_match
         searches.append((features, is_match))
+
     return searches
 
 

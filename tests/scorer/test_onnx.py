@@ -155,6 +155,7 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(
             dataclasses.astuple(first)[:4] == dataclasses.astuple(second)[:4]
             for first, second in parts
         )
+
     code = (
         "import sys; from pathlib import Path; from hapvr.scorer.bundle import load_bundle; "
         f"load_bundle(Path({str(folder)!r})).score(Path({str(pairs[0][0])!r}), "

@@ -140,6 +140,7 @@ def test_urls_of_allowed_hosts_are_scored(scorer: VideoScorer, scenes: Path) -> 
             [(urls[0], urls[0])], access=Access(hosts=frozenset({ANY_HOST})), limits=small
         )
         (refused,) = scorer.score_pairs([(urls[0], urls[0])])
+
     assert rows[0].similarity == pytest.approx(scorer.score(scenes / "a.mp4", scenes / "copy.mp4"))
     assert rows[1].error.startswith("http_404: ")
     assert rows[2].similarity is None

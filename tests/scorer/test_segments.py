@@ -99,6 +99,7 @@ def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
             and max(start, other.reference[0]) <= min(end, other.reference[1])
         ]
         assert common == [part]
+
     mirrored = [
         Alignment(part.reference, part.query, part.score) for part in align(matrix.T, threshold=0.2)
     ]

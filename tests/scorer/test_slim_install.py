@@ -48,6 +48,7 @@ def install(python: Path, wheel: Path, extra: str) -> None:
             pytest.skip(
                 f"the package registry cannot be reached: {done.stderr.splitlines()[0][:200]}"
             )
+
         pytest.fail(done.stderr)
 
 
@@ -60,6 +61,7 @@ def slim(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(
             CHECKOUT / package, source / package, ignore=shutil.ignore_patterns("__pycache__")
         )
+
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(CHECKOUT / name, source)
     build = [
@@ -232,6 +234,7 @@ def test_the_slim_installation_searches_as_the_full_one(
         answer = json.loads(asked(f"{address}/search", {"id": "in/trips/part.mp4"}))["answer"]
         assert_same(answer_values([full.search_id("in/trips/part.mp4")])[0], answer)
         assert asked(f"{address}/thumbnails/in/long.mp4?second=3")[:2] == b"\xff\xd8"
+
     added = answered(hapvr, "index", "add", clip.parent, "--data", tmp_path / "own")
     assert added["videos"] == 1
     assert added["unusable"] == []

@@ -21,6 +21,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExactIndex]:
         exact.replace_shard(shard, rows)
         if shard == "b":
             index.optimise()
+
     return folder, exact
 
 

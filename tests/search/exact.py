@@ -116,6 +116,7 @@ def agree(found: pa.Table, exact: pa.Table) -> None:
     for row in wanted:
         query = row.get("query_frame", 0)
         least[query] = min(least.get(query, 1.0), row["similarity"])
+
     nearer = [row for row in wanted if row["similarity"] > least[row.get("query_frame", 0)] + 4e-3]
     names = [name for name in found.column_names if name != "similarity"]
     assert {tuple(row[key] for key in names) for row in nearer} <= {

@@ -39,6 +39,7 @@ def embed() -> Callable[[npt.NDArray[np.uint8]], Tensor]:
         regions = backbone.regions(
             torch.from_numpy(center_crop(pictures, backbone.crop_px))
         ).flatten(0, 1)
+
     made = backbone.embedder(fit_whitening(regions, dims=DIMS), "cpu")
     return lambda frames: torch.from_numpy(made(frames))
 
@@ -64,6 +65,7 @@ def test_blank_and_frozen_frames_are_marked(
     with torch.inference_mode():
         blank = mean_directions(NETWORK.embed(embed(blank_pictures(BACKBONE.crop_px))).numpy())
         found = frame_descriptors(NETWORK.embed(embed(crops)).numpy(), blank=blank)
+
     still = ["", "frozen"]
     assert found.reasons.tolist() == [
         *["blank"] * 2,
@@ -91,6 +93,7 @@ def test_descriptors_are_the_network_with_averages_over_regions() -> None:
         other = network.embed(second)
         exact = network.compare(one[None], other[None]).frame[0, 0].numpy()
         lengths = [embedded.mean(dim=1).norm(dim=1).numpy() for embedded in (one, other)]
+
     found = frame_descriptors(one.numpy()).vectors @ frame_descriptors(other.numpy()).vectors.T
     np.testing.assert_allclose(found * np.outer(*lengths), exact, atol=1e-5)
 

@@ -105,6 +105,7 @@ class ShardsComeAndGo(RuleBasedStateMachine):
                     pc.not_equal(self.exact.shards[shard]["video_id"], gone)
                 ),
             )
+
         assert "5" not in self.index.shard_digests().values()
 
     @rule()
@@ -167,6 +168,7 @@ def test_rows_become_parts_of_the_index_and_many_parts_one(
             index.search_frames(vectors_of(rows)[:5], 4),
             exact.search_frames(vectors_of(rows)[:5], 4),
         )
+
     assert seen == [2, 3, 1, 2, 3]
     for number in range(4):
         exact.delete_shard(f"new{number}")
@@ -186,6 +188,7 @@ def test_an_open_index_stays_at_its_version_while_that_is_young(
     for number in range(3):
         writer.replace_shard("b", descriptors(["b/other.mp4"], seed=70 + number))
         writer.optimise(rebuild=True)
+
     assert reader.search_frames(query, 5) == before
     assert reader.status().videos == 150
     assert LanceIndex(folder, SMALL).status().videos == writer.status().videos == 101
@@ -285,7 +288,9 @@ def test_a_manifest_with_wrong_lengths_never_reaches_the_engine(
                 LanceIndex(folder, SMALL)
             except DamagedError as error:
                 said.add("is not what was written" in str(error))
+
         path.write_bytes(whole)
+
     assert said == {True}
 
 
@@ -300,6 +305,7 @@ def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex
         whole = path.read_bytes()
         start = len(whole) // 10
         path.write_bytes(whole[:start] + bytes(7 * start) + whole[8 * start :])
+
     codes = max(
         (folder / "frames.lance").glob("_indices/*/*"), key=lambda path: path.stat().st_size
     )
@@ -328,6 +334,7 @@ def flip_in_place(path: Path) -> None:
         (byte,) = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte ^ 1]))
+
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 

@@ -46,6 +46,7 @@ def index(folder: Path, settings: IndexSettings, exact: ExactIndex) -> FrameInde
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(20)], seed=number)
         index.replace_shard(shard, rows, digest=f"digest of {shard}")
         exact.replace_shard(shard, rows)
+
     return index
 
 
@@ -113,6 +114,7 @@ def test_the_digest_depends_on_shards_and_model_alone(
     for shard in SHARDS:
         rows = descriptors([f"{shard}/0.mp4"], seed=1)
         of_other_model.replace_shard(shard, rows, digest=f"digest of {shard}")
+
     assert of_other_model.status().digest != before
 
 

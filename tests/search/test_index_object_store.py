@@ -32,6 +32,7 @@ def filled(url: str, settings: IndexSettings) -> tuple[LanceIndex, ExactIndex]:
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
         index.replace_shard(shard, rows, digest=shard)
         exact.replace_shard(shard, rows)
+
     index.optimise()
     return index, exact
 
@@ -42,6 +43,7 @@ def change(index: LanceIndex, exact: ExactIndex) -> None:
         rows = descriptors([f"{shard}/{video}.mp4" for video in range(50)], seed=number)
         index.replace_shard(shard, rows)
         exact.replace_shard(shard, rows)
+
     index.delete_shard("b")
     exact.delete_shard("b")
     index.optimise()

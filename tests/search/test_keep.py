@@ -203,6 +203,7 @@ def test_the_mirrored_one_of_three_is_not_kept() -> None:
         choice = choose(copies[first:] + copies[:first], DuplicatesSettings())
         assert choice.named == "c"
         assert choice.reasons["a"] == "Not kept: it is mirrored."
+
     assert not is_mirrored(np.full((16, 16), 7, np.uint8), MIRROR)
     assert not is_mirrored(None, MIRROR)
 

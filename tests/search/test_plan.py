@@ -160,6 +160,7 @@ def test_equal_names_and_long_names_are_moved(tmp_path: Path, run: Run) -> None:
     ):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text(text)
+
     files = sorted(file for file in tmp_path.rglob("*.mp4"))
     members = [member("g", file, keep=number == 0) for number, file in enumerate(files)]
     before = {folder: state(tmp_path / folder) for folder in "abc"}

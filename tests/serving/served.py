@@ -89,6 +89,7 @@ class Client:
         if body is not None and not isinstance(body, bytes) and not hasattr(body, "read"):
             body = json.dumps(body).encode()
             given.setdefault("content-type", "application/json")
+
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.port, timeout=300, source_address=(sender, 0)
         )

@@ -51,6 +51,7 @@ def test_the_next_part_names_no_file_of_the_last_one(work: Work) -> None:
             doing = shows_work(progress)
             assert doing is not None
             doing("a.mp4: decoding")
+
         with work.bar("grouping copies"):
             begun.set()
             seen.wait(LIMIT_S)

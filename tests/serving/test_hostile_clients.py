@@ -102,6 +102,7 @@ def test_uploads_have_a_size_limit(collection: Path, tmp_path: Path) -> None:
             answer = b"".join(
                 iter(lambda: connection.recv(65536), b"")
             )  # until the service hangs up
+
         assert b" 413 " in answer.splitlines()[0]
         assert b"serving.max_bytes" in answer
         form = HEAD.replace("application/octet-stream", "multipart/form-data; boundary=X")
@@ -109,6 +110,7 @@ def test_uploads_have_a_size_limit(collection: Path, tmp_path: Path) -> None:
             assert b" 415 " in connection.recv(
                 65536
             )  # the digest of a form would be another one than its file's
+
         sent = 0
         with (
             sending(client, "transfer-encoding: chunked") as connection,
@@ -121,6 +123,7 @@ def test_uploads_have_a_size_limit(collection: Path, tmp_path: Path) -> None:
                     sum(path.stat().st_size for path in client.service.uploads.iterdir())
                     <= MAX_BYTES
                 )
+
         assert sent < 10**9
         assert soon(lambda: client.uploads == [])
         assert client.upload(write_scenes(tmp_path / "clip.mp4", list(LONG[3:9]))).status == 200
@@ -132,6 +135,7 @@ def test_a_browser_that_stops_half_way_leaves_nothing(client: Client) -> None:
         connection.sendall(bytes(100_000))
         assert soon(lambda: len(client.uploads) == 1)
         assert client.get("/health").json["busy"] == 1
+
     assert soon(lambda: client.uploads == [])
     assert soon(lambda: client.get("/health").json["busy"] == 0)
 
@@ -147,6 +151,7 @@ def test_uploads_of_a_service_that_was_killed_are_removed(
     for folder in (killed, foreign):
         folder.mkdir()
         (folder / "film.mp4").touch()
+
     (killed / LOCK).touch()
     with upload_folder() as first, upload_folder() as second:
         assert {path.name for path in tmp_path.iterdir()} == {foreign.name, first.name, second.name}
@@ -213,6 +218,7 @@ def test_every_refusal_is_one_sentence(client: Client, collection: Path) -> None
             assert set(answer.json) == {"error", "code", "plain"}, shown
             assert answer.json["error"].isprintable(), shown
             assert 10 < len(answer.json["error"]) <= 1000, shown
+
     assert client.get("/pairs").json["marks"] == []
     assert client.search(id="in/short.mp4").status == 200
 
@@ -240,6 +246,7 @@ def test_more_than_can_wait_are_refused(
                 for _ in range(5):
                     assert client.ask("DELETE", f"/jobs/{answer.json['job']}").status == 200
                 assert client.ended(answer).json["status"] in ("done", "failed")
+
             assert soon(lambda: client.get("/health").json["busy"] == 0)
             answers = list(pool.map(ask, range(16)))
             taken = [answer for answer in answers if answer.status in (200, 202)]
@@ -247,6 +254,7 @@ def test_more_than_can_wait_are_refused(
             assert len(taken) + len(refused) == 16
             assert 4 <= len(taken) < 16
             assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+
         assert client.ended(taken[0]).json["status"] == "done"
         assert soon(lambda: client.get("/health").json["busy"] == 0)
         for _ in range(5):
@@ -263,6 +271,7 @@ def test_slow_uploads_end(client: Client, monkeypatch: pytest.MonkeyPatch) -> No
     with sending(client, "content-length: 1000000") as connection:
         connection.sendall(b"x")
         assert b" 408 " in connection.recv(65536)
+
     assert soon(lambda: client.get("/health").json["busy"] == 0)
 
 
@@ -278,6 +287,7 @@ def test_silent_connections_lock_nobody_out(client: Client) -> None:
             connection.sendall(
                 (b"", head[:50], head.replace(b"octet-stream", b"x") + b"x")[number % 3]
             )
+
         for _ in range(3):
             assert client.get("/health").status == 200
 
@@ -296,8 +306,10 @@ def test_clients_that_wait_lock_nobody_out(client: Client, monkeypatch: pytest.M
                 socket.create_connection(("127.0.0.1", client.port), timeout=60)
             )
             connection.sendall(request)
+
         for place in ("/health", "/videos", f"/jobs/{job}"):
             assert client.ask("GET", place, sender="127.0.0.2").status == 200
+
     assert client.ask("DELETE", f"/jobs/{job}", sender="127.0.0.2").status == 200
     assert soon(lambda: not client.service.answering.total())
 
@@ -340,6 +352,7 @@ def test_turns_are_shared() -> None:
             failed = start("wrong", "c")
             await asyncio.wait([failed.task])
             assert failed.status == "failed"
+
         assert all(jobs.get(job.id) is job for job in asked)
 
     asyncio.run(ask())

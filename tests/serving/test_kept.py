@@ -48,6 +48,7 @@ def test_an_answer_outlives_the_service(collection: Path, tmp_path: Path) -> Non
         job = answered(client, tmp_path)
         before = client.get(f"/jobs/{job}").json
         project = client.service.project
+
     with serving(project) as client:
         assert client.get(f"/jobs/{job}").json == before
         picture = client.get(f"/query-pictures/{job}", second=3, width=64)
@@ -70,6 +71,7 @@ def test_a_kept_answer_has_the_similarities_of_frames(collection: Path, tmp_path
         job = answered(client, tmp_path)
         before = client.get("/pairs/matrix", job=job, reference=BEST).json
         project = client.service.project
+
     with serving(project) as client:
         kept = client.get("/pairs/matrix", job=job, reference=BEST).json
         assert np.allclose(kept["values"], before["values"], atol=0.01)
@@ -133,6 +135,7 @@ def test_old_answers_are_not_given(collection: Path, tmp_path: Path) -> None:
         three_days_ago = time.time() - 3 * 86_400
         os.utime(project.root.local_path(f"answers/{job}.json"), (three_days_ago, three_days_ago))
         assert kept.read(job) is None
+
     assert kept_jobs(project.root) == [job]
     KeptAnswers(project)
     assert kept_jobs(project.root) == []
@@ -187,6 +190,7 @@ def test_a_damaged_answer_is_no_answer(collection: Path, tmp_path: Path) -> None
         root.local_path(f"answers/{job}.json").write_bytes(b'{"name": 1}')
         with pytest.raises(Exception, match="is damaged"):
             STORES["answers"].check(root, job)
+
     with serving(client.service.project) as client:
         assert client.get(f"/jobs/{job}").status == 404
 

@@ -66,6 +66,7 @@ def shape(schema: Mapping[str, Any]) -> str:
     if "properties" in schema:
         shapes = {name: shape(one) for name, one in schema["properties"].items()}
         return " ".join(f"{name}:{kind}" if kind else name for name, kind in shapes.items())
+
     inner = [schema["items"]] if "items" in schema else schema.get("anyOf", [])
     return next(filter(None, map(shape, inner)), "")
 
@@ -154,7 +155,9 @@ def test_no_request_is_lost_while_the_index_changes(
                     time.sleep(0.1)
         finally:
             ended.set()
+
         for one in asking:
             one.result()
+
     assert len(opened) == 3
     assert [answer.body for found in answers for answer in found if answer.status != 200] == []

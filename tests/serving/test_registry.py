@@ -58,6 +58,7 @@ def test_a_deleted_champion_goes_on_answering_and_this_is_said(
         assert left == matches
         assert "has no champion of hapvr any more" in said[0]
         assert client.get("/index").json["warnings"][1:] == said
+
     with pytest.raises(DataError, match=f"models:/hapvr/{first} is not in the registry"):
         Searcher.open(project)
 

@@ -131,6 +131,7 @@ def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_pat
             assert missing.json["code"] == "no_index"
             assert "`hapvr index build` makes one" in missing.json["error"]
             assert str(tmp_path) not in missing.json["error"]
+
         assert "hapvr index build" in client.get("/index").json["problem"]
         assert [row["in_collection"] for row in client.get("/pairs").json["marks"]] == [False]
         for damaged in (b"", b'{"place": 1}', whole[:20]):
@@ -138,6 +139,7 @@ def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_pat
             answer = client.get("/videos")
             assert answer.status == 503
             assert answer.json["code"] == "no_index"
+
         place.write_bytes(whole)
         assert client.search(id=SHORT).status == client.get("/ready").status == 200
         place.write_bytes(
@@ -344,6 +346,7 @@ def test_a_video_that_was_forgotten_since_the_index_was_opened_is_not_marked(
         for key in shard_keys(root):
             rows = read_manifest_shard(root, key)
             write_manifest_shard(root, key, [row for row in rows if row.video_id != COPY])
+
         assert "was forgotten" in client.ask("PATCH", "/pairs", body=asked).json["error"]
         assert client.get("/pairs").json["marks"] == []
 

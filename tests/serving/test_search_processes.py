@@ -119,6 +119,7 @@ def test_a_mark_counts_in_every_process(shared: Client) -> None:
     for answer in at_once(shared, 2 * WORKERS, id=SHORT, top=1):
         marks = {match["reference"]: match["mark"] for match in answer.json["answer"]["matches"]}
         assert marks[BEST] == "match"
+
     assert shared.ask("PATCH", "/pairs", body=mark | {"mark": None}).status == 200
     for answer in at_once(shared, 2 * WORKERS, id=SHORT, top=1):
         assert not any(match["mark"] for match in answer.json["answer"]["matches"])
@@ -134,6 +135,7 @@ def test_a_job_is_followed_to_its_end(
         with clip.open("rb") as stream:
             kind = {"content-type": "application/octet-stream"}
             begun = shared.ask("POST", "/search", body=stream, headers=kind, name="clip.mp4")
+
         assert begun.status == 202
         done = shared.ended(begun)
         job = done.json["job"]
@@ -184,6 +186,7 @@ def test_a_killed_process_is_replaced(collection: Path, tmp_path: Path) -> None:
             for pid in before:
                 os.kill(pid, signal.SIGKILL)
             assert [each.result().status for each in asked] == [200] * len(asked)
+
         assert soon(lambda: len(pids(client)) == WORKERS)
         assert not pids(client) & before
         assert values(client)["hapvr_replaced_search_processes_total",] == WORKERS

@@ -59,6 +59,7 @@ def test_who_may_only_read_sees_no_folders(collection: Path, tmp_path: Path) -> 
         for token in ("r", "m"):
             client = Client(service.port, service.service, token=token)
             paths[token] = client.get(f"/videos/{COPY}").json["path"]
+
     assert paths["r"] == ""
     assert paths["m"].endswith("copy of short.mp4")
 

@@ -86,4 +86,5 @@ def kill_often(
         if process.exitcode == 0 or kills % KILLS_IN_A_ROW == 0:
             finish(*what())
             after_end()
+
     finish(*what())

@@ -24,4 +24,5 @@ def empty_bucket() -> Iterator[str]:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         pafs.FileSystem.from_uri(f"s3://{bucket}?allow_bucket_creation=true")[0].create_dir(bucket)
         yield f"s3://{bucket}/collection"
+
     server.stop()

@@ -59,6 +59,7 @@ def write_collection(folder: Path) -> Path:
         write_scenes(
             folder / f"other {number}.mp4", list(range(400 + 20 * number, 410 + 20 * number))
         )
+
     return folder
 
 
@@ -75,6 +76,7 @@ def evidence() -> EvidenceModel:
         )
         features[:, names().index("whole_picture")] = rng.integers(2, size=20) | is_match
         searches.append((features[None], is_match))
+
     return fit_evidence(
         searches,
         [f"video {number}" for number in range(500)],
@@ -118,6 +120,7 @@ def bundle_of(
             frames=[],
             features=[regions for _, regions in store.read(sorted(store.available())[:2])],
         )
+
     parts = BundleParts(
         network_folder=place,
         encoder=backbone,
@@ -181,6 +184,7 @@ def copied(made: Path, folder: Path, *, videos: bool = False, **settings: Any) -
         rows = read_manifest_shard(project.root, key)
         moved = [replace(row, uri=row.uri.replace(str(made), str(folder))) for row in rows]
         write_manifest_shard(project.root, key, moved)
+
     return project
 
 

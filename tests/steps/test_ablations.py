@@ -115,6 +115,7 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: str) -> None:
         regions = join_extras(
             regions, pooled, torch.rand(6, 8, generator=torch_rng(0, "magnitude")) * 80
         )
+
     labels = video_pair_labels([{name} for name in "aabbcc"])
     pairs = (labels > 0).nonzero()
     teacher = torch.randn(6, 8, 5, generator=torch_rng(0, "teacher"))

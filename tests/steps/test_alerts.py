@@ -48,6 +48,7 @@ class Receiver:
                 while receiver.trickle:  # of an answer that does not end
                     self.wfile.write(receiver.trickle)
                     time.sleep(0.1)
+
                 self.send_response(status)
                 if status == 302:
                     self.send_header("Location", f"http://127.0.0.1:{receiver.port}/elsewhere")
@@ -125,6 +126,7 @@ def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Pr
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(DataError, match=r"locked.*run this again") as caught:
             outbox.put({"two": "{}"})
+
     assert "remove" not in str(caught.value)
     outbox.check()
     outbox.put({"three": "[1]", "four": "{"})
@@ -210,7 +212,9 @@ def test_kills_lose_nothing_and_repeat_at_most_what_was_under_way(
             while len(receiver.got) < before + 1 + number and process.poll() is None:
                 time.sleep(0.01)
             process.send_signal(signal.SIGKILL)
+
         process.wait(timeout=120)
+
     assert process.returncode == 0
     wanted = [f"event-{number:02d}" for number in range(40)]
     assert sorted(set(receiver.ids)) == wanted

@@ -41,6 +41,7 @@ def write_shard(root: DataRoot, key: str, video_ids: list[str]) -> None:
                     torch.full((3, 2, 4), float(number)).numpy(),
                 )
             )
+
     provenance = Provenance(STAGE, {"made": "by hand"})
     shard.write_index([index_row(video_id, 3) for video_id in video_ids], provenance=provenance)
 

@@ -54,6 +54,7 @@ def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(
         data = bytearray((root / name).read_bytes())
         data[len(data) // 2] ^= 1
         (root / name).write_bytes(data)
+
     found = call(*verify, "--json")
     wrong = [check for check in found.json["files"] if check["state"] == "damaged"]
     assert found.code == 1

@@ -73,11 +73,13 @@ def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path)
         UserWarning, match="1 ids have other addresses now, e.g. web/3, and keep the old ones"
     ):
         make_manifest(project)
+
     (tmp_path / "list.csv").write_text("url\nfile.mp4\n")
     with pytest.warns(
         UserWarning, match="row 1: .* got 'file.mp4'. Correct that, or take it out of the sources"
     ):
         make_manifest(project)
+
     failed = {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
     make_videos(project, KEY, retry_failed=True, retry_gone=False)
     assert {path for path, _ in site.requests} == failed

@@ -48,6 +48,7 @@ class Stages:
                         found.append((f"{folder}/{name}", os.stat(f"{folder}/{name}").st_size))
                     except FileNotFoundError:
                         continue
+
         return sorted(found)
 
 
@@ -69,6 +70,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         for stage in ("manifest", *FOLDERS):  # the first one waits for the server of forks
             made.seconds[stage] = finish(config, stage)
             made.calm[stage] = content(made.root, stage)
+
         yield made
 
 
@@ -123,5 +125,6 @@ def kill_at_change(stages: Stages, stage: str, process: BaseProcess, wanted: int
         now = stages.listing(stage)
         seen = seen + (now != before)
         before = now
+
     process.kill()
     return seen + 1

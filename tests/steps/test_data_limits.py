@@ -42,6 +42,7 @@ def test_a_full_disk_loses_nothing(project: Project, tmp_path: Path) -> None:
         pytest.raises(DataError, match=r"cannot write frames/in-00000/data.parquet .* Free space"),
     ):
         make_frames(project, "in-00000")
+
     assert digests(tmp_path / "data") == before
     assert make_frames(project, "in-00000").num_ok == 2
     assert (
@@ -70,6 +71,7 @@ def test_locks(tmp_path: Path) -> None:
         lock,
     ):
         assert process.wait() < 0
+
     (left,) = (tmp_path / ".locks").iterdir()
     os.utime(left, (4e9, 4e9))
     with warnings.catch_warnings(action="error"), DataRoot(tmp_path).lock("features/in-00000"):

@@ -72,6 +72,7 @@ def test_stages_write_and_read_an_object_store(
         (_, regions), *_ = store.read(["in/1.mp4"])
         queries = frame_descriptors(network.embed(regions).detach().numpy()).vectors
         answers.append(index.search_frames(queries, 3).to_pylist())
+
     assert answers[0]
     assert answers[0] == answers[1]
 

@@ -155,6 +155,7 @@ def test_only_what_changed_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(fetching, "sample_videos", dropping_out)
         assert make_videos(project, "in-00000").num_ok == 1
+
     away.rename(clips[1])
     assert make_videos(project, "in-00000").num_ok == 2
 
@@ -166,6 +167,7 @@ def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> No
         shutil.copy(plain, os.fsdecode(os.fsencode(plain.parent) + b"/caf\xe9.mp4"))
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
+
     Path(os.fsdecode(os.fsencode(plain.parent) + b"/\xff\n.mp4")).write_text("no video")
     project = open_project(
         tmp_path, folder_settings(plain.parent, tmp_path / "data", shard_videos=100)
@@ -234,6 +236,7 @@ def test_a_failure_does_not_stay_after_its_cause(
     with monkeypatch.context() as patch:
         patch.setattr(videos, "sample_videos", failing)
         assert make_frames(project, "in-00000").num_failed == 1
+
     (row,) = project.shard("frames", "in-00000").rows()
     assert "`hapvr sample --retry-failed`" in row["message"]
 
@@ -241,6 +244,7 @@ def test_a_failure_does_not_stay_after_its_cause(
         sampling = project.config.sampling.model_copy(update=limits)
         config = project.config.model_copy(update={"sampling": sampling})
         project = dataclasses.replace(project, config=config)
+
     assert make_frames(project, "in-00000").num_failed == 1
     assert make_frames(project, "in-00000", retry_changeable=True).num_ok == tried
     assert make_frames(project, "in-00000", retry_failed=True).num_ok == 1

@@ -191,6 +191,7 @@ def test_a_file_of_other_bytes_keeps_its_pairs(
         patch.setattr("hapvr.search.collection.REFRESH_S", 0.0)
         assert opened.collection.metadata.of("in/short.mp4").sha256 != metadata.sha256
         assert make_duplicate_pairs(project, opened, key)
+
     assert not any(make_all(project))
     assert kinds(project) == before
 

@@ -32,6 +32,7 @@ def hdf5_file(tmp_path: Path) -> Path:
         content["frame level"] = np.zeros((2, 16), dtype=np.float32)
         content["other dims"] = np.zeros((2, 9, 8), dtype=np.float32)
         content["nan"] = np.full((2, 9, 16), np.nan, dtype=np.float32)
+
     return path
 
 
@@ -51,6 +52,7 @@ def test_import_features_keeps_every_value_and_counts_every_loss(
         assert set(found) == set(GOOD)
         for name in GOOD:
             np.testing.assert_array_equal(found[name].numpy(), content[name][()].astype(np.float16))
+
     assert store.settings["imported"] == {"format": "hdf5", "sha256": file_sha256(hdf5_file)}
     index = pl.concat([shard.index() for shard in shards])
     said = index.filter(pl.col("video_id") == "other dims")["message"].item()

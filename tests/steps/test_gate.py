@@ -169,6 +169,7 @@ def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: P
     for _ in range(2):
         ensure_baseline(project)
         assert champion(project) == 2
+
     tracker = tracker_of(project)
     name = project.config.tracking.registered_model
     found = tracker.client.get_model_version(name, "2")
@@ -278,6 +279,7 @@ def test_a_promotion_that_was_ended_is_finished(
         ended.setattr("hapvr.registry.versions.decide", None)
         with pytest.raises(TypeError):
             make_decision(project, run, version)
+
     decision = make_decision(project, run, version)
     client = tracker_of(project).client
     tags = version_tags(client, project.config.tracking.registered_model, version)

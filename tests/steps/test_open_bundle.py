@@ -58,6 +58,7 @@ def opened_files(project: Project, model: str | None = None) -> Counter[str]:
         Searcher.open(project, model=model)
     finally:
         opened = OPENED.pop()
+
     return opened
 
 

@@ -25,6 +25,7 @@ def test_plans_that_are_written_at_once_are_all_remembered(tmp_path: Path) -> No
         copy = tmp_path / f"{number}.mp4"
         copy.write_text(f"copy {number}")
         plans.append([member("g", kept, keep=True), member("g", copy)])
+
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(partial(remember_plan, project), plans))
     assert len(planned_moves(project.root)) == NUM_PLANS

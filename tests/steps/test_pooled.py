@@ -71,6 +71,7 @@ def test_stored_features_have_frame_extras(pooled_project: Project, small_projec
         assert torch.equal(regions, wanted[video_id])
         assert_close(pooled.float().norm(dim=-1), torch.ones(len(values)), rtol=2e-3, atol=2e-3)
         assert bool((magnitude > 0).all())
+
     shard = pooled_project.shard("features", keys[0])
     video_id = next(iter(shard.read().places()))
     assert np.array_equal(

@@ -84,6 +84,7 @@ def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
     with shard.write_data(fields(num_regions=9, dims=16)) as write:
         for name, regions in broken.items():
             write(frame_columns(name, [0.0, 1.0], [0, 0], regions))
+
     shard.write_index([index_row(name, 2) for name in broken], provenance=Provenance(STAGE, {}))
     found = by_name(check_features(inbox, "made-00000"))
     assert found["feature_values"].values["examples"] == ["nan", "zero"]

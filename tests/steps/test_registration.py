@@ -88,6 +88,7 @@ def test_card_says_what_the_model_is_and_is_not(small_project: Project, run: Tra
         run.mlflow_run_id,
     ):
         assert text in card
+
     assert card.startswith("**Warning: the frozen networks of this model have random weights")
     without = card_of(
         small_project, run, {}, calibrate(with_validation(small_project, None), run), {}

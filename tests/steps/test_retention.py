@@ -72,4 +72,5 @@ def add(project: Project, key: str, *, days: float | None = 40) -> str:
         tracker.client.set_terminated(
             run_id, status="FAILED", end_time=int(time.time() * 1000 - days * DAY_MS)
         )
+
     return run_id

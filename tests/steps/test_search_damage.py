@@ -44,6 +44,7 @@ def project(searchable: Path, tmp_path: Path) -> Project:
     for key in searcher.collection.shards():
         make_duplicate_pairs(made, searcher, key)
         make_watch_matches(made, searcher, key)
+
     make_duplicate_groups(made, searcher)
     AlertOutbox(made.root).put({"one": "{}"})  # random weights announce nothing
     return made
@@ -114,6 +115,7 @@ def test_what_people_said_is_never_made_up(project: Project, name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         (left,) = [check for check in repair(project, [found]) if check.state == "damaged"]
+
     assert "Restore it from a copy" in left.message
     assert path.read_bytes() == before
 

@@ -79,6 +79,7 @@ def test_vectors_of_another_length_are_not_searched(project: Project, tmp_path: 
     with h5py.File(tmp_path / "features.h5", "w") as file:
         for name, norm in (("one", 1), ("three", 3)):
             file[name] = np.full((2, 9, model.dims), norm / model.dims**0.5, np.float32)
+
     import_features(project.root, tmp_path / "features.h5", name="imported")
     with pytest.warns(UserWarning, match="three of shard imported-00000 is left out"):
         rows = make_descriptors(project, "imported-00000", model).shard.rows()
@@ -91,6 +92,7 @@ def test_vectors_of_another_length_are_not_searched(project: Project, tmp_path: 
         DataError, match="manifest/own-held-out-00000 is lost; restore it from a copy"
     ):
         update_index(project, model)
+
     write_manifest_shard(project.root, "own-held-out-00000", [])
     features = project.root.local_path("features")
     for name in ("other-00000", "own-train-00000"):
@@ -99,6 +101,7 @@ def test_vectors_of_another_length_are_not_searched(project: Project, tmp_path: 
         DataError, match="one has features in the shards imported-00000 and other-00000; move"
     ):
         update_index(project, model)
+
     with pytest.raises(
         DataError,
         match="shard own-train-00000 were imported, and would be replaced; give the source",
@@ -161,6 +164,7 @@ def test_a_shard_made_again_is_replaced_in_one_version(
     for name in others:  # so that only one shard differs
         shutil.move(project.root.local_path(f"features/{name}"), project.folder / name)
         (project.root.local_path(f"features/{name}")).mkdir()
+
     made = update_index(project, model_of(project))
     assert made.shards["replaced"] == [key]
     assert made.shards["added"] == []

@@ -48,6 +48,7 @@ def answers(index: FrameIndex) -> Answers:
     for row in index.search_frames(queries(), 10).to_pylist():
         match = (row["video_id"], round(row["second"], 2), round(row["similarity"], 3))
         found.setdefault(str(row["query_frame"]), []).append(match)
+
     return {number: sorted(rows) for number, rows in found.items()}
 
 
@@ -61,11 +62,13 @@ def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
     for name in ("all", "fewer"):
         settings = small_settings(videos, folder / "data") | {"search": SEARCH}
         configs[name] = write_settings(folder / f"{name}.yaml", settings)
+
     made = Updates(project, configs, {}, {}, 0.0)
     for name, config in configs.items():
         made.seconds = finish(config, "index")
         made.calm[name] = answers(made.index())
         made.held[name] = frames_of(made.index())
+
     return made
 
 

@@ -75,6 +75,7 @@ def test_the_notebook(
         if cell["cell_type"] == "code":
             assert cell["outputs"] == []
             exec("".join(cell["source"]), shared)
+
     printed = capsys.readouterr().out
     assert "9 videos, the first are ['in/long.mp4'" in printed
     assert "in/trips/part.mp4" in printed
@@ -342,6 +343,7 @@ def test_a_model_of_another_network_is_refused(copied: Project, tmp_path: Path) 
         DataError, match=r"made with another network than .*bundle-1 has; name .*bundle-0, or"
     ):
         Searcher.open(copied, model=str(other))
+
     same = bundle_of(copied, tmp_path / "same")
     assert Searcher.open(copied, model=str(same)).num_videos == 9
 

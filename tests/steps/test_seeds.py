@@ -49,6 +49,7 @@ def test_seeds_are_trained_one_by_one(small_project: Project, tmp_path: Path, ca
         assert metadata["steps"] == 2
         assert {"train.seed", "train.steps"} <= tracked.data.params.keys()
         assert "validation/mean" in tracked.data.metrics
+
     current = project.root.read_json(CURRENT_NAME) if project.root.exists(CURRENT_NAME) else {}
     assert current.get("key") not in {run["key"] for run in runs}
     outcome = call(*arguments, "--run", "broken", "--set", "evaluation.benchmarks=[absent]")

@@ -73,6 +73,7 @@ def with_broken_clock(clip: Path, to: Path) -> None:
                 jump = round(100_000 / packet.time_base)
                 packet.pts += jump
                 packet.dts += jump
+
             packet.stream = stream
             container.mux(packet)
 
@@ -252,6 +253,7 @@ def grown(compared: Compared, shortened: Shortened) -> Grown:
         ended.setattr(AlertOutbox, "put", None)  # the process ends there
         with pytest.raises(TypeError):
             compare(project)
+
     made = compare(project)
     return Grown(asked, made, all_matches(project))
 
@@ -290,6 +292,7 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
             lambda self, query, **to: asked.add(query.name) or read(self, query, **to),
         )
         compare(project)
+
     assert asked == {"leak.mp4", "text.mp4"}  # what failed is tried again
     assert pairs(project) == before - {("leak.mp4", "in/long.mp4")}
     unmark(project.root, str(watched.folder / "queries" / "leak.mp4"), "in/long.mp4")
@@ -318,6 +321,7 @@ def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Proj
             "cannot be read" in said and "expected a folder" in said
             for said in made.failed.values()
         )
+
     assert pairs(project) == before | {
         ("again.mp4", video) for name, video in before if name == "leak.mp4"
     }

@@ -66,6 +66,7 @@ def test_epochs_and_ranks_partition_the_videos(
         with pytest.raises(DataError, match=rf"negatives need at least {2 * ranks}; add videos"):
             BatchSampler(ids, batch_videos=size * ranks, seed=seed, world_size=ranks)
         return
+
     wanted = {"batch_videos": size * ranks, "seed": seed, "world_size": ranks}
     parts = [BatchSampler(ids, rank=rank, **wanted) for rank in range(ranks)]
     per_epoch = count // parts[0].batch_videos
@@ -74,6 +75,7 @@ def test_epochs_and_ranks_partition_the_videos(
             video for number in range(start, start + per_epoch) for video in parts[0].videos(number)
         ]
         assert len(set(epoch)) == len(epoch) == per_epoch * parts[0].batch_videos
+
     whole = parts[0].videos(0)
     assert [video for part in parts for video in part.videos(0)[part.rank_slice()]] == whole
 
@@ -153,6 +155,7 @@ def test_a_drawn_clip_is_a_positive_of_its_host(small_project: Project) -> None:
             assert (batch.labels[of_host, row] == 1).all()
             assert batch.source_ids[row, 1] == batch.source_ids[of_host, 0][0]
             found += 1
+
     assert found > 0
 
 
@@ -211,6 +214,7 @@ def test_online_features_and_labels_equal_the_cached_ones(
             for views in plan_cached_views(ids, small_project.config.views).values()
             for plan in views
         ]
+
     by_name = {(plan.video_id, plan.index): plan for plan in plans}
     chosen = [by_name[plan.video_id, plan.index] for plan in shown]
     batch = online.finish((torch.stack([online._files.draw(plan) for plan in chosen]), 0, chosen))
@@ -257,6 +261,7 @@ def test_online_batches_label_hosts_and_count_frames(small_project: Project) -> 
                 of_host = torch.tensor([other.video_id == plan.host_id for other in plans])
                 assert (batch.labels[row][of_host] == 1).all()
                 num_hosts += 1
+
     assert num_hosts > 0
 
 

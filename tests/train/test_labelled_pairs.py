@@ -88,6 +88,7 @@ def test_a_batch_is_pairs_each_with_its_negatives(project: Project, tmp_path: Pa
         assert torch.equal(batch.labels, batch.labels.T)
         again = source[number]
         assert torch.equal(batch.regions, again.regions)
+
     assert not torch.equal(source[0].regions, source[1].regions)
 
 
@@ -114,6 +115,7 @@ def test_clips_show_the_shared_footage(project: Project, tmp_path: Path) -> None
     for number in range(30):
         anchor, positive = source._clips_of_pair(segment, np.random.default_rng(number))
         assert (anchor.start, positive.start) == (0, 2)  # of 6 frames, clips have 4
+
     only_long = PAIRS.model_copy(update={"min_overlap_s": 3.0})
     source = source_of(project, labelled(project, only_long), tmp_path)
     assert source.batch_items == 1
@@ -172,6 +174,7 @@ def test_the_bank_is_the_negatives_of_all_batches_of_the_step(
     for batch in batches:
         rows = batch.negative_rows
         wanted.append(video_vectors(network.embed(batch.regions[rows])[:, :, 0]).detach())
+
     torch.testing.assert_close(training.bank.vectors, torch.cat(wanted))
     before = training.bank.vectors.clone()
     total, _ = training(batches[0], 0)
@@ -196,11 +199,13 @@ def test_resumed_training_ends_as_the_uninterrupted_one(
     else:
         objective = project.config.train.objective.model_copy(update={"frame_ap_weight": 0.0})
         changes |= {"objective": objective, "repeat_short_clips": False}
+
     config = labelled(project, pairs, **changes)
     for name in ("whole", "cut"):
         (tmp_path / name).mkdir()
         write_labels(tmp_path / name)
         run(project, tmp_path / name, config)
+
     list_checkpoints(tmp_path / "cut" / "checkpoints")[-1].unlink()
     assert run(project, tmp_path / "cut", config).first_step == 4
     assert same_weights(tmp_path / "whole", tmp_path / "cut")
@@ -229,6 +234,7 @@ def test_inserted_frames_are_easy_ones_of_distractors(project: Project, tmp_path
             assert batch.video_ids[0] == batch.video_ids[1]
             assert batch.video_ids[2] != batch.video_ids[0]
             continue
+
         given = split_extras(batch.easy_frames.float(), extras_dims=source.extras_dims)[0]
         own = split_extras(batch.regions, extras_dims=source.extras_dims)[0][batch.anchor_rows]
         count = int((labels[0] == 0).sum())
@@ -239,4 +245,5 @@ def test_inserted_frames_are_easy_ones_of_distractors(project: Project, tmp_path
         total, terms = training.train()(batch, number)
         assert torch.isfinite(total)
         assert set(terms) == {"video", "frame", "saliency", "distractor"}
+
     assert max(counts) > 0

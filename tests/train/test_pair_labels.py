@@ -32,6 +32,7 @@ def read(folder: Path, files: Mapping[str, str], **settings: Any) -> PairLabels:
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
     config = PairsConfig.model_validate({"path": "pairs.csv", "negatives_per_pair": 1, **settings})
     return read_pair_labels(
         config, resolve=lambda path: folder / path, video_ids=VIDEOS, length_s=lambda video_id: 10.0

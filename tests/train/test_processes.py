@@ -87,6 +87,7 @@ def test_ended_training_leaves_no_process(small_project: Project, whom: str) -> 
             if "hapvr.trainer" in child.cmdline() and "--nproc-per-node=2" not in child.cmdline()
         ]
         ranks[-1].kill()
+
     assert process.wait(timeout=90) != 0
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
@@ -123,6 +124,7 @@ def test_killed_at_random_steps_equals_uninterrupted(
         # Two are kept; a kill between the write of the next and the removal of the oldest leaves
         # three.
         assert len(list_checkpoints(cut / "checkpoints")) <= 3
+
     last = start_training(config, small_project.folder, cut)
     last.join()
     assert last.exitcode == 0

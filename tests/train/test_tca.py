@@ -126,6 +126,7 @@ def test_loss_is_that_of_each_anchor_with_its_own_positive(small_project: Projec
                 negatives = torch.cat([vectors[others], bank.vectors[stored]])
                 cosines = torch.cat([vectors[anchor + 1 : anchor + 2], negatives]) @ vectors[anchor]
                 losses.append(contrast_loss(config.train.contrast, cosines[None]))
+
         total, terms = training(replace(batch, regions=batch.regions.float()), number)
         torch.testing.assert_close(total.detach(), torch.stack(losses).mean(), rtol=1e-4, atol=1e-5)
         assert terms["contrast"] == total

@@ -97,6 +97,7 @@ def test_steps_with_fixed_weights(golden: release.Arrays, run: str) -> None:
         with torch.no_grad():
             positives = vectors_of(network, golden, "positive", step)
             negatives = vectors_of(network, golden, "negative", step)
+
         torch.testing.assert_close(encoded, golden["bank/anchor_video"][step], **CLOSE)
         query = torch.nn.functional.normalize(encoded, dim=-1)
         similarity = torch.cat(
@@ -113,6 +114,7 @@ def test_steps_with_fixed_weights(golden: release.Arrays, run: str) -> None:
         close_gradient(anchors.grad, golden[f"{run}/grad_anchor"][step].transpose(1, 2))
         assert not anchors.grad[~mask[step]].any()
         close_gradient(encoded.grad, golden[f"{run}/grad_anchor_video"][step])
+
     for name, parameter in network.named_parameters():
         if f"{run}/grad_weight/{name}" in golden:
             close_gradient(parameter.grad, golden[f"{run}/grad_weight/{name}"])
@@ -132,6 +134,7 @@ def test_training_with_a_key_encoder(golden: release.Arrays, run: str, momentum:
         with torch.no_grad():
             positives = vectors_of(keys, golden, "positive", step)
             negatives = vectors_of(keys, golden, "negative", step)
+
         similarity = torch.cat(
             [(anchors * positives).sum(1, keepdim=True), anchors @ bank.vectors.clone().T], dim=1
         )
@@ -144,6 +147,7 @@ def test_training_with_a_key_encoder(golden: release.Arrays, run: str, momentum:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
     for encoder, name in ((network, "query_video_after"), (keys, "query_video_after_key_encoder")):
         frames, mask = release.frames_of(golden, "query")
         with torch.no_grad():

@@ -171,6 +171,7 @@ def test_learning_rate_warms_up_and_ends_at_its_floor() -> None:
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
+
     assert (rates[0], rates[10], rates[60]) == pytest.approx((0.01, 1.0, 0.55))
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
     assert rates.index(max(rates)) == 10

@@ -65,6 +65,7 @@ def written_project(folder: Path) -> Project:
         features = {video: features_of(video, NUM_FRAMES) for video in videos}
         write_features(project.root, key, features)
         _write_views(project.root, key, videos, project.config)
+
     return project
 
 
@@ -88,6 +89,7 @@ def write_features(root: DataRoot, key: str, features: Mapping[str, Tensor]) -> 
         for video, values in features.items():
             times = [float(second) for second in range(len(values))]
             write(frame_columns(video, times, [0] * len(values), values.half().numpy()))
+
     settings = {"backbone": {"sha256": "0" * 64, "source": "random"}, EXTRAS_SETTING: POOLED_DIMS}
     index = [index_row(video, len(values)) for video, values in features.items()]
     shard.write_index(index, provenance=Provenance(STAGE, settings))
@@ -102,6 +104,7 @@ def _write_views(root: DataRoot, key: str, videos: tuple[str, ...], config: Conf
         for video in videos:
             values = torch.stack([features_of(f"{video} {n}", size) for n in range(num_views)])
             write([[video] * num_views, [""] * num_views, values.numpy()])
+
     settings = {"views": config.views.model_dump(mode="json"), EXTRAS_SETTING: POOLED_DIMS}
     rows = [index_row(video, num_views, num_frames=NUM_FRAMES) for video in videos]
     shard.write_index(rows, provenance=Provenance(VIEWS_STAGE, settings), fields=VIEW_INDEX_COLUMNS)

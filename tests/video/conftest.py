@@ -22,6 +22,7 @@ def numbered_frame(number: int, *, width_px: int, height_px: int) -> NDArray[np.
     for bit in range(8):
         columns = slice(bit * width_px // 8, (bit + 1) * width_px // 8)
         frame[height_px // 4 : 3 * height_px // 4, columns] = 235 if number >> bit & 1 else 20
+
     return frame
 
 
@@ -32,6 +33,7 @@ def read_numbers(frames: NDArray[np.uint8]) -> list[int]:
     for frame in frames:
         levels = [frame[height_px // 2, (2 * bit + 1) * width_px // 16].mean() for bit in range(8)]
         numbers.append(sum(1 << bit for bit, level in enumerate(levels) if level > 128))
+
     return numbers
 
 
@@ -67,8 +69,11 @@ def write_video(
             if times_s is not None:
                 frame.pts = round(times_s[index] * 1000)
                 frame.time_base = Fraction(1, 1000)
+
             container.mux(stream.encode(frame))
+
         container.mux(stream.encode())
+
     return path
 
 
@@ -100,11 +105,13 @@ def write_film(
             frame.pts = round(time_s / unit)
             frame.time_base = unit
             packets += film.encode(frame)
+
         packets += film.encode()
         for packet, time_s, until_s in zip(
             packets, times_s, [*times_s[1:], times_s[-1] + lasts_s], strict=True
         ):
             packet.duration = max(round((until_s - time_s) / packet.time_base), 1)
+
         for begin_s, end_s in sound_s:
             for start in range(round(begin_s * 8000), round(end_s * 8000), 1024):
                 samples = np.zeros((1, 1024), np.float32)
@@ -113,10 +120,12 @@ def write_film(
                 quiet.pts = start
                 quiet.time_base = Fraction(1, 8000)
                 packets += sound.encode(quiet)
+
         if sound is not None:
             packets += sound.encode()
         for packet in sorted(packets, key=lambda one: one.dts * one.time_base):
             container.mux(packet)
+
     return path
 
 
@@ -169,12 +178,14 @@ class VideoWriter:
                 if packet.dts is not None:
                     packet.stream = track
                     container.mux(packet)
+
             container.mux(
                 cover.encode(
                     av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")
                 )
             )
             container.mux(cover.encode())
+
         return path
 
 

@@ -107,6 +107,7 @@ class Handler(BaseHTTPRequestHandler):
             lines.append(f"#EXT-X-MEDIA-SEQUENCE:{int(time.monotonic())}")
         else:
             lines.append("#EXT-X-PLAYLIST-TYPE:VOD")
+
         for number in range(SEGMENTS):
             lines += ["#EXTINF:1.0,", f"/segment-{number}.ts"]
         return (
@@ -121,6 +122,7 @@ class Handler(BaseHTTPRequestHandler):
             **headers,
         }.items():
             self.send_header(name, value)
+
         self.end_headers()
         self.wfile.write(body)
 

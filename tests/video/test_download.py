@@ -148,11 +148,13 @@ def test_no_other_program_is_started(site, tmp_path, monkeypatch, path):
             f"#!/bin/sh\necho started >> {tmp_path}/started\necho ffmpeg version 7.0\n"
         )
         program.chmod(0o755)
+
     monkeypatch.setenv("PATH", str(tmp_path / "programs"), prepend=os.pathsep)
     with Downloader(ONCE) as downloader:  # its process starts with this path
         result = downloader.download(
             ManifestEntry("s/x", site.address + path), folder=tmp_path / "out"
         )
+
     assert (result.status, result.reason) in {("unavailable", "unsupported"), ("ok", "")}
     assert not (tmp_path / "started").exists()
 
@@ -189,6 +191,7 @@ def test_only_what_the_record_describes_is_replaced(site, tmp_path):
         change()
         assert site.get("/video.mp4", tmp_path).path == first
         assert first.read_bytes() == site.data
+
     first.with_suffix(".json").write_text('{"file": "../mine.mp4", "num_bytes": 4, "sha256": ""}')
     assert site.get("/video.mp4", tmp_path).path == first
     aside = sorted(path.read_bytes() for path in tmp_path.glob("*.damaged*"))
@@ -216,6 +219,7 @@ def connects(address: tuple[str, int], *, local: bool) -> str:
         socket.create_connection(address).close()
     except RefusedError as error:
         return str(error.args[1])
+
     return "connected"
 
 
@@ -229,6 +233,7 @@ def test_an_address_of_the_internet_does_not_lead_into_the_local_network(site):
             for local in (False, True)
         ]
         assert [outcome.result() for outcome in outcomes] == ["local_address", "connected"]
+
     hosts = (
         "127.0.0.1",
         "localhost",

@@ -33,6 +33,7 @@ def boxes(data: bytes, name: bytes) -> list[int]:
     while start >= 0:
         found.append(start - 4)
         start = data.find(name, start + 1)
+
     return found
 
 
@@ -42,6 +43,7 @@ def with_duration_of_one_tick(plain: Path, to: Path) -> Path:
     for name, offset in ((b"mvhd", 24), (b"tkhd", 28), (b"mdhd", 24)):
         for start in boxes(bytes(data), name):
             data[start + offset : start + offset + 4] = struct.pack(">I", 1)
+
     to.write_bytes(data)
     return to
 
@@ -70,6 +72,7 @@ def remuxed(
             if packet.dts is not None:
                 packet.stream = track
                 container.mux(packet)
+
         if heard is not None:
             rng = np.random.default_rng(0)
             for start in range(0, 44100 * NUM_FRAMES // FPS, 1024):
@@ -79,7 +82,9 @@ def remuxed(
                 frame.sample_rate = 44100
                 frame.pts = start
                 container.mux(heard.encode(frame))
+
             container.mux(heard.encode())
+
     return to
 
 
@@ -93,6 +98,7 @@ def cut(plain: Path, to: Path) -> Path:
                 if packet.dts is not None:
                     packet.stream = track
                     container.mux(packet)
+
     data = to.read_bytes()
     to.write_bytes(data[: len(data) * 93 // 100])
     return to
@@ -160,6 +166,7 @@ def test_what_a_trimmed_file_hides_does_not_count(plain: Path, tmp_path: Path) -
                 packet.dts -= hidden
                 packet.stream = track
                 container.mux(packet)
+
     found = measure_file(trimmed)
     assert found.length_s == pytest.approx(NUM_FRAMES / FPS - 1.5, abs=0.11)
     assert found.damage == ""

@@ -122,10 +122,12 @@ def test_a_large_cover_that_is_not_marked_is_not_the_video(tmp_path, container, 
         for number in range(30):
             picture = numbered_frame(number, width_px=128, height_px=96)
             packets += film.encode(av.VideoFrame.from_ndarray(picture, format="rgb24"))
+
         packets += film.encode()
         still = [*cover.encode(white), *cover.encode()]
         for packet in [*still, *packets] if is_first else [*packets, *still]:
             file.mux(packet)
+
     found = sample_frames(path, fps=1, short_side_px=None)
     assert read_numbers(np.stack(found.frames)) == [0, 10, 20]
     assert probe_video(path).width_px == 128

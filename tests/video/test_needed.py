@@ -30,6 +30,7 @@ def moving(*, width_px: int = 128, height_px: int = 96) -> list[NDArray[np.uint8
         frame = wide[:height_px, 5 * number : 5 * number + width_px].copy()
         frame[: height_px // 4] = 90
         frames.append(frame)
+
     return frames
 
 
@@ -73,6 +74,7 @@ def begun_late(folder: Path) -> Path:
                 packet.dts -= shift
                 packet.stream = stream
                 target.mux(packet)
+
     return path
 
 
@@ -137,6 +139,7 @@ def needed(path: Path, wanted: Wanted) -> Samples | None:
         )
     except UnsuitedError:
         return None
+
     return Samples(*sample, clock_note="")
 
 

@@ -47,6 +47,7 @@ def test_lists_are_text_csv_or_lines_of_vpdq(tmp_path: Path) -> None:
         match=r"l\[1\].csv: lines without a hash, or with several, are left out: 7, 8, 9$",
     ):
         hashes, places = read_hashes(tmp_path / "l[1].csv")
+
     assert [digest.tobytes().hex() for digest in hashes] == [A, B.lower(), A]
     assert places == [(2, ""), (4, "bad, thing"), (6, "in/v.mp4, 3, 50, 2.000")]
 

@@ -66,6 +66,7 @@ def test_reading_a_large_file_is_no_standstill(videos):
         path = videos.numbered(name)
         os.truncate(path, 400 * 2**20)
         items.append((name, path))
+
     found = list(sample_videos(items, config=SamplingConfig(timeout_s=0.7, workers=1)))
     assert [(video.reason, len(video.jpegs)) for video in found] == [("", 3), ("", 3)]
 
@@ -169,6 +170,7 @@ def test_workers_die_with_a_killed_parent(tmp_path):
         time.sleep(0.2)
         children = psutil.Process(parent.pid).children()
         workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
     time.sleep(1)  # for the workers to get busy
     parent.kill()
     parent.wait()

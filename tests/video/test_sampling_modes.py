@@ -66,6 +66,7 @@ def without_key_frames(videos: VideoWriter) -> Path:
             if packet.size and not packet.is_keyframe:
                 packet.stream = stream
                 target.mux(packet)
+
     return path
 
 

@@ -56,6 +56,7 @@ def outcomes(attempts: dict[str, Callable[[], object]]) -> bytes:
             refused[name] = False
         except OSError:
             refused[name] = True
+
     return json.dumps(refused).encode()
 
 
@@ -144,6 +145,7 @@ def test_a_confined_process_reads_its_file_alone(
     finally:
         sibling.communicate(b"\n", timeout=20)
         listener.close()
+
     assert path.read_bytes() == before
 
     environment, frames = in_worker(confined_frames, path)

@@ -68,6 +68,7 @@ def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
             pass
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
+
     touch(tmp_path, "looks\\xfe.mp4")
     entries = scan_folder(tmp_path, source="s")
     assert ids(entries) == ["s/bad\\xff.mp4", "s/looks\\x5cxfe.mp4"]
@@ -238,6 +239,7 @@ def test_a_folder_that_cannot_be_listed_is_named_on_the_terminal(tmp_path, monke
     with monkeypatch.context() as shown:
         shown.setattr("warnings.showwarning", _say_warning)
         assert ids(scan_folder(tmp_path, source="s")) == ["s/a.mp4"]
+
     assert (
         "locked cannot be listed (Permission denied); its files are left out"
         in capsys.readouterr().err

@@ -53,6 +53,7 @@ def test_similarities_of_batches_and_of_videos_videos(golden: release.Arrays, ki
         compared = network.compare(
             first, second, query_mask=query_mask, reference_mask=reference_mask
         )
+
     wanted = golden[f"similarity/{kind}"]
     torch.testing.assert_close(compared.video, wanted, **CLOSE)
     with torch.inference_mode():
@@ -60,6 +61,7 @@ def test_similarities_of_batches_and_of_videos_videos(golden: release.Arrays, ki
             [network.embed(clip[m][:, None]) for clip, m in zip(clips, masks, strict=True)]
             for clips, masks in ((query, query_mask), (reference, reference_mask))
         ]
+
     torch.testing.assert_close(network.score_videos(*videos), wanted, **CLOSE)
     if kind == "chamfer":
         torch.testing.assert_close(
@@ -89,7 +91,9 @@ def test_descriptors_of_feature_maps_are_those_of_the_paper() -> None:
                 rows = slice(stride * top, stride * top + kernel)
                 columns = slice(stride * left, stride * left + kernel)
                 total += one[:, :, rows, columns].amax((2, 3))
+
         wanted.append(total / total.norm(dim=1, keepdim=True))
+
     torch.testing.assert_close(l3_irmac(maps), torch.cat(wanted, dim=1), rtol=1e-5, atol=1e-6)
 
 

@@ -24,6 +24,7 @@ def build(dims: int = 24, seed: int = 0, **settings: Any) -> ContextNetwork:
     with torch.no_grad():
         for parameter in network.transformer_encoder.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=rng)
+
     return network.eval()
 
 
@@ -61,6 +62,7 @@ def test_order_of_frames_and_padding_change_nothing(level: str) -> None:
         alone = [network.embed(clip) for clip in clips]
         together = network.embed(features, mask=mask)
         shuffled = network.embed(clips[3][torch.randperm(12, generator=torch_rng("order"))])
+
     for clip, one, row in zip(clips, alone, together, strict=True):
         torch.testing.assert_close(row[: len(clip)], one, **CLOSE)
     torch.testing.assert_close(

@@ -75,6 +75,7 @@ def full_weight(name: str, shape: tuple[int, ...]) -> Tensor:
         values = 0.1 * values
         if name.endswith("weight") and (".bn" in name or ".norm" in name):
             values = values + 1
+
     if name.endswith("aconv.weight"):
         values = values * 1024
     if name.endswith("ddm_layer3.weight"):
@@ -90,8 +91,10 @@ def published_name(own: str) -> str:
         if own.startswith(after):
             own = before + own.removeprefix(after)
             break
+
     known = [(prefix, replaced) for prefix, replaced, release in PREFIXES if release == "vvs"]
     for prefix, replaced in sorted(known, key=lambda item: -len(item[1])):
         if own.startswith(replaced):
             return prefix + own.removeprefix(replaced)
+
     raise KeyError(own)

@@ -56,6 +56,7 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
         raw["anchor"] = inserted(
             raw["anchor"][None], vvs["raw/distractor"].expand(1, count, -1, -1), source
         )[0]
+
     if case == "short":
         raw |= {"anchor": vvs["raw/three"], "positive": raw["positive"][:5]}
     clips = {name: release.whitened(vvs, values)[None] for name, values in raw.items()}
@@ -90,6 +91,7 @@ def triplet(vvs: Golden, case: str) -> tuple[VvsNetwork, dict[str, Tensor], dict
     if label is not None:
         values |= {"ddm_logit": logits, "ddm_label": label.float()}
         losses["L_di"] = distractor_loss(logits, label)
+
     losses["L_total"] = sum(losses[name] * (0.5 if name == "L_di" else 1) for name in losses)  # type: ignore[assignment]
     return network, values, losses
 
@@ -101,6 +103,7 @@ def test_training_step(vvs: Golden, case: str) -> None:
     for name, value in (values | losses).items():
         if f"{case}/{name}" in vvs:
             close(value, vvs[f"{case}/{name}"])
+
     missing = {name for name in values if f"{case}/{name}" not in vvs}
     assert missing <= {"anchor_scaled"}
     state = network.state_dict()
@@ -124,6 +127,7 @@ def test_gradients(vvs: Golden, loss: str) -> None:
             close(parameter.grad, wanted, tolerance=1e-3)
         elif loss != "L_total":
             assert parameter.grad is None or not parameter.grad.any(), name
+
     assert compared == len([name for name in vvs if name.startswith(f"core/grad/{loss}/")])
 
 
@@ -145,6 +149,7 @@ def test_inference(vvs: Golden, clip: str) -> None:
         close(network.topic(kept.mean(1)[None])[0], vvs[f"eval/{clip}/tgm"])
         similarity = frame_similarity(kept[None], kept[None], rate=0)[0]
         close(network.saliency(similarity)[0], vvs[f"eval/{clip}/tsm"])
+
     close(vector(network, regions, pooled), vvs[f"eval/{clip}/embedding"])
     magnitude = raw.mean(1).norm(dim=-1)
     close(magnitude, vvs[f"eval/{clip}/magnitude"])
@@ -176,6 +181,7 @@ def test_the_papers_rule_differs(vvs: Golden) -> None:
         frames = int(vvs[f"label/{case}/frames"])
         found = saliency_labels(maps.reshape(1, *maps.shape[-2:]), num_frames=frames, rule="plain")
         differing += not torch.equal(found[0], vvs[f"label/{case}/label"].reshape(-1))
+
     assert differing == 5
 
 
@@ -239,4 +245,5 @@ def test_sizes_of_the_release() -> None:
         kept = regions[full["keep"]]
         close(network.topic(kept.mean(1)[None])[0], full["tgm"])
         close(network.saliency(frame_similarity(kept[None], kept[None], rate=0)[0])[0], full["tsm"])
+
     close(vector(network, regions, pooled), full["embedding"])

@@ -33,12 +33,14 @@ def network_of(seed: int, **changes: Any) -> VvsNetwork:
                 value.uniform_(0.5, 1.5, generator=generator)
             elif value.is_floating_point():
                 value.add_(torch.randn(value.shape, generator=generator, dtype=value.dtype) * 0.2)
+
         if (
             network.topic is not None
             and network.topic.settings.refine
             and network.topic.settings.hierarchy
         ):
             network.topic.join.weight.mul_(1000)
+
     return network.eval()
 
 
@@ -69,6 +71,7 @@ def test_cells_around_the_diagonal_are_enough(frames: int) -> None:
                     if name.endswith("var")
                     else torch.randn_like(value)
                 )
+
         values = clips(frames, frames, 4, DIMS).float()
         whole = saliency(frame_similarity(values[None], values[None], rate=0)[0])[0]
         order = torch.arange(frames)
@@ -76,6 +79,7 @@ def test_cells_around_the_diagonal_are_enough(frames: int) -> None:
             diagonal_cells(values, order, i, min(i + 128, frames)) for i in range(0, frames, 128)
         ]
         linear = saliency.weights_of_states(torch.cat([saliency.windows(cells) for cells in parts]))
+
     assert_close(linear, whole, rtol=1e-5, atol=1e-5)
 
 
@@ -96,6 +100,7 @@ def test_refused_frames_add_nothing() -> None:
         logits = network.distractor(pooled)
         network.distractor.layer3.bias -= logits.median()
         kept = network.distractor(pooled) > 0
+
     found = network.frame_vectors(regions, pooled)
     assert 4 <= int(kept.sum()) < 12
     assert not found[~kept].any()

@@ -31,13 +31,16 @@ def content(vvs: release.Golden) -> dict[str, Any]:
     for name in release.names(vvs):
         network, _, tensor = name.partition("/")
         nets[network][tensor] = vvs[f"weight/{name}"]
+
     for tensors in nets.values():
         for part in ("mean", "components", "denominator"):
             tensors[f"pca_layer.{part}"] = vvs[f"pca/{part}"].double()
+
     for number in (1, 2, 3):
         nets["swg"][f"selfsim_encoder.bottleneck_layer.bn{number}.num_batches_tracked"] = (
             torch.tensor(80_000)
         )
+
     nets["swg"] |= {name: torch.tensor(0.5) for name in ("zero", "gamma", "saliency_thr")}
     optimizer = {
         "state": {0: {"step": torch.tensor(1.0)}},
@@ -76,6 +79,7 @@ def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path
         )
         found = network.frame_vectors(regions, release.pooled(vvs, raw)).sum(0)
         vectors.append(found / found.norm())
+
     # the directions of an imported PCA are sorted, so vectors have another order of values, and the
     # same products
     assert_close(
