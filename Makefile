@@ -36,7 +36,7 @@ demo ui: export HAPVR_CONFIG ?= configs/own_videos.yaml
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo ui search test test-rest test-all test-slow test-browser fuzz year lint types docs lock clean
+.PHONY: help setup demo ui search test test-rest test-slow test-browser fuzz year lint types docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,14 +62,11 @@ search: $(STAMP) ## the page of a collection of your own videos: make search VID
 ui: $(STAMP) ## Dagster's UI, an MLflow server and search on 127.0.0.1 over what the demo made
 	$(BIN)/python -m pipelines.ui $(INTERRUPTED)
 
-test: $(STAMP) ## the fast tests
-	$(PYTEST)
+test: $(STAMP) ## the fast tests; TESTS=all: also those of `make test-rest`, which takes less than one after the other
+	$(PYTEST) $(if $(filter all,$(TESTS)),$(WAITING) -m "not gpu")
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
 	$(PYTEST) $(WAITING) -m "(slow or browser) and not gpu"
-
-test-all: $(STAMP) ## `make test` and `make test-rest` in one run, which takes less than one after the other
-	$(PYTEST) $(WAITING) -m "not gpu"
 
 test-slow: $(STAMP) ## only the slow tests
 	$(PYTEST) -m "slow and not gpu and not browser"
