@@ -255,11 +255,11 @@ def small_project(
     registry; a copy for each test process."""
     from tests.registry.empty_store import new_store
 
-    made = make_once(
+    shared_folder = make_once(
         "small project", lambda folder: make_data(open_small_project(clips_folder, folder))
     )
     folder = tmp_path_factory.mktemp("project")
-    shutil.copytree(made, folder, dirs_exist_ok=True)
+    shutil.copytree(shared_folder, folder, dirs_exist_ok=True)
     new_store(folder / "data" / "mlflow")
     return open_small_project(clips_folder, folder)
 
@@ -307,9 +307,11 @@ def pooled_project(
     """`small_project`, whose features and views were made again with pooled vectors; a copy for
     each test process."""
     source = Path(small_project.config.data_root).parent
-    made = make_once("pooled project", lambda folder: make_pooled(clips_folder, source, folder))
+    shared_folder = make_once(
+        "pooled project", lambda folder: make_pooled(clips_folder, source, folder)
+    )
     folder = tmp_path_factory.mktemp("pooled")
-    shutil.copytree(made, folder, dirs_exist_ok=True)
+    shutil.copytree(shared_folder, folder, dirs_exist_ok=True)
     return open_pooled_project(clips_folder, folder)
 
 

@@ -186,8 +186,8 @@ def test_a_damaged_file_of_the_champion_is_named(moved: Grown) -> None:
     bundles = "mlflow/artifacts/models/*/artifacts/artifacts/bundle"
     for file in moved.root.glob(f"{bundles}/whitening.safetensors"):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
-    said = damage_of_registry(moved.project)
-    assert "whitening.safetensors is missing or differs" in said
+    message = damage_of_registry(moved.project)
+    assert "whitening.safetensors is missing or differs" in message
 
 
 @slow

@@ -102,8 +102,8 @@ def told(*words: object) -> dict[str, Any]:
     """What a verb of `hapvr` says as JSON."""
     result = invoke(*map(str, words), "--json")
     assert result.exit_code == 0, result.stderr
-    said: dict[str, Any] = json.loads(result.stdout)
-    return said
+    output: dict[str, Any] = json.loads(result.stdout)
+    return output
 
 
 @dataclass(frozen=True)

@@ -57,20 +57,20 @@ def test_regions_of_frames(architecture: str) -> None:
     frames = np.kron(noise, np.ones((1, 1, 16, 16), np.uint8))
     regions = load_backbone(config).embedder(None, "cpu")(frames)
     whitening = fit_whitening(regions.reshape(-1, regions.shape[-1]), dims=16)
-    found = load_backbone(config).embedder(whitening, DEVICE)(frames)
+    actual = load_backbone(config).embedder(whitening, DEVICE)(frames)
     expected = load_backbone(config).embedder(whitening, "cpu")(frames)
-    assert float((found * expected).sum(-1).min()) > 0.9995
+    assert float((actual * expected).sum(-1).min()) > 0.9995
 
 
 def test_scores_of_a_bundle(scenes: Path, tmp_path: Path) -> None:
     """Of two videos that share footage, and of two that do not."""
     bundle = make_bundle(tmp_path)
     pairs = [(str(scenes / "a.mp4"), str(scenes / other)) for other in ("copy.mp4", "b.mp4")]
-    found = [result.similarity for result in load_bundle(bundle, device=DEVICE).score_pairs(pairs)]
+    actual = [result.similarity for result in load_bundle(bundle, device=DEVICE).score_pairs(pairs)]
     expected = [
         result.similarity for result in load_bundle(bundle, device="cpu").score_pairs(pairs)
     ]
-    assert found == pytest.approx(expected, abs=1e-3)
+    assert actual == pytest.approx(expected, abs=1e-3)
 
 
 def test_training(small_project: Project, tmp_path: Path) -> None:

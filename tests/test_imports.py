@@ -229,7 +229,7 @@ def test_nothing_private_is_imported() -> None:
     documented."""
     undocumented = "popen_\\w+|spawn|reduction|resource_\\w+|semaphore_tracker|util|forkserver"
     undocumented = re.compile(rf"multiprocessing\.({undocumented})")
-    found = {
+    private_imports = {
         (path.relative_to(CHECKOUT), name)
         for folder in ("hapvr", "assets", "pipelines")
         for path in (CHECKOUT / folder).rglob("*.py")
@@ -237,7 +237,7 @@ def test_nothing_private_is_imported() -> None:
         if not name.startswith(("__future__", "hapvr.", "assets.", "pipelines."))
         if any(part.startswith("_") for part in name.split(".")) or undocumented.match(name)
     }
-    assert found == set()
+    assert private_imports == set()
 
 
 @pytest.mark.slow

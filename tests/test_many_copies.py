@@ -31,8 +31,8 @@ def test_all_of_many_copies_are_found_and_grouped(call: Call, tmp_path: Path) ->
     assert len(grouped) == NUM_COPIES
 
     query = str(library / "copy 00.mp4")
-    found = call("search", query, *data, "--top", "100", "--all", "--json").json
-    verdicts = {row["reference"]: row["verdict"] for row in found["queries"][0]["matches"]}
+    answer = call("search", query, *data, "--top", "100", "--all", "--json").json
+    verdicts = {row["reference"]: row["verdict"] for row in answer["queries"][0]["matches"]}
     matches = {name for name, verdict in verdicts.items() if verdict == "match"}
     assert len(matches) == NUM_COPIES
     assert all("copy" in name for name in matches)

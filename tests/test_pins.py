@@ -93,10 +93,10 @@ def parameters(command: Any) -> list[str]:
 
 def verbs(command: Any, name: str) -> dict[str, list[str]]:
     """The parameters of a command and of all that are below it, by the words that call them."""
-    found = {name: parameters(command)}
+    verb_parameters = {name: parameters(command)}
     for word, inner in getattr(command, "commands", {}).items():
-        found |= verbs(inner, f"{name} {word}")
-    return found
+        verb_parameters |= verbs(inner, f"{name} {word}")
+    return verb_parameters
 
 
 def test_verbs_and_options() -> None:

@@ -59,9 +59,9 @@ def test_a_reason_is_in_plain_words_and_says_what_to_do(code: str) -> None:
     ids=["of a website", "of a part beyond the end", "of a file", "of a code without a sentence"],
 )
 def test_a_code_and_its_message_make_a_sentence(code: str, message: str, plain: str) -> None:
-    said = plain_reason(code, message)
-    assert said.startswith(plain)
-    assert bool(said) == bool(plain)
+    sentence = plain_reason(code, message)
+    assert sentence.startswith(plain)
+    assert bool(sentence) == bool(plain)
 
 
 def test_the_technical_cause_stands_behind_the_sentence() -> None:

@@ -325,6 +325,20 @@ def test_tests_have_no_packed_forms() -> None:
     assert packed == []
 
 
+def test_names_of_tests_say_what_they_hold() -> None:
+    vague = []
+    for file in sorted((CHECKOUT / TESTS).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, Function):
+                vague += [
+                    f"{file.name}:{name.lineno} {name.id}"
+                    for name in bound_names(node)
+                    if name.id in VAGUE_NAMES
+                ]
+
+    assert vague == []
+
+
 def test_exceptions_are_few_and_name_functions_that_exist() -> None:
     assert len(EXCEPTED) <= 10
     for place, reason in EXCEPTED.items():
@@ -354,8 +368,10 @@ def test_exceptions_are_few_and_name_functions_that_exist() -> None:
     ],
 )
 def test_a_packed_form_is_found(text: str, form: Callable[[ast.AST], bool]) -> None:
-    found = [rule.__name__ for node in ast.walk(ast.parse(text)) for rule in PACKED if rule(node)]
-    assert form.__name__ in found
+    rule_names = [
+        rule.__name__ for node in ast.walk(ast.parse(text)) for rule in PACKED if rule(node)
+    ]
+    assert form.__name__ in rule_names
 
 
 @pytest.mark.parametrize(

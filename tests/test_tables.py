@@ -45,14 +45,14 @@ def test_no_flipped_bit_gives_another_table() -> None:
         changed = bytearray(data)
         changed[place] ^= 1 << place % 8
         try:
-            found = read_table(io.BytesIO(changed))
+            table = read_table(io.BytesIO(changed))
         except DATA_ERRORS:
             refused += 1
             continue
 
-        assert found.equals(TABLE), place
+        assert table.equals(TABLE), place
         # All metadata may be lost at once; then there is no provenance, which its readers notice.
-        assert read_schema_metadata(found.schema, b"hapvr.provenance") in ('{"fps": 1}', ""), place
+        assert read_schema_metadata(table.schema, b"hapvr.provenance") in ('{"fps": 1}', ""), place
 
     assert refused > len(data) // 3
 
@@ -92,9 +92,9 @@ def test_a_users_table_beyond_the_limits_is_refused(
     (tmp_path / "twice.csv").write_text("url,video_id,url\na,b,c\n")
     with (tmp_path / "large.csv").open("wb") as file:
         file.truncate(MAX_USER_BYTES + 1)
-    one = pa.DictionaryArray.from_arrays(pa.array([0] * 8000, pa.int32()), ["x" * 10**6])
+    urls = pa.DictionaryArray.from_arrays(pa.array([0] * 8000, pa.int32()), ["x" * 10**6])
     pq.write_table(
-        pa.table({"url": one}), tmp_path / "bomb.parquet", compression="zstd", store_schema=False
+        pa.table({"url": urls}), tmp_path / "bomb.parquet", compression="zstd", store_schema=False
     )
     with pytest.raises((OSError, ValueError), match=problem):
         read_user_table(tmp_path / name)

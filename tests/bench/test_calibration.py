@@ -14,8 +14,8 @@ CURVE = (26.0, -10.0)
 def query(clip: int, close: dict[int, float]) -> Query:
     """Which clips look like it, and how much."""
     runs = np.full((len(VIEWS), NUM_CLIPS), 0.1)
-    for other, cosine in close.items():
-        runs[:, other] = cosine
+    for similar_clip, cosine in close.items():
+        runs[:, similar_clip] = cosine
     return Query(clip, "crop", runs, np.zeros(NUM_CLIPS, bool))
 
 

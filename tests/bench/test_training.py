@@ -24,7 +24,7 @@ def test_bfloat16_trains_in_the_same_direction() -> None:
     device = torch.device("cpu")
     loss, gradients = run_step("ours", 8, 12, device)()
     step = run_step("ours", 8, 12, device, precision="bf16-mixed")
-    rounded, found = step()
+    rounded, rounded_gradients = step()
     assert rounded == pytest.approx(loss, rel=1e-3)
     assert rounded != loss
-    assert torch.nn.functional.cosine_similarity(found, gradients, dim=0) > 0.999
+    assert torch.nn.functional.cosine_similarity(rounded_gradients, gradients, dim=0) > 0.999

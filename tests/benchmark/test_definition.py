@@ -51,13 +51,17 @@ def test_parts_and_whole_copies_do_not_count_against_each_other(tmp_path):
         for file in ("a.mp4", "b.mp4", "c.mp4", "d.mp4")
     ]
     labels = [("a.mp4", "b.mp4", "DS"), ("a.mp4", "c.mp4", "part")]
-    made = write_clips(
+    definition = write_clips(
         tmp_path, name="mine", videos=rows, labels=labels, segments=[], provenance={}
     )
     scores = pl.DataFrame(
-        {"query_id": made.queries * 3, "reference_id": made.database, "similarity": [0.8, 0.9, 0.1]}
+        {
+            "query_id": definition.queries * 3,
+            "reference_id": definition.database,
+            "similarity": [0.8, 0.9, 0.1],
+        }
     )
-    assert evaluate(made, scores).metrics == {"DSVR": 1, "DSVD": 1, "parts": 1}
+    assert evaluate(definition, scores).metrics == {"DSVR": 1, "DSVD": 1, "parts": 1}
 
 
 @pytest.mark.parametrize(

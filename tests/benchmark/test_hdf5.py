@@ -36,13 +36,13 @@ def test_what_is_not_in_the_file_is_not_read(tmp_path):
 
     video_ids, shape = survey_hdf5(path)
     assert shape == (9, 16)
-    found = {
+    reasons = {
         video_id: reason for video_id, _, reason, _ in read_hdf5_features(path, video_ids, shape)
     }
-    assert found.pop("good") == ""
-    assert found.pop("empty") == "wrong_shape"
+    assert reasons.pop("good") == ""
+    assert reasons.pop("empty") == "wrong_shape"
     large = dict.fromkeys(("filled", "zeros", "huge"), "too_large")
-    assert found == dict.fromkeys(("external", "virtual"), "other_file") | large
+    assert reasons == dict.fromkeys(("external", "virtual"), "other_file") | large
 
 
 def test_groups_that_lie_deep_in_each_other_are_refused(tmp_path):

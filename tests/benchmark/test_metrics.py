@@ -53,15 +53,15 @@ def slow_step(similarity, relevant):
 def slow_trapezoid(similarity, relevant):
     """EVVE's sum of (p0 + p1) / 2, item by item."""
     order = sorted(range(len(similarity)), key=lambda i: -similarity[i])
-    found = 0
+    num_hits = 0
     total = 0.0
     for rank, item in enumerate(order):
         if relevant[item]:
-            before = 1.0 if rank == 0 else found / rank
-            total += (before + (found + 1) / (rank + 1)) / 2
-            found += 1
+            before = 1.0 if rank == 0 else num_hits / rank
+            total += (before + (num_hits + 1) / (rank + 1)) / 2
+            num_hits += 1
 
-    return total / found
+    return total / num_hits
 
 
 def test_average_precision_of_the_example():
@@ -103,8 +103,10 @@ def test_interpolated_precision_groups_ties():
     """Items 3, 2, 2, 1 with hits at 3, 2 and 1: precision 1, 2/3, 3/4 at recall 1/4, 2/4, 3/4 of
     four relevant."""
     ranks = relevant_ranks(np.array([3.0, 2, 2, 1]), np.array([True, False, True, True]))
-    found = interpolated_precision(ranks, num_relevant=4, recalls=np.array([0, 0.25, 0.5, 0.75, 1]))
-    np.testing.assert_allclose(found, [1, 1, 0.75, 0.75, 0])
+    precisions = interpolated_precision(
+        ranks, num_relevant=4, recalls=np.array([0, 0.25, 0.5, 0.75, 1])
+    )
+    np.testing.assert_allclose(precisions, [1, 1, 0.75, 0.75, 0])
 
 
 def test_bootstrap_micro_ap_equals_repeated_queries():

@@ -63,16 +63,16 @@ def everything(benchmark: BenchmarkDefinition) -> frozenset[str]:
 def test_a_clearly_better_challenger_passes_and_the_reverse_does_not() -> None:
     """Gain 3 against gain 1 is better on both metrics in nearly all resamples; exchanged, it is
     worse."""
-    made = definition()
-    weak = scores(made, gain=1.0, seed=1)
-    strong = scores(made, gain=3.0, seed=1)
+    benchmark = definition()
+    weak = scores(benchmark, gain=1.0, seed=1)
+    strong = scores(benchmark, gain=3.0, seed=1)
     up = decide(
-        [compare(made, weak, strong, available=everything(made), config=GATE)],
+        [compare(benchmark, weak, strong, available=everything(benchmark), config=GATE)],
         target_metrics=("DSVR",),
         config=GATE,
     )
     down = decide(
-        [compare(made, strong, weak, available=everything(made), config=GATE)],
+        [compare(benchmark, strong, weak, available=everything(benchmark), config=GATE)],
         target_metrics=("DSVR",),
         config=GATE,
     )
@@ -86,9 +86,9 @@ def test_a_clearly_better_challenger_passes_and_the_reverse_does_not() -> None:
 def test_equal_scores_are_no_improvement() -> None:
     """The same scores twice: the difference is exactly 0 in every resample, since draws are
     paired."""
-    made = definition()
-    same = scores(made, gain=1.0, seed=3)
-    differences = compare(made, same, same, available=everything(made), config=GATE)
+    benchmark = definition()
+    same = scores(benchmark, gain=1.0, seed=3)
+    differences = compare(benchmark, same, same, available=everything(benchmark), config=GATE)
     assert all(np.all(difference.samples == 0) for difference in differences.values())
     verdict = decide([differences], target_metrics=("DSVR", "DSVD"), config=GATE)
     assert not verdict.passed

@@ -117,8 +117,8 @@ def test_what_is_missing_by_hand(relevant, scored, options, official, strict):
     the strict policy all of it counts."""
     definition = make_definition(relevant, **options)
     scores = table([(q, r, 1 - r / 10) for q, count in scored for r in range(count)])
-    found = evaluate(definition, scores, policy="official")
-    assert found.metrics["mAP"] == official
+    result = evaluate(definition, scores, policy="official")
+    assert result.metrics["mAP"] == official
     assert evaluate(definition, scores).metrics["mAP"] == strict
 
 

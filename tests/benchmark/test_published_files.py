@@ -64,9 +64,9 @@ def test_vcdb_equals_the_loop_over_queries(tmp_path, with_distractors):
     listed = tmp_path / "distractors.txt"
     listed.write_text("".join(f"other{number}.mp4\n" for number in range(40)))
     distractors = listed if with_distractors else None
-    made = import_vcdb(tmp_path / "vcdb", tmp_path / "out", distractors=distractors)
+    imported = import_vcdb(tmp_path / "vcdb", tmp_path / "out", distractors=distractors)
     definition = load_definition(tmp_path / "out")
-    assert definition.name == made.name == ("vcdb-distractors" if with_distractors else "vcdb")
+    assert definition.name == imported.name == ("vcdb-distractors" if with_distractors else "vcdb")
     core = {f"video{number}" for number in range(56)}
     assert set(definition.queries) == core
     assert len(definition.database) == 56 + 40 * with_distractors
@@ -83,9 +83,9 @@ def test_vcdb_equals_the_loop_over_queries(tmp_path, with_distractors):
         all_hits += hits
         all_scores += scores
 
-    found = evaluate(definition, table, policy="official").metrics
-    assert found["VCDB_mAP"] == pytest.approx(np.mean(per_query))
-    assert found["VCDB_uAP"] == pytest.approx(
+    figures = evaluate(definition, table, policy="official").metrics
+    assert figures["VCDB_mAP"] == pytest.approx(np.mean(per_query))
+    assert figures["VCDB_uAP"] == pytest.approx(
         average_precision(all_hits, all_scores, sum(all_hits))
     )
     assert "56 core videos, the papers have 528" in str(definition.provenance["note"])
@@ -128,9 +128,9 @@ def test_svd_ranks_the_unlabelled_videos_for_every_query(tmp_path):
         all_hits += hits
         all_scores += scores
 
-    found = evaluate(definition, table, policy="official").metrics
-    assert found["mAP"] == pytest.approx(np.mean(per_query))
-    assert found["uAP"] == pytest.approx(average_precision(all_hits, all_scores, sum(all_hits)))
+    figures = evaluate(definition, table, policy="official").metrics
+    assert figures["mAP"] == pytest.approx(np.mean(per_query))
+    assert figures["uAP"] == pytest.approx(average_precision(all_hits, all_scores, sum(all_hits)))
     note = "50 unlabelled videos, the papers have 526,787: not their pool"
     assert definition.provenance["note"] == note
 

@@ -23,16 +23,16 @@ def test_metrics_markdown_by_hand():
 def test_published_rows_stand_beside_ours_with_their_sources(benchmark: str, row: str) -> None:
     """Their columns are tasks that we measure; ours that they lack follow in a table of their
     own."""
-    known = published_metrics(benchmark)
-    assert set(known["task"]) <= {task.name for task in TASKS[benchmark.split("-")[0]]}
-    table, other = published_markdown(
-        benchmark, {"ours": {known["task"][0]: 0.5, "other": 0.25}}
+    figures = published_metrics(benchmark)
+    assert set(figures["task"]) <= {task.name for task in TASKS[benchmark.split("-")[0]]}
+    table, extra_table = published_markdown(
+        benchmark, {"ours": {figures["task"][0]: 0.5, "other": 0.25}}
     ).split("\n\n")
     assert "| ours | 50.00 |" in table
-    found = known.filter(row=row)
-    star = " *" if found["measured_on"][0] else ""
-    assert f"\n{row}{star}: {found['source'][0]}" in table
-    assert other == "|  | other |\n| --- | --- |\n| ours | 25.00 |\n"
+    row_figures = figures.filter(row=row)
+    star = " *" if row_figures["measured_on"][0] else ""
+    assert f"\n{row}{star}: {row_figures['source'][0]}" in table
+    assert extra_table == "|  | other |\n| --- | --- |\n| ours | 25.00 |\n"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,6 @@ def test_a_method_without_published_numbers_says_so() -> None:
 
 @pytest.mark.parametrize("benchmark", ["svd-unlabelled", "vcdb", "vcdb-distractors"])
 def test_numbers_of_the_papers_pool_stand_without_a_mark(benchmark: str) -> None:
-    known = published_metrics(benchmark)
-    assert len(known)
-    assert not any(known["measured_on"])
+    figures = published_metrics(benchmark)
+    assert len(figures)
+    assert not any(figures["measured_on"])

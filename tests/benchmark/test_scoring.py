@@ -36,12 +36,12 @@ class Features:
 
 def random_features(names, *, dims=DIMS, lengths=(5, 9, 4, 30, 1, 12)):
     rng = torch_rng(0, "features")
-    made = {}
+    features = {}
     for index, name in enumerate(names):
         regions = torch.randn(lengths[index % len(lengths)], REGIONS, dims, generator=rng)
-        made[name] = torch.nn.functional.normalize(regions, dim=-1)
+        features[name] = torch.nn.functional.normalize(regions, dim=-1)
 
-    return made
+    return features
 
 
 def make_network(**options):
@@ -157,9 +157,9 @@ def test_similarity_normalisation_takes_off_the_mean_of_the_nearest(top_k, level
     of_b = [("b", name, 0.0) for name in "xyz"]
     background = table([*of_a, *of_b])
     scores = table([("a", "r", 0.9), ("b", "r", 0.3), ("a", "s", 0.1)])
-    found = normalize_similarities(scores, background, top_k=top_k)
-    assert found["query_id"].to_list() == ["a", "b", "a"]
-    assert found["similarity"].to_list() == pytest.approx([0.9 - level, 0.3, 0.1 - level])
+    normalized = normalize_similarities(scores, background, top_k=top_k)
+    assert normalized["query_id"].to_list() == ["a", "b", "a"]
+    assert normalized["similarity"].to_list() == pytest.approx([0.9 - level, 0.3, 0.1 - level])
 
 
 def test_similarity_normalisation_needs_as_many_neighbours():

@@ -31,8 +31,8 @@ UNSURE = 0.7
 @pytest.fixture(scope="session")
 def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     collection = make_once("served collection", fill_collection)
-    with serving(copied(collection, tmp_path_factory.mktemp("people"))) as found:
-        yield found
+    with serving(copied(collection, tmp_path_factory.mktemp("people"))) as service:
+        yield service
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_the_collection_takes_in_new_files(page: Page, tmp_path: Path) -> None:
 
 def contrast(page: Page) -> list[str]:
     """Texts whose contrast with what is behind them is below 4.5 to 1."""
-    found = page.evaluate(
+    texts = page.evaluate(
         """() => {
           const parse = (color) => color.match(/[\\d.]+/g).map(Number);
           const light = (color) => { const [r, g, b] = parse(color).map((one) => {
@@ -268,7 +268,7 @@ def contrast(page: Page) -> list[str]:
               return (a + 0.05) / (b + 0.05) < 4.5; })
             .map((one) => one.outerHTML.slice(0, 200)); }"""
     )
-    return list(json.loads(json.dumps(found)))
+    return list(json.loads(json.dumps(texts)))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -30,8 +30,8 @@ TIMES = "() => [...document.querySelectorAll('video')].map((video) => video.curr
 @pytest.fixture(scope="session")
 def client(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     project = watched_project(make_once, tmp_path_factory.mktemp("page"))
-    with serving(project) as found:
-        yield found
+    with serving(project) as service:
+        yield service
 
 
 @pytest.fixture
@@ -160,9 +160,11 @@ def test_why_a_video_is_found_or_not(strict: Page, client: Client) -> None:
     page.goto(f"{client.address}/#/?id=in/long.mp4&top=1")
     page.get_by_role("button", name="Search", exact=True).click()
     page.get_by_text("Why? in/trips/part.mp4").click()
-    said = page.locator(".explain > p")
-    expect(said).to_have_count(3)
-    expect(said.first).to_contain_text("looks like 0:02\u20130:14 of this video, in the same order")
+    sentences = page.locator(".explain > p")
+    expect(sentences).to_have_count(3)
+    expect(sentences.first).to_contain_text(
+        "looks like 0:02\u20130:14 of this video, in the same order"
+    )
     page.get_by_text("All numbers").click()
     shown = page.locator(".results dl")
     expect(shown).to_contain_text("in/trips/part.mp4: shown")
@@ -303,8 +305,8 @@ def test_with_a_token_a_case_is_worked_on_and_kept(
             r"matches of short 20\d\d-\d\d-\d\d\.csv", download.value.suggested_filename
         )
         (row, *_) = csv.DictReader(download.value.path().open(encoding="utf-8"))
-        said = [row[name] for name in ("marked_by", "author", "note", "model")]
-        assert sorted(said) == ["Anna", "anna", "bundle-0", "case 7"]
+        cells = [row[name] for name in ("marked_by", "author", "note", "model")]
+        assert sorted(cells) == ["Anna", "anna", "bundle-0", "case 7"]
         page.get_by_role("button", name="Report with pictures").click()
         expect(page.locator(".report")).to_contain_text("case 7")
         expect(page.locator(".reported").first).to_contain_text("Marked as a match by anna")

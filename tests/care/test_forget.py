@@ -141,7 +141,7 @@ def project(made: Path, tmp_path: Path) -> Project:
 def traces(folder: Path, needles: list[bytes]) -> set[str]:
     """Files below a folder with one of these bytes in them, in what they unpack to, or in their
     name."""
-    found = set()
+    paths = set()
     for path in folder.rglob("*"):
         texts = [path.as_posix().encode()]
         if path.is_file():
@@ -156,9 +156,9 @@ def traces(folder: Path, needles: list[bytes]) -> set[str]:
             )
 
         if any(needle in text for needle in needles for text in texts):
-            found.add(path.relative_to(folder).as_posix())
+            paths.add(path.relative_to(folder).as_posix())
 
-    return found
+    return paths
 
 
 def traits(project: Project) -> list[bytes]:
@@ -186,10 +186,10 @@ def answers(project: Project) -> dict[str, object]:
     follows from all candidates. Which videos the network compares together changes the last digits
     of similarities."""
     searcher = Searcher.open(project)
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     for video_id in sorted({*searcher.collection.video_ids()} - {VIDEO}):
         matches = searcher.search_id(video_id).matches
-        found[video_id] = [
+        results[video_id] = [
             asdict(one)
             | {
                 "rank": 0,
@@ -202,10 +202,10 @@ def answers(project: Project) -> dict[str, object]:
         ]
 
     pairs = duplicate_pairs(project, searcher, min_probability=0.5)
-    found["pairs"] = [
+    results["pairs"] = [
         replace(one, probability=0.0) for one in pairs if VIDEO not in (one.first, one.second)
     ]
-    return found
+    return results
 
 
 def call(project: Project, *arguments: str, kill_at: int = 0) -> str:
@@ -278,12 +278,12 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     assert digests(data) == files
     table = project.root.local_path(rows_place("duplicate_pairs", shard))
     with ThreadPoolExecutor(1) as pool, project.root.lock(f"duplicate_pairs/{shard}"):
-        found = table.read_bytes()
+        row_bytes = table.read_bytes()
         done = pool.submit(call, project, VIDEO, "--yes")
         while len(read_marks(project.root).rows()) > 1 and not done.done():
             time.sleep(0.1)
         time.sleep(1)
-        table.write_bytes(found)  # as a search that began before writes what it found
+        table.write_bytes(row_bytes)  # as a search that began before writes what it found
 
     done.result()
     assert traces(data, wanted) == set()
@@ -300,15 +300,15 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     assert {one.state for one in verify_root(project.root)} == {"ok"}
     for name in ("video_manifest", "videos", "frames", "whitening", "features"):
         for key in shards_of(project, CHAIN[name]):
-            made = CHAIN[name].run(project, key)
-            assert not (made.new_shards if name == "video_manifest" else made.done), name
+            result = CHAIN[name].run(project, key)
+            assert not (result.new_shards if name == "video_manifest" else result.done), name
 
     assert traces(data, wanted) == set()
     assert Path(project.config.sources[0].path, f"{MARKER}.mp4").is_file()
     forgotten = project.root.local_path(manifest.FORGOTTEN)
     forgotten.write_bytes(bytes(forgotten.stat().st_size))
-    (found,) = (one for one in verify_root(project.root) if one.state != "ok")
-    assert "manifest/forgotten.json" in found.message
+    (check,) = (check for check in verify_root(project.root) if check.state != "ok")
+    assert "manifest/forgotten.json" in check.message
 
 
 def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
@@ -369,11 +369,11 @@ def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_co
         manifest.write_manifest_shard(root, key, moved)
 
     copy = "in/other 3.mp4"
-    other = "in/other 4.mp4"
-    mark(root, gone, other, "match")
+    marked_video = "in/other 4.mp4"
+    mark(root, gone, marked_video, "match")
     has_content_of(project, copy, gone)
     mark(
-        root, other, "in/other 1.mp4", "match", names=(gone, "in/other 1.mp4")
+        root, marked_video, "in/other 1.mp4", "match", names=(gone, "in/other 1.mp4")
     )  # its name before it was used again
     earlier = root.local_path(f"search/{'0' * 64}/index-0001")
     shutil.copytree(root.local_path(current_index(root).place), earlier)
@@ -384,8 +384,8 @@ def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_co
     assert gone not in Searcher.open(project).collection.video_ids()
     assert not earlier.exists()
     names = [sorted(one.names) for one in read_marks(root).rows()]
-    assert [copy, other] in names
-    assert ["in/other 1.mp4", other] in names
+    assert [copy, marked_video] in names
+    assert ["in/other 1.mp4", marked_video] in names
     (key,) = make_manifest(project).new_shards
     assert [row.video_id for row in manifest.read_manifest_shard(root, key)] == [gone]
 
@@ -431,10 +431,10 @@ def test_benchmarks_that_were_made_of_a_forgotten_clip_are_made_again_without_it
     assert not [path for path in root.local_path("corpus").rglob("*") if path.name.startswith(file)]
     after = {name: load_definition(root.local_path(f"corpus/{name}")) for name in names}
     assert after != before
-    known = manifest.manifest_table(root)["video_id"].to_pylist()
-    assert not [video_id for video_id in known if file in video_id]
+    manifest_ids = manifest.manifest_table(root)["video_id"].to_pylist()
+    assert not [video_id for video_id in manifest_ids if file in video_id]
     for definition in after.values():
-        assert set(definition.video_ids) <= set(known)
+        assert set(definition.video_ids) <= set(manifest_ids)
     keys = manifest.collection_keys(root, manifest.shard_keys(root))
     assert not any(manifest.source_of(key) in names for key in keys)
 

@@ -50,9 +50,9 @@ def damage(path: Path) -> None:
 def kinds_of_files(root: Path, folder: str) -> list[Path]:
     """A file of each kind below a folder: those whose names differ by digits only are of one
     kind."""
-    found = sorted(path for path in (root / folder).rglob("*") if path.is_file())
+    paths = sorted(path for path in (root / folder).rglob("*") if path.is_file())
     kinds = {
-        re.sub(r"\d+", "", str(path)): path for path in found if path.suffix not in MADE_FROM_OTHERS
+        re.sub(r"\d+", "", str(path)): path for path in paths if path.suffix not in MADE_FROM_OTHERS
     }
     return list(kinds.values())
 
@@ -172,10 +172,10 @@ def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
     for path in kinds:
         before = path.read_bytes()
         damage(path)
-        found = damaged(project)
-        assert names(found, path), (path, found)
+        checks = damaged(project)
+        assert names(checks, path), (path, checks)
         made_again = path.parent.name == "own-test"
-        assert [check.state for check in repair(project, found)] == [
+        assert [check.state for check in repair(project, checks)] == [
             "repaired" if made_again else "damaged"
         ]
         if not made_again:
@@ -284,9 +284,9 @@ def test_a_part_of_a_data_root_from_an_older_copy_is_named(tmp_path: Path) -> No
     assert damaged(project) == []
     shutil.rmtree(project.root.local / "videos")
     shutil.copytree(older, project.root.local / "videos")
-    (found,) = damaged(project)
-    assert found.kind == "frames"
-    assert found.state == "outdated"
+    (check,) = damaged(project)
+    assert check.kind == "frames"
+    assert check.state == "outdated"
 
 
 @pytest.fixture
@@ -381,9 +381,9 @@ def test_a_damaged_download_is_fetched_again_or_kept(tmp_path: Path) -> None:
 
     damage(fetched)
     before = fetched.read_bytes()
-    (found,) = damaged(project)
-    assert fetched.name in found.message
-    (after,) = repair(project, [found])
+    (check,) = damaged(project)
+    assert fetched.name in check.message
+    (after,) = repair(project, [check])
     assert after.state == "damaged"
     assert "cannot be fetched or generated again" in after.message
     assert fetched.read_bytes() == before
@@ -397,8 +397,8 @@ def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:
     shutil.copytree(root / "frames" / "in-00000", root / "frames" / "imported-00000")
     damage(root / "frames" / "imported-00000" / "data.parquet")
     before = {path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()}
-    (found,) = damaged(project)
-    (after,) = repair(project, [found])
+    (check,) = damaged(project)
+    (after,) = repair(project, [check])
     assert "the manifest lacks it" in after.message
     assert {
         path: path.read_bytes() for path in (root / "frames" / "imported-00000").iterdir()
@@ -409,10 +409,10 @@ def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:
 def test_a_data_root_over_two_file_systems(tmp_path: Path) -> None:
     """What is on another disk is set aside and made again, too."""
     project, _ = one_clip(tmp_path, frames=False)
-    with TemporaryDirectory(dir="/dev/shm") as other:
-        (tmp_path / "data" / "frames").symlink_to(other)
+    with TemporaryDirectory(dir="/dev/shm") as other_disk:
+        (tmp_path / "data" / "frames").symlink_to(other_disk)
         make_frames(project, "in-00000")
-        (data,) = Path(other).rglob("data.parquet")
+        (data,) = Path(other_disk).rglob("data.parquet")
         whole = data.read_bytes()
         damage(data)
         (after,) = repair(project, damaged(project))

@@ -31,8 +31,8 @@ def main() -> None:
     for call in json.load(sys.stdin):
         result = invoke(*call)
         unexpected = result.exception is not None and not isinstance(result.exception, SystemExit)
-        said = f"Traceback: {result.exception!r}" if unexpected else result.stderr
-        answers.append([result.exit_code, result.stdout, said])
+        error_output = f"Traceback: {result.exception!r}" if unexpected else result.stderr
+        answers.append([result.exit_code, result.stdout, error_output])
 
     sys.stdout.write(json.dumps(answers))
 

@@ -51,7 +51,7 @@ def test_import_then_evaluate_with_a_published_checkpoint(
 
     write_published(tmp_path / "model.pth")
     call("models", "import", tmp_path / "model.pth", "--out", tmp_path / "network")
-    found = [
+    evaluations = [
         call(
             "evaluate",
             *(
@@ -66,5 +66,5 @@ def test_import_then_evaluate_with_a_published_checkpoint(
         ).json
         for model in ("model.pth", "network")
     ]
-    assert found[0] == found[1]
-    assert found[0]["availability"]["num_queries_scored"] == 1
+    assert evaluations[0] == evaluations[1]
+    assert evaluations[0]["availability"]["num_queries_scored"] == 1

@@ -239,18 +239,18 @@ def test_hostile_values_end_with_a_sentence(words: tuple[str, ...], folder: Path
     problems = []
     for call in calls(words, command, folder):
         result = invoke(*call, *(["--json"] if as_json else []))
-        said = result.stdout + result.stderr
+        output = result.stdout + result.stderr
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             problems.append(f"{call!r:.300}: raised {result.exception!r:.300}")
         elif result.exit_code not in (0, 1, 2):
             problems.append(f"{call!r:.300}: exit code {result.exit_code}")
-        elif "Traceback" in said or "unexpected " in said:
-            problems.append(f"{call!r:.300}: {said.strip()[-400:]}")
+        elif "Traceback" in output or "unexpected " in output:
+            problems.append(f"{call!r:.300}: {output.strip()[-400:]}")
         elif result.exit_code and not result.stderr.strip():
             problems.append(f"{call!r:.300}: no explanation")
         elif as_json and "error: " in result.stderr:
-            found = json.loads(result.stdout)
-            if not isinstance(found, dict) or not {"error", "exit_code"} <= found.keys():
+            answer = json.loads(result.stdout)
+            if not isinstance(answer, dict) or not {"error", "exit_code"} <= answer.keys():
                 problems.append(f"{call!r:.300}: no JSON object: {result.stdout[:200]}")
 
     assert not problems, "\n".join([f"{len(problems)} calls", *problems[:20]])
@@ -304,12 +304,12 @@ def test_a_call_that_cannot_be_parsed_gives_json_too(tmp_path: Path) -> None:
 
 
 def test_an_error_that_nobody_foresaw_has_no_logins() -> None:
-    said = _unforeseen(
+    message = _unforeseen(
         RuntimeError(
             "API request to https://alice:hunter2@host/api failed, and //bob@other/x; me@home"
         )
     )
-    assert "API request to https://host/api failed, and //other/x; me@home" in said
+    assert "API request to https://host/api failed, and //other/x; me@home" in message
 
 
 def test_a_name_never_becomes_a_line(capsys: pytest.CaptureFixture[str]) -> None:

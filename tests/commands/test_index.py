@@ -23,14 +23,14 @@ def test_an_index_is_made_and_shown(
     done = call("index", "status", *options)
     assert done.code == 1
     assert "`hapvr index build` makes one" in done.error
-    made = call("index", "update", *options, "--model", "network-0", "--json")
-    assert made.code == 0, made.error
-    assert made.json["passed"]
-    assert len(made.json["added"]) == len(made.json["shards"]) > 1
-    assert made.json["model"] == str(tmp_path / "network-0")
+    updated = call("index", "update", *options, "--model", "network-0", "--json")
+    assert updated.code == 0, updated.error
+    assert updated.json["passed"]
+    assert len(updated.json["added"]) == len(updated.json["shards"]) > 1
+    assert updated.json["model"] == str(tmp_path / "network-0")
     shown = call("index", "status", *options, "--json").json
     assert {name: shown[name] for name in ("videos", "frames", "digest", "place")} == {
-        name: made.json[name] for name in ("videos", "frames", "digest", "place")
+        name: updated.json[name] for name in ("videos", "frames", "digest", "place")
     }
     assert shown["missing"] == []
     assert shown["awaited"] == []
@@ -44,8 +44,8 @@ def test_an_index_is_made_and_shown(
     assert again["replaced"] == []
     assert again["removed"] == []
     anew = call("index", "build", *options, "--model", "network-0", "--json").json
-    assert anew["place"] != made.json["place"]
-    assert anew["added"] == made.json["added"]
+    assert anew["place"] != updated.json["place"]
+    assert anew["added"] == updated.json["added"]
 
 
 @pytest.mark.slow

@@ -169,10 +169,10 @@ def test_versions_are_listed_promoted_shown_and_rolled_back(
     assert first["decision"] == "champion by rollback: rolled back by hand"
     assert first["decided"] > first["created"] > "2026"
     for row in (first, second):
-        found = registry.client.get_model_version("hapvr", str(row["version"])).description.split(
-            "\n\n"
-        )
-        assert found[:2] == ["Warning: do not believe it", row["decision"]]
+        paragraphs = registry.client.get_model_version(
+            "hapvr", str(row["version"])
+        ).description.split("\n\n")
+        assert paragraphs[:2] == ["Warning: do not believe it", row["decision"]]
 
     lines = call("models", "list", *address).out.splitlines()
     assert [line[:15].split() for line in lines if line[2].isdigit()] == [

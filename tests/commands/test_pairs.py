@@ -28,22 +28,22 @@ def collection(folder: Path) -> tuple[Path, DataRoot]:
 def test_marks_come_back_from_csv_as_they_were(call: Call, tmp_path: Path) -> None:
     """Into another collection: verdicts, names, times and people; what was said there before is
     replaced, the rest stays."""
-    one, here = collection(tmp_path / "one")
-    other, there = collection(tmp_path / "other")
+    config_here, here = collection(tmp_path / "one")
+    config_there, there = collection(tmp_path / "other")
     mark(here, A, B, "match", names=("first, of Ö.mp4", '"second".mp4'), by="anna")
     mark(here, C, A, "not_a_match", names=("c.mp4", "a.mp4"))
     mark(there, A, B, "not_a_match")
     mark(there, B, C, "match")
     kept = read_marks(there).of(B, C)
-    assert call("pairs", "list", "--out", tmp_path / "marks.csv", "--config", one).code == 0
+    assert call("pairs", "list", "--out", tmp_path / "marks.csv", "--config", config_here).code == 0
     write_manifest_shard(here, "own-00000", [])
     for out in (
-        one,
+        config_here,
         here.local_path("marks/x.csv"),
     ):  # no file of another kind is replaced, nor a record
-        assert call("pairs", "list", "--out", out, "--config", one).code == 2
+        assert call("pairs", "list", "--out", out, "--config", config_here).code == 2
 
-    done = call("pairs", "import", tmp_path / "marks.csv", "--config", other, "--json")
+    done = call("pairs", "import", tmp_path / "marks.csv", "--config", config_there, "--json")
     assert done.json == {"marks": 2, "new": 1}
     marks = read_marks(there)
     assert marks.pop((B, C)) == kept
@@ -60,8 +60,8 @@ def test_tables_of_labelling_tools_are_read(call: Call, tmp_path: Path) -> None:
         f"8,Match,{A},2,{B}",
     )
     (tmp_path / "labels.csv").write_text("\ufeff" + "\r\n".join(lines))
-    made = call("pairs", "import", tmp_path / "labels.csv", "--config", config)
-    assert made.out.startswith("2 marks are kept, 2 of them new")
+    outcome = call("pairs", "import", tmp_path / "labels.csv", "--config", config)
+    assert outcome.out.startswith("2 marks are kept, 2 of them new")
     assert sorted(row.verdict for row in read_marks(root).rows()) == ["match", "not_a_match"]
 
 

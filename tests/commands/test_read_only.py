@@ -100,21 +100,22 @@ class ReadOnly:
             if not name.startswith(("HAPVR_", "XDG_", "MLFLOW_"))
         }
         environment = kept | {"HOME": str(self.folder)}
-        said = run_python(
+        output = run_python(
             "-c", HEED_PERMISSIONS, input=json.dumps(calls), cwd=self.folder, env=environment
         )
-        return [Outcome(*answer) for answer in json.loads(said)]
+        return [Outcome(*answer) for answer in json.loads(output)]
 
 
 @pytest.fixture(scope="module")
 def read_only(make_once: MakeOnce, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReadOnly]:
     """A copy of the served collection with a registry, marks and groups."""
-    made = make_once("served collection", fill_collection)
+    collection_folder = make_once("served collection", fill_collection)
     folder = tmp_path_factory.mktemp("read-only")
-    shutil.copytree(made, folder, dirs_exist_ok=True)
+    shutil.copytree(collection_folder, folder, dirs_exist_ok=True)
     config = folder / "config.yaml"
     config.write_text(
-        config.read_text(encoding="utf-8").replace(str(made), str(folder)), encoding="utf-8"
+        config.read_text(encoding="utf-8").replace(str(collection_folder), str(folder)),
+        encoding="utf-8",
     )
     project = Project.open(config, folder=folder)
     for _ in range(3):  # the first is the champion before, the last a challenger

@@ -58,10 +58,10 @@ def test_why_a_video_is_found(project: Project, clip: Path) -> None:
     assert "view     in the whole picture: a candidate, similarity +" in text
     assert "query 0:02-0:08 = 0:25-0:31" in text
     assert "log odds" in text
-    (found,) = json.loads(call(project, "search", clip, "--explain", "in/long.mp4", "--json"))[
-        "explanations"
-    ]
-    assert found == text.splitlines()
+    (explanation,) = json.loads(
+        call(project, "search", clip, "--explain", "in/long.mp4", "--json")
+    )["explanations"]
+    assert explanation == text.splitlines()
     assert "no video 'in/absent.mp4'" in call(
         project, "search", clip, "--explain", "in/absent.mp4", exit_code=1
     )
@@ -69,8 +69,8 @@ def test_why_a_video_is_found(project: Project, clip: Path) -> None:
 
 def test_programs_get_json(project: Project, clip: Path) -> None:
     """One object with every query, also where one of them cannot be used."""
-    found = json.loads(call(project, "search", clip, "--json", "--id", "in/short.mp4"))
-    first, second = found["queries"]
+    answer = json.loads(call(project, "search", clip, "--json", "--id", "in/short.mp4"))
+    first, second = answer["queries"]
     assert first["matches"][0]["reference"] == "in/long.mp4"
     assert first["matches"][0]["segments"][0]["reference_start_s"] == 25
     assert 0 < first["prior"] < 1
@@ -138,10 +138,10 @@ def test_pairs_are_marked_listed_and_unmarked(project: Project, tmp_path: Path) 
     copy = tmp_path / "renamed.mp4"
     shutil.copy(project.path(project.config.sources[0].path) / "short.mp4", copy)
     call(project, "pairs", "mark", copy, "in/trips/copy of short.mp4", "not-a-match")
-    found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0][
+    matches = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0][
         "matches"
     ]
-    assert "in/trips/copy of short.mp4" not in [match["reference"] for match in found]
+    assert "in/trips/copy of short.mp4" not in [match["reference"] for match in matches]
     (row,) = json.loads(call(project, "pairs", "list", "--json"))["marks"]
     assert row["verdict"] == "not_a_match"
     assert "not-a-match" in call(project, "pairs", "list")
@@ -149,10 +149,10 @@ def test_pairs_are_marked_listed_and_unmarked(project: Project, tmp_path: Path) 
     assert json.loads(call(project, "pairs", "unmark", row["first"], row["second"], "--json")) == {
         "removed": None
     }
-    found = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0][
+    matches = json.loads(call(project, "search", "--id", "in/short.mp4", "--json"))["queries"][0][
         "matches"
     ]
-    assert found[0]["reference"] == "in/trips/copy of short.mp4"
+    assert matches[0]["reference"] == "in/trips/copy of short.mp4"
     assert "is neither a video of the collection" in call(
         project, "pairs", "mark", "x", copy, "match", exit_code=1
     )

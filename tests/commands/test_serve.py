@@ -20,13 +20,13 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
 def test_addresses_that_others_reach_are_refused(call: Call, config: Path, host: str) -> None:
-    found = call("serve", "--config", config, "--host", host, "--port", 0)
-    assert found.code == 2
-    assert "--allow-remote" in found.error
+    outcome = call("serve", "--config", config, "--host", host, "--port", 0)
+    assert outcome.code == 2
+    assert "--allow-remote" in outcome.error
 
 
 def test_a_port_in_use_is_named(call: Call, config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        found = call("serve", "--config", config, "--port", taken.getsockname()[1], "--json")
-    assert found.code == 1
-    assert "choose another by --port" in found.json["error"]
+        outcome = call("serve", "--config", config, "--port", taken.getsockname()[1], "--json")
+    assert outcome.code == 1
+    assert "choose another by --port" in outcome.json["error"]

@@ -58,8 +58,8 @@ def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Pr
             len(BAD_FILES),
         )
 
-    one = call("run", "features", "--config", config, "--shard", keys[0], "--json")
-    assert [row["was_finished"] for row in one.json["shards"]] == [True]
+    outcome = call("run", "features", "--config", config, "--shard", keys[0], "--json")
+    assert [row["was_finished"] for row in outcome.json["shards"]] == [True]
     steps = {row["step"]: row for row in call("status", "--config", config, "--json").json["steps"]}
     assert list(steps) == list(CHAIN)
     assert steps["features"]["done"] == len(keys)

@@ -53,10 +53,14 @@ def test_reading_notices_data_that_is_not_its_index(tmp_path: Path) -> None:
     """Rows of another video under an id are an error, not a wrong feature."""
     root = DataRoot(tmp_path)
     shard = write_shard(root, "s-00000", settings={})
-    other = write_shard(root, "s-00001", settings={}, lengths={"x": 3, "b": 300, "c": 1, "d": 40})
+    other_shard = write_shard(
+        root, "s-00001", settings={}, lengths={"x": 3, "b": 300, "c": 1, "d": 40}
+    )
     rows = shard.index().to_dicts()
     provenance = shard.require({})
-    Path(root.path(shard.data_name)).write_bytes(Path(root.path(other.data_name)).read_bytes())
+    Path(root.path(shard.data_name)).write_bytes(
+        Path(root.path(other_shard.data_name)).read_bytes()
+    )
     shard.write_index(rows, provenance=provenance)
     with pytest.raises(DataError, match="does not hold a where its index says"):
         list(FeatureStore(root, ["s-00000"]).read(["a"]))
@@ -88,11 +92,11 @@ def test_any_row_groups_read_as_the_whole_file(
         wanted = values[ends[number] - lengths[number] : ends[number]]
         first, last = sorted(order.choices(range(lengths[number] + 1), k=2))
         assert np.array_equal(stored.regions(f"v{number}", first, last), wanted[first:last])
-        found = stored.regions(f"v{number}")
+        video_regions = stored.regions(f"v{number}")
         times = stored.times(f"v{number}")
-        assert np.array_equal(found, wanted)
-        assert found.flags.owndata
-        assert found.flags.writeable
+        assert np.array_equal(video_regions, wanted)
+        assert video_regions.flags.owndata
+        assert video_regions.flags.writeable
         assert times == list(range(lengths[number]))
 
     asked = order.sample(list(named), len(named))
@@ -121,6 +125,6 @@ def test_a_video_of_two_shards_is_read_once(tmp_path: Path) -> None:
     root = DataRoot(tmp_path)
     for key, lengths in (("a-00000", {"x": 2, "y": 1}), ("b-00000", {"z": 1, "x": 3})):
         write_shard(root, key, settings={}, lengths=lengths)
-    found = list(FeatureStore(root, ["a-00000", "b-00000"]).read(["x", "y", "z"]))
-    assert {video_id: len(regions) for video_id, regions in found} == {"x": 3, "y": 1, "z": 1}
-    assert len(found) == 3
+    features = list(FeatureStore(root, ["a-00000", "b-00000"]).read(["x", "y", "z"]))
+    assert {video_id: len(regions) for video_id, regions in features} == {"x": 3, "y": 1, "z": 1}
+    assert len(features) == 3

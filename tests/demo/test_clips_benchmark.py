@@ -109,9 +109,9 @@ def test_split_user_videos_accounts_for_every_file(awkward_clips: Path, tmp_path
     """Each input file is in exactly one part; broken ones are among the training files and listed
     with a reason."""
     source = own(awkward_clips, validation_rate=0.3, test_rate=0.3)
-    found = split_user_videos(awkward_clips, tmp_path, source)
-    train = {path.relative_to(awkward_clips).as_posix() for path in found[0]}
-    held_out = {path.relative_to(awkward_clips).as_posix() for path in found[1]}
+    parts = split_user_videos(awkward_clips, tmp_path, source)
+    train = {path.relative_to(awkward_clips).as_posix() for path in parts[0]}
+    held_out = {path.relative_to(awkward_clips).as_posix() for path in parts[1]}
     test = originals(tmp_path / "own-test")
     validation = originals(tmp_path / "own-validation")
     everything = {

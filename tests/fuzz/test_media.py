@@ -29,14 +29,14 @@ FILES = 24
 @pytest.mark.slow
 def test_damaged_videos_are_rows(tmp_path: Path) -> None:
     """mp4, mkv, webm and mpeg-ts; the decoder neither hangs nor dies."""
-    made = VideoWriter(tmp_path)
+    writer = VideoWriter(tmp_path)
     sources = [
-        made.noise("a.mp4", num_frames=12, container_options={"movflags": "faststart"}),
-        made.numbered("b.mkv"),
-        made.numbered("c.webm", num_frames=10, codec="libvpx"),
-        made.numbered("d.ts"),
-        made.numbered("e.mp4", codec="mpeg4"),
-        made.song(),
+        writer.noise("a.mp4", num_frames=12, container_options={"movflags": "faststart"}),
+        writer.numbered("b.mkv"),
+        writer.numbered("c.webm", num_frames=10, codec="libvpx"),
+        writer.numbered("d.ts"),
+        writer.numbered("e.mp4", codec="mpeg4"),
+        writer.song(),
     ]
     files = st.sampled_from(sources).flatmap(
         lambda path: st.tuples(st.just(path.suffix), damage(path.read_bytes()))

@@ -196,8 +196,8 @@ def test_losses_of_rows_equal_the_loop(
     assert loss(similarity, labels, **options).item() == pytest.approx(
         mean([formula(row, **options) for row in table])
     )
-    one = formula((similarity[1].tolist(), labels[1].tolist()), **options)
-    assert loss(similarity[1:2], labels[1:2], **options).item() == pytest.approx(one)
+    row_loss = formula((similarity[1].tolist(), labels[1].tolist()), **options)
+    assert loss(similarity[1:2], labels[1:2], **options).item() == pytest.approx(row_loss)
 
 
 def test_infonce_over_pairs_is_the_mean_of_all_positives() -> None:
@@ -209,9 +209,9 @@ def test_infonce_over_pairs_is_the_mean_of_all_positives() -> None:
         powers = [math.exp(s / 0.3) for s in scores(row, 1)]
         losses += [-math.log(power / (power + negatives)) for power in powers]
 
-    found = infonce(similarity, labels, temperature=0.3, mean="pairs")
-    assert found.item() == pytest.approx(mean(losses))
-    assert found.item() != pytest.approx(infonce(similarity, labels, temperature=0.3).item())
+    loss = infonce(similarity, labels, temperature=0.3, mean="pairs")
+    assert loss.item() == pytest.approx(mean(losses))
+    assert loss.item() != pytest.approx(infonce(similarity, labels, temperature=0.3).item())
 
 
 @pytest.mark.parametrize(("loss", "power"), [(mean_absolute_error, 1), (mean_squared_error, 2)])
@@ -229,8 +229,8 @@ def test_the_contrastive_loss_equals_the_loop(margin: float) -> None:
     similarity, labels = batch("pairs")
     attract = mean([(1 - s) ** 2 for s in similarity[labels > 0].tolist()])
     repel = mean([max(0.0, margin - 1 + s) ** 2 for s in similarity[labels < 0].tolist()])
-    found = contrastive(similarity, labels, margin=margin).item()
-    assert found == pytest.approx((attract + repel) / 2)
+    loss = contrastive(similarity, labels, margin=margin).item()
+    assert loss == pytest.approx((attract + repel) / 2)
 
 
 def test_sshn_by_hand() -> None:

@@ -45,17 +45,17 @@ def test_ignored_entries_change_nothing(name: str, seed: int) -> None:
     """Neither the value nor the gradient depends on an entry labelled 0, nor does it get a
     gradient."""
     similarity, labels = batch(seed)
-    other = torch.where(
+    changed_similarity = torch.where(
         labels == 0, torch.rand(similarity.shape, generator=torch_rng(seed)).double(), similarity
     )
-    found = []
-    for scores in (similarity.clone().requires_grad_(), other.requires_grad_()):
+    losses_and_gradients = []
+    for scores in (similarity.clone().requires_grad_(), changed_similarity.requires_grad_()):
         loss = RANKING_LOSSES[name](scores, labels)
         loss.backward()
-        found.append((loss.detach(), scores.grad))
+        losses_and_gradients.append((loss.detach(), scores.grad))
 
-    assert_close(found[0], found[1])
-    assert not found[0][1][labels == 0].any()
+    assert_close(losses_and_gradients[0], losses_and_gradients[1])
+    assert not losses_and_gradients[0][1][labels == 0].any()
 
 
 @every_loss

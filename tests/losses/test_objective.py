@@ -123,10 +123,10 @@ def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Ten
             changed = Similarities(
                 similarities.frame, similarities.refined, video, similarities.regularization
             )
-            found = objective(changed, labels, frame_labels, pairs)[1]
+            loss_terms = objective(changed, labels, frame_labels, pairs)[1]
             terms[across, name] = (
-                float(found["video_ap"].detach()),
-                float(found["infonce"].detach()),
+                float(loss_terms["video_ap"].detach()),
+                float(loss_terms["infonce"].detach()),
             )
 
     assert terms[False, "shifted"] == pytest.approx(terms[False, "ordered"], abs=1e-5)
@@ -134,12 +134,15 @@ def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Ten
     assert terms[True, "shifted"][1] > terms[True, "ordered"][1] + 0.1
     video = similarities.video / 2 + 0.5
     others = without_self(labels)
-    found = Objective(ObjectiveSettings(across_queries=True))(
+    loss_terms = Objective(ObjectiveSettings(across_queries=True))(
         similarities, labels, frame_labels, pairs
     )[1]
-    assert_close(found["video_ap"], quadlinear_ap(video.flatten()[None], others.flatten()[None]))
     assert_close(
-        found["infonce"], infonce(video.flatten()[None], others.flatten()[None], temperature=0.03)
+        loss_terms["video_ap"], quadlinear_ap(video.flatten()[None], others.flatten()[None])
+    )
+    assert_close(
+        loss_terms["infonce"],
+        infonce(video.flatten()[None], others.flatten()[None], temperature=0.03),
     )
 
 

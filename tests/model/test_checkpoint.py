@@ -36,10 +36,10 @@ def test_a_network_comes_back_equal(settings: dict[str, Any], tmp_path: Path) ->
     network = build(**settings)
     metadata = {"run": "a", "steps": 3, "nested": {"list": [1, 2.5, None]}}
     folder = save_network(network, tmp_path / "new" / "folder", metadata=metadata)
-    loaded, found = load_network(folder)
+    loaded, loaded_metadata = load_network(folder)
     assert folder == tmp_path / "new" / "folder"
     assert loaded.settings == network.settings
-    assert found == metadata
+    assert loaded_metadata == metadata
     assert not loaded.training
     assert loaded.state_dict().keys() == network.state_dict().keys()
     for name, tensor in loaded.state_dict().items():

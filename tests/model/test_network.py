@@ -74,17 +74,17 @@ def test_padding_changes_no_score(variant: str, length: int, other: int, extra: 
     reference = network.embed(clips("reference", num_videos=3, num_frames=other))
     longer_query = F.pad(query, (0, 0, 0, 0, 0, extra), value=torch.nan)
     longer_reference = F.pad(reference, (0, 0, 0, 0, 0, 2), value=7.0)
-    found = network.compare(
+    actual = network.compare(
         longer_query,
         longer_reference,
         query_mask=(torch.arange(length + extra) < length).expand(2, -1),
         reference_mask=(torch.arange(other + 2) < other).expand(3, -1),
     )
     expected = network.compare(query, reference)
-    assert_close(found.video, expected.video, rtol=1e-4, atol=1e-5)
-    assert_close(found.regularization, expected.regularization, rtol=1e-4, atol=1e-4)
-    assert_close(found.frame[:, :, :length, :other], expected.frame)
-    assert not found.frame[:, :, length:].any()
+    assert_close(actual.video, expected.video, rtol=1e-4, atol=1e-5)
+    assert_close(actual.regularization, expected.regularization, rtol=1e-4, atol=1e-4)
+    assert_close(actual.frame[:, :, :length, :other], expected.frame)
+    assert not actual.frame[:, :, length:].any()
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -93,7 +93,7 @@ def test_recomputing_activations_changes_nothing(
 ) -> None:
     """Chunks of pairs whose activations are made again give the same scores and gradients."""
     mask = (torch.arange(8) < torch.tensor([[8], [5], [3]])) if masked else None
-    found = []
+    scores_and_gradients = []
     for kept, chunk in ((2**30, 2**30), (0, 130)):
         monkeypatch.setitem(network_module.MAX_KEPT_ELEMENTS, "cpu", kept)
         monkeypatch.setitem(network_module.MAX_COMPARATOR_ELEMENTS, "cpu", chunk)
@@ -101,11 +101,11 @@ def test_recomputing_activations_changes_nothing(
         embedded = network.embed(clips("chunks", num_videos=3, num_frames=8))
         output = network.compare(embedded, embedded, query_mask=mask, reference_mask=mask)
         (output.video.sum() + output.regularization).backward()
-        found.append(
+        scores_and_gradients.append(
             (output.video.detach(), [parameter.grad for parameter in network.parameters()])
         )
 
-    assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+    assert_close(scores_and_gradients[0], scores_and_gradients[1], rtol=1e-4, atol=1e-5)
 
 
 def test_regularization_sums_the_overshoot() -> None:
@@ -117,9 +117,9 @@ def test_regularization_sums_the_overshoot() -> None:
         network.comparator.output.bias.fill_(-1.5)
 
     embedded = network.embed(clips("overshoot", num_videos=2, num_frames=8))
-    found = network.compare(embedded, embedded)
-    assert found.regularization.item() == pytest.approx(4 * 4 * 0.5)
-    assert found.video.tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
+    similarities = network.compare(embedded, embedded)
+    assert similarities.regularization.item() == pytest.approx(4 * 4 * 0.5)
+    assert similarities.video.tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -127,7 +127,7 @@ def test_half_precision_features_score_in_float32(dtype: torch.dtype) -> None:
     """Features cached in half precision are computed in the weights' precision."""
     network = build()
     features = clips("half", num_videos=3, num_frames=8).to(dtype)
-    found = network.compare(network.embed(features), network.embed(features))
-    assert found.video.dtype == found.frame.dtype == torch.float32
+    actual = network.compare(network.embed(features), network.embed(features))
+    assert actual.video.dtype == actual.frame.dtype == torch.float32
     wanted = network.compare(network.embed(features.float()), network.embed(features.float()))
-    assert_close(found.video, wanted.video)
+    assert_close(actual.video, wanted.video)

@@ -32,12 +32,12 @@ def test_compare_matches_the_release(golden: dict[str, Tensor], rates: str) -> N
     """Every stage from attention to video similarity equals the release's."""
     network = network_of(golden, rates)
     query = network.embed(golden["query"])
-    found = network.compare(query[None], network.embed(golden["target"])[None])
+    similarities = network.compare(query[None], network.embed(golden["target"])[None])
     stages = {
         "query_indexed": query,
-        "frame_similarity": found.frame[0, 0],
-        "refined_similarity": found.refined[0, 0],
-        "video_similarity": found.video[0, 0],
+        "frame_similarity": similarities.frame[0, 0],
+        "refined_similarity": similarities.refined[0, 0],
+        "video_similarity": similarities.video[0, 0],
     }
     for name, value in stages.items():
         assert_close(value, golden[f"{rates}/{name}"], rtol=1e-4, atol=1e-5)
@@ -48,8 +48,8 @@ def test_compare_matches_the_release_on_a_batch(golden: dict[str, Tensor]) -> No
     regulariser."""
     network = network_of(golden, "paper")
     clips = network.embed(golden["batch"])
-    found = network.compare(clips, clips)
-    assert_close(found.frame, golden["batch_out/frame"], rtol=1e-4, atol=1e-5)
-    assert_close(found.video / 2 + 0.5, golden["batch_out/video"], rtol=1e-4, atol=1e-5)
-    assert_close(found.regularization, golden["batch_out/reg"], rtol=1e-4, atol=1e-5)
-    assert not torch.isnan(found.video).any()
+    similarities = network.compare(clips, clips)
+    assert_close(similarities.frame, golden["batch_out/frame"], rtol=1e-4, atol=1e-5)
+    assert_close(similarities.video / 2 + 0.5, golden["batch_out/video"], rtol=1e-4, atol=1e-5)
+    assert_close(similarities.regularization, golden["batch_out/reg"], rtol=1e-4, atol=1e-5)
+    assert not torch.isnan(similarities.video).any()

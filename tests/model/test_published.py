@@ -110,8 +110,8 @@ FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_each_family_scores_as_its_definition(family: str, tmp_path: Path) -> None:
     """Every pair of lengths, short ones included, equals slow loops over the formulas: alone, in
     one padded batch, packed."""
-    made, defined = FAMILIES[family]
-    state = released(**made)
+    release_options, defined = FAMILIES[family]
+    state = released(**release_options)
     for name, tensor in state.items():
         if name.endswith("conv1.weight"):
             tensor.mul_(20)  # scores that differ from each other, and no saturation

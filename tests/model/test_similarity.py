@@ -56,12 +56,12 @@ def test_frame_similarity_equals_the_loop(rate: float, symmetric: bool) -> None:
     """Each pair of frames by itself: the products of their regions, then Chamfer."""
     query = draw("query", shape=(2, 3, 9, 5))
     reference = draw("reference", shape=(3, 4, 7, 5))
-    found = frame_similarity(query, reference, rate=rate, symmetric=symmetric)
-    assert found.shape == (2, 3, 3, 4)
-    for q, n, i, j in torch.cartesian_prod(*map(torch.arange, found.shape)).tolist():
+    similarities = frame_similarity(query, reference, rate=rate, symmetric=symmetric)
+    assert similarities.shape == (2, 3, 3, 4)
+    for q, n, i, j in torch.cartesian_prod(*map(torch.arange, similarities.shape)).tolist():
         regions = query[q, i] @ reference[n, j].T
         expected = chamfer(regions, rate=rate, symmetric=symmetric)
-        assert_close(found[q, n, i, j], expected)
+        assert_close(similarities[q, n, i, j], expected)
 
 
 @pytest.mark.parametrize("rate", [0.10, 0.34])
@@ -69,16 +69,16 @@ def test_frame_similarity_in_blocks_equals_the_whole(
     rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Value and gradients do not depend on how much is held at once."""
-    found = []
+    similarities_and_gradients = []
     for limit in (112, 4):
         monkeypatch.setitem(MAX_BLOCK_FRAMES, "cpu", limit)
         query = draw("query", shape=(3, 5, 9, 4)).requires_grad_()
         reference = draw("reference", shape=(2, 6, 9, 4)).requires_grad_()
         similarity = frame_similarity(query, reference, rate=rate)
         similarity.square().sum().backward()
-        found.append((similarity.detach(), query.grad, reference.grad))
+        similarities_and_gradients.append((similarity.detach(), query.grad, reference.grad))
 
-    assert_close(found[0], found[1])
+    assert_close(similarities_and_gradients[0], similarities_and_gradients[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -95,11 +95,11 @@ def test_a_batch_with_itself_equals_two_batches(
     for limit in (112, 6):
         monkeypatch.setitem(MAX_BLOCK_FRAMES, "cpu", limit)
         first.grad = second.grad = None
-        found = frame_similarity(first, first, **options)
+        actual = frame_similarity(first, first, **options)
         wanted = frame_similarity(second, second.view_as(second), **options)
-        for similarity in (found, wanted):
+        for similarity in (actual, wanted):
             (similarity * weights).sum().backward()
-        assert_close(found, wanted)
+        assert_close(actual, wanted)
         assert_close(first.grad, second.grad)
 
 

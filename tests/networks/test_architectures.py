@@ -59,7 +59,7 @@ def test_a_transformer_pools_its_patch_tokens_into_overlapping_windows(frames: T
     backbone = load_backbone(backbone_config("vit_tiny_patch16_224"))
     network = backbone.network.transformer
     with torch.inference_mode():
-        found = backbone.regions(frames).view(2, 3, 3, -1)
+        pooled_regions = backbone.regions(frames).view(2, 3, 3, -1)
         output = network.forward_features(normalize_pixels(frames, (0.5,) * 3, (0.5,) * 3))
 
     patches = output[:, 1:].view(2, 14, 14, -1)
@@ -67,7 +67,7 @@ def test_a_transformer_pools_its_patch_tokens_into_overlapping_windows(frames: T
         for column in range(3):
             window = patches[:, 3 * row : 3 * row + 6, 3 * column : 3 * column + 6].mean((1, 2))
             torch.testing.assert_close(
-                found[:, row, column], F.normalize(window, dim=-1), rtol=1e-4, atol=1e-5
+                pooled_regions[:, row, column], F.normalize(window, dim=-1), rtol=1e-4, atol=1e-5
             )
 
 

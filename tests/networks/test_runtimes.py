@@ -25,12 +25,12 @@ from hapvr.seeding import torch_rng
 
 def test_read_ahead_keeps_order_and_is_bounded() -> None:
     """Items come as they are, and no more are made than may wait."""
-    made: list[int] = []
+    numbers: list[int] = []
     waited = threading.Event()
 
     def items() -> Iterator[int]:
         for number in range(20):
-            made.append(number)
+            numbers.append(number)
             if number == READ_AHEAD + 2:
                 waited.set()
             yield number
@@ -38,7 +38,7 @@ def test_read_ahead_keeps_order_and_is_bounded() -> None:
     ahead = read_ahead(items())
     assert next(ahead) == 0
     assert not waited.wait(0.3)
-    assert len(made) <= READ_AHEAD + 2
+    assert len(numbers) <= READ_AHEAD + 2
     assert list(ahead) == list(range(1, 20))
 
 
@@ -47,9 +47,9 @@ def test_embed_by_networks_gives_each_clip_its_own_results(batch_frames: int) ->
     """Whatever the batches, clip k has the embeddings of its frames, in order."""
     clips = [(str(count), np.full((count, 3, 2, 2), count, np.uint8)) for count in (1, 5, 2, 7)]
     networks = [lambda frames: frames.mean((1, 2, 3), dtype=np.float32)]
-    found = list(embed_by_networks(clips, networks, batch_frames=batch_frames))
-    assert [key for key, _ in found] == [key for key, _ in clips]
-    for key, (values,) in found:
+    embeddings = list(embed_by_networks(clips, networks, batch_frames=batch_frames))
+    assert [key for key, _ in embeddings] == [key for key, _ in clips]
+    for key, (values,) in embeddings:
         assert values.tolist() == [float(key)] * int(key)
 
 
@@ -80,14 +80,14 @@ def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
     embed = backbone.embedder(None, "cpu")
     with torch.inference_mode():
         wanted = backbone.regions(pictures)
-        found = np.concatenate([embed(pictures[:3].numpy()), embed(pictures[3:].numpy())])
+        actual = np.concatenate([embed(pictures[:3].numpy()), embed(pictures[3:].numpy())])
         extras = backbone.embedder(None, "cpu", extras=True)
         assert extras(pictures.numpy())[:, :9] == pytest.approx(wanted, abs=1e-3)
 
-    found = torch.from_numpy(found)
+    actual = torch.from_numpy(actual)
     # With random weights a transformer amplifies rounding more than a convolutional network does.
-    assert F.cosine_similarity(wanted.double(), found.double(), dim=-1).min() > 0.9999
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-3)
+    assert F.cosine_similarity(wanted.double(), actual.double(), dim=-1).min() > 0.9999
+    torch.testing.assert_close(actual, wanted, rtol=0, atol=1e-3)
 
 
 def test_only_the_network_runs_in_bfloat16() -> None:
@@ -99,16 +99,16 @@ def test_only_the_network_runs_in_bfloat16() -> None:
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         wanted = exact.regions(frames(8))
         in_torch = half.regions(frames(8))
-        found = torch.from_numpy(half.embedder(None, "cpu")(frames(8).numpy()))
+        in_openvino = torch.from_numpy(half.embedder(None, "cpu")(frames(8).numpy()))
 
-    for regions in (in_torch, found):
+    for regions in (in_torch, in_openvino):
         assert regions.dtype == torch.float32
         assert F.cosine_similarity(wanted, regions, dim=-1).min() > 0.98
         torch.testing.assert_close(regions.norm(dim=-1), torch.ones(8, 9), rtol=0, atol=1e-5)
 
     whitening = fit_whitening(wanted.flatten(0, 1), dims=8)
     whitened = half.embedder(whitening, "cpu")(frames(8).numpy())
-    np.testing.assert_allclose(whitened, whitening.apply(found), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(whitened, whitening.apply(in_openvino), rtol=0, atol=1e-6)
 
 
 REFUSED = {
@@ -142,24 +142,24 @@ def test_onnx_files_with_other_operations_than_ours_are_refused(name: str, tmp_p
     """Loops that may never end, indexes that nobody compares with the length, values elsewhere,
     and the XML that OpenVINO reads as well. The file is read, not run."""
     content = b'<?xml version="1.0"?><net name="a" version="11"><layers/></net>'
-    said = "Error parsing message"
+    message = "Error parsing message"
     if name in REFUSED:
         graph = f"g (float[1] x, int64 most, bool yes) => (float[1] y) {{{REFUSED[name]}}}"
         content = onnx.parser.parse_model(
             f'<ir_version: 8, opset_import: ["" : 16]> {graph}'
         ).SerializeToString()
-        said = f"not in our networks: '{name}'"
+        message = f"not in our networks: '{name}'"
     elif name == "function":
         content = onnx.parser.parse_model(FUNCTION).SerializeToString()
-        said = "not in our networks: 'functions'"
+        message = "not in our networks: 'functions'"
     elif name == "external":
         model = onnx.parser.parse_model(EXTERNAL)
         model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
         content = model.SerializeToString()
-        said = "it has values in other files"
+        message = "it has values in other files"
 
     (tmp_path / "a.onnx").write_bytes(content)
-    with pytest.raises(DataError, match=rf"a\.onnx \({said}"):
+    with pytest.raises(DataError, match=rf"a\.onnx \({message}"):
         CompiledNetwork(tmp_path / "a.onnx")
 
 
@@ -178,6 +178,6 @@ def test_a_network_that_cannot_be_converted_runs_in_torch() -> None:
     with pytest.warns(
         UserWarning, match="backbone: it runs in torch, since OpenVINO cannot convert it"
     ):
-        found = embed(frames(2).numpy())
+        features = embed(frames(2).numpy())
 
-    torch.testing.assert_close(torch.from_numpy(found), backbone.regions(frames(2)))
+    torch.testing.assert_close(torch.from_numpy(features), backbone.regions(frames(2)))

@@ -129,12 +129,12 @@ class Storage:
 
 def program(name: str) -> str:
     """Path of one of PostgreSQL's programs; Debian keeps them out of PATH."""
-    found = shutil.which(name) or next(
+    path = shutil.which(name) or next(
         map(str, Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), None
     )
-    if found is None:
+    if path is None:
         pytest.skip(f"wants PostgreSQL's {name}: apt-get install postgresql")
-    return found
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -150,8 +150,8 @@ def new_database() -> Iterator[NewDatabase]:
             shutil.chown(folder, user)
 
         def run(*command: str) -> None:
-            said = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-            done = subprocess.run(command, user=user, cwd=folder, check=False, **said)
+            streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+            done = subprocess.run(command, user=user, cwd=folder, check=False, **streams)
             assert done.returncode == 0, done.stderr
 
         def make(name: str) -> str:

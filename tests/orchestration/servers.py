@@ -100,16 +100,16 @@ def serving(folder: Path, settings: Mapping[str, Any]) -> Iterator[Servers]:
             addresses = (
                 f"http://127.0.0.1:{port}" for port in (dagster_port, mlflow_port, search_port)
             )
-            found = Servers(*addresses, Project.open(config), folder, psutil.Process(process.pid))
-            wait_for(f"{found.mlflow}/health", timeout_s=300)
-            wait_for(f"{found.dagster}/server_info", timeout_s=300)
-            wait_for(f"{found.search}/health", timeout_s=300)
+            servers = Servers(*addresses, Project.open(config), folder, psutil.Process(process.pid))
+            wait_for(f"{servers.mlflow}/health", timeout_s=300)
+            wait_for(f"{servers.dagster}/server_info", timeout_s=300)
+            wait_for(f"{servers.search}/health", timeout_s=300)
             wait_until(
-                lambda: found.graphql("{ assetNodes { id } }")["assetNodes"],
+                lambda: servers.graphql("{ assetNodes { id } }")["assetNodes"],
                 "the code location",
                 timeout_s=300,
             )
-            yield found
+            yield servers
         finally:
             family = (
                 psutil.Process(process.pid).children(recursive=True)

@@ -83,8 +83,8 @@ def test_ctrl_c_ends_make_demo_and_all_that_it_started(
     interrupted: tuple[Path, str, list[psutil.Process]],
 ) -> None:
     """While runs are under way: make ends, says nothing of an error, and leaves no process."""
-    _, said, running = interrupted
-    assert "***" not in said
+    _, output, running = interrupted
+    assert "***" not in output
     assert running == []
 
 
@@ -95,11 +95,11 @@ def chain(interrupted: tuple[Path, str, list[psutil.Process]]) -> Iterator[Chain
     folder = interrupted[0]
     config = folder / "config.yaml"
     with Storage().instance(folder, config) as instance:
-        said = run_python(
+        output = run_python(
             "-m", "pipelines.demo", env=os.environ | {"HAPVR_MLFLOW_PAGE": MLFLOW_PAGE}
         )
         (retrained,) = instance.get_runs(dg.RunsFilter(job_name="retrain"))
-        yield Chain(Project.open(config), instance, retrained, said)
+        yield Chain(Project.open(config), instance, retrained, output)
 
 
 def test_the_demo_says_what_it_made(chain: Chain) -> None:
@@ -166,14 +166,19 @@ SHOWN = {
 def test_each_asset_shows_what_it_is(chain: Chain) -> None:
     """Path, digest, pictures, tables and the link to MLflow; the digest of its content as data
     version."""
-    made = {asset: latest(chain, asset) for asset in ASSETS}
-    versions = {asset: (one.tags or {})["dagster/data_version"] for asset, one in made.items()}
-    for asset, one in made.items():
-        assert SHOWN.get(asset, set()) | {"path", "digest"} <= set(one.metadata), asset
+    materializations = {asset: latest(chain, asset) for asset in ASSETS}
+    versions = {
+        asset: (materialization.tags or {})["dagster/data_version"]
+        for asset, materialization in materializations.items()
+    }
+    for asset, materialization in materializations.items():
+        assert SHOWN.get(asset, set()) | {"path", "digest"} <= set(materialization.metadata), asset
         assert len(versions[asset]) == 64, asset
-        assert one.tags["dagster/data_version_is_user_provided"] == "true", asset
+        assert materialization.tags["dagster/data_version_is_user_provided"] == "true", asset
 
-    assert str(made["similarity_model"].metadata["mlflow_run"].value).startswith(MLFLOW_PAGE)
+    assert str(materializations["similarity_model"].metadata["mlflow_run"].value).startswith(
+        MLFLOW_PAGE
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,12 +217,12 @@ def test_an_asset_can_be_made_alone(chain: Chain) -> None:
     """Also one of the two that one function makes; what is there is left alone."""
     result = materialize(chain.instance, "pseudo_labels", shard="own-train-00000")
     assert result.success
-    made = [
+    assets = [
         event.asset_key.to_user_string()
         for event in result.get_asset_materialization_events()
         if event.asset_key
     ]
-    assert made == ["pseudo_labels"]
+    assert assets == ["pseudo_labels"]
     assert latest(chain, "pseudo_labels").metadata["was_finished"].value is True
 
 
@@ -227,20 +232,20 @@ def test_training_is_tracked(chain: Chain) -> None:
     run."""
     run = trained_run(chain.project)
     tracker = tracker_of(chain.project)
-    found = tracker.client.get_run(run.mlflow_run_id)
-    assert found.info.status == "FINISHED"
-    assert found.data.params["train.steps"] == "8"
+    mlflow_run = tracker.client.get_run(run.mlflow_run_id)
+    assert mlflow_run.info.status == "FINISHED"
+    assert mlflow_run.data.params["train.steps"] == "8"
     assert {"git.revision", "backbone.weights", "teacher.weights", "dagster.run_id"} <= set(
-        found.data.tags
+        mlflow_run.data.tags
     )
-    assert found.data.tags["backbone.weights"] == "random"
+    assert mlflow_run.data.tags["backbone.weights"] == "random"
     losses = tracker.client.get_metric_history(run.mlflow_run_id, "loss/total")
     assert [metric.step for metric in losses] == list(range(8))
     assert len(tracker.client.get_metric_history(run.mlflow_run_id, "learning_rate")) == 8
     assert len(tracker.client.get_metric_history(run.mlflow_run_id, "validation/mean")) == 2
     rows = ("untrained", "trained")
     measured = {f"own-test/{row}/{task}" for row in rows for task in ("DSVR", "DSVD")}
-    assert measured <= set(found.data.metrics)
+    assert measured <= set(mlflow_run.data.metrics)
     folders = {item.path for item in tracker.client.list_artifacts(run.mlflow_run_id)}
     assert {"config", "data", "training", "figures", "benchmarks"} <= folders
     messages = [entry.user_message for entry in chain.instance.all_logs(chain.retrained.run_id)]
@@ -279,10 +284,10 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
     assert {part: digest for part, digest in data.items() if part != "whitening"} == shown
     assert tracked.data.tags["data.digest"] == version.tags["data.digest"]
     assert chain.instance.get_run_by_id(dagster_run).tags["mlflow/run_id"] == version.run_id
-    found = tracker.client.search_model_versions(
+    versions = tracker.client.search_model_versions(
         f"tags.`data.digest` = '{version.tags['data.digest']}'"
     )
-    assert [row.version for row in found] == [version.version]
+    assert [row.version for row in versions] == [version.version]
 
 
 @pytest.mark.parametrize(
@@ -324,8 +329,8 @@ def test_registered_model_stands_alone(chain: Chain, clips_folder: Path, tmp_pat
         "rows = model.predict(pd.DataFrame({'query': [sys.argv[2]], 'reference': [sys.argv[2]]}))\n"
         "print(json.dumps([hapvr.__file__, float(rows['similarity'][0])]))"
     )
-    said = run_python("-c", code, copy, clips_folder / "clip 01.mp4", cwd=tmp_path)
-    package, similarity = json.loads(said.strip().splitlines()[-1])
+    output = run_python("-c", code, copy, clips_folder / "clip 01.mp4", cwd=tmp_path)
+    package, similarity = json.loads(output.strip().splitlines()[-1])
     assert Path(package).is_relative_to(copy)
     here = load_bundle(trained_run(chain.project).folder / "bundle")
     clip = clips_folder / "clip 01.mp4"

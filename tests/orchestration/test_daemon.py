@@ -57,8 +57,8 @@ def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
     settings = small_settings(folder / "clips", folder / "data") | {"shard_videos": 50}
     settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5}
-    with serving(folder, settings) as found:
-        yield found
+    with serving(folder, settings) as running_servers:
+        yield running_servers
 
 
 def runs_of(servers: Servers, **filters: object) -> list[dict[str, Any]]:
@@ -91,9 +91,9 @@ def test_the_servers_listen_on_loopback_only(servers: Servers) -> None:
     assert len(listening) >= 3
     with pytest.raises(urllib.error.HTTPError, match="403"):  # a mutation by GET
         urllib.request.urlopen(f"{servers.dagster}/graphql?query=mutation{{x}}", timeout=60)
-    said = f"Dagster: {servers.dagster}  MLflow: {servers.mlflow}  Search: {servers.search}\n"
+    line = f"Dagster: {servers.dagster}  MLflow: {servers.mlflow}  Search: {servers.search}\n"
     wait_until(
-        lambda: said in (servers.folder / "ui.log").read_text(encoding="utf-8"),
+        lambda: line in (servers.folder / "ui.log").read_text(encoding="utf-8"),
         "the addresses",
         timeout_s=60,
     )
@@ -183,9 +183,9 @@ def test_files_that_arrive_become_a_champion_though_the_training_is_killed(
         run for run in runs if (run["pipelineName"], run["status"]) == ("retrain", "SUCCESS")
     )
     assert retry["rootRunId"] == run_id
-    made = Counter(one for run in runs for one in made_by(run))
-    assert set(made.values()) == {1}, made
-    assert {asset for asset, _ in made} == set(ASSETS)
+    materializations = Counter(one for run in runs for one in made_by(run))
+    assert set(materializations.values()) == {1}, materializations
+    assert {asset for asset, _ in materializations} == set(ASSETS)
     for run in runs:
         assets = {asset for asset, _ in made_by(run)}
         assert ("training_views" in assets) == ("pseudo_labels" in assets), assets

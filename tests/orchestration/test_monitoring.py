@@ -98,7 +98,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     killed, finished, retried = runs
     tracker.client.set_terminated(finished)
     sensor = next(one for one in sensors if one.name == "close_failed_training")
-    found = []
+    outbox_counts = []
     with Storage().instance(tmp_path, config) as instance:
         from pipelines.resources import project_resource
 
@@ -122,7 +122,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
                 resources={"project": project_resource()},
             ).for_run_failure()
             sensor(context)
-            found.append(
+            outbox_counts.append(
                 AlertOutbox(Project.open(config).root).counts() if mlflow_run != killed else (0, 0)
             )
 
@@ -138,7 +138,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
             '"status_unknown"' in body for _, body in AlertOutbox(Project.open(config).root).due()
         )
 
-    assert found == [(0, 0), (0, 1), (0, 1)]
+    assert outbox_counts == [(0, 0), (0, 1), (0, 1)]
     states = [tracker.client.get_run(run).info.status for run in (killed, finished, retried)]
     assert states == ["FAILED", "FINISHED", "RUNNING"]
 
@@ -154,7 +154,7 @@ def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Pa
 
     with Storage().instance(tmp_path, tmp_path / "no config.yaml") as instance:
         instance.add_dynamic_partitions("shards", ["a", "b"])
-        made = [
+        run_ids = [
             dg.materialize([frames], instance=instance, partition_key=key).run_id
             for key in ("a", "a", "b")
         ]
@@ -162,13 +162,13 @@ def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Pa
         assert failure_reason(instance, failed) == "as asked for by https://host"
         assert remove_old_runs(instance, datetime.now(UTC) - timedelta(days=1)) == 0
         assert remove_old_runs(instance, datetime.now(UTC) + timedelta(seconds=1)) == 2
-        assert {run.run_id for run in instance.get_runs()} == set(made[1:])
+        assert {run.run_id for run in instance.get_runs()} == set(run_ids[1:])
         assert instance.get_materialized_partitions(dg.AssetKey("frames")) == {"a", "b"}
         assert instance.get_latest_materialization_event(dg.AssetKey("frames")) is not None
         left = [
             one
             for one in Path(instance.root_directory).rglob("*")
-            if made[0] in one.name or failed in one.name
+            if run_ids[0] in one.name or failed in one.name
         ]
 
     assert left == []

@@ -68,11 +68,11 @@ def end_family(process: subprocess.Popen[bytes]) -> None:
 def data(small_project: Project) -> Iterator[str]:
     """The URL of a data root with a manifest and whitening, in a bucket whose server the
     environment names."""
-    made = small_project.root.local
+    local_folder = small_project.root.local
     with empty_bucket() as url:
         root = DataRoot(url)
-        for path in made.rglob("*.*"):
-            name = path.relative_to(made).as_posix()
+        for path in local_folder.rglob("*.*"):
+            name = path.relative_to(local_folder).as_posix()
             if path.is_file() and name.split("/")[0] not in MADE:
                 with root.write(name) as stream:
                     stream.write(path.read_bytes())
@@ -123,11 +123,11 @@ def cluster(data: str, new_database: NewDatabase) -> Iterator[Cluster]:
                 f"--temp-dir={folder}",
             ]
             start(*head, "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}")
-            found = Cluster(f"http://127.0.0.1:{dashboard_port}", environment, nodes)
-            wait_until(lambda: alive_nodes(found) == 1, timeout_s=180, what="the head node")
+            ray_cluster = Cluster(f"http://127.0.0.1:{dashboard_port}", environment, nodes)
+            wait_until(lambda: alive_nodes(ray_cluster) == 1, timeout_s=180, what="the head node")
             start(f"--address=127.0.0.1:{port}")
-            wait_until(lambda: alive_nodes(found) == 2, timeout_s=180, what="the second node")
-            yield found
+            wait_until(lambda: alive_nodes(ray_cluster) == 2, timeout_s=180, what="the second node")
+            yield ray_cluster
         finally:
             for node in reversed(nodes):
                 end_family(node)
@@ -218,8 +218,8 @@ def test_shards_survive_a_node_and_equal_local_ones(
     with dg.DagsterInstance.get() as instance:
 
         def runs(*statuses: dg.DagsterRunStatus, job: str | None = None) -> list[dg.DagsterRun]:
-            found = instance.get_runs(dg.RunsFilter(job_name=job, statuses=list(statuses)))
-            return [run for run in found if run.job_name in RESOURCES]
+            matching_runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=list(statuses)))
+            return [run for run in matching_runs if run.job_name in RESOURCES]
 
         def started_on_the_second_node() -> list[dg.DagsterRun]:
             there = {process.pid for process in family_of(cluster.nodes[1])}
@@ -265,10 +265,10 @@ def test_shards_survive_a_node_and_equal_local_ones(
     assert len({job.driver_node_id for job in jobs.values()}) == 2
     for key in KEYS:
         for stage in MADE if key.startswith("own-train") else MADE[:3]:
-            made = project.shard(stage, key)
+            remote = project.shard(stage, key)
             local = small_project.shard(stage, key)
-            assert made.index().equals(local.index()), f"{stage} of {key}"
+            assert remote.index().equals(local.index()), f"{stage} of {key}"
             if stage != "videos":  # an index alone
-                assert made.root.sha256(made.data_name) == local.read().data_sha256, (
+                assert remote.root.sha256(remote.data_name) == local.read().data_sha256, (
                     f"{stage} of {key}"
                 )

@@ -131,9 +131,9 @@ def test_descriptors_and_index_follow_features_and_champions(
         assert materialize(instance, "frame_descriptors", shard=key).success
     assert tick(instance) == {"search_index": [""]}
     assert materialize(instance, "search_index").success
-    made = shown(instance, "search_index")
-    assert made["model"] == "models:/hapvr/1"
-    assert made["added"] == keys
+    metadata = shown(instance, "search_index")
+    assert metadata["model"] == "models:/hapvr/1"
+    assert metadata["added"] == keys
     assert passed(instance, "search_index", "recall")
     assert tick(instance) == {}
     first = current_index(project.root)
@@ -215,8 +215,8 @@ def test_pairs_and_lists_follow_the_index(
     assert tick(instance) == {"watch_matches": sorted(keys)}
     for key in keys:
         assert materialize(instance, "watch_matches", shard=key).success
-    made = shown(instance, "watch_matches")
-    assert {"matches", "new_alerts", "dagster/row_count"} <= made.keys()
+    metadata = shown(instance, "watch_matches")
+    assert {"matches", "new_alerts", "dagster/row_count"} <= metadata.keys()
     assert not passed(instance, "watch_matches", "queries_usable")
     assert not passed(instance, "watch_matches", "alerts_delivered")
     (project.folder / "watched" / "text.mp4").unlink()

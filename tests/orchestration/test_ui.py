@@ -20,9 +20,9 @@ def test_addresses_that_others_reach_are_refused(
     monkeypatch.setattr(sys, "argv", ["ui", "--host", host])
     with pytest.raises(SystemExit, match="2"):
         main()
-    said = capsys.readouterr().err
-    assert "--allow-remote" in said
-    assert host in said
+    error = capsys.readouterr().err
+    assert "--allow-remote" in error
+    assert host in error
 
 
 @pytest.mark.parametrize("program", [main, demo])
@@ -44,5 +44,5 @@ def test_an_instance_has_one_server(
     with only_server(tmp_path), pytest.raises(SystemExit, match="2"):
         sys.exit(program())
     signal.signal(signal.SIGTERM, handler)
-    said = capsys.readouterr()
-    assert "end it first" in said.out + said.err
+    output = capsys.readouterr()
+    assert "end it first" in output.out + output.err

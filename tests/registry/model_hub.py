@@ -61,10 +61,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        found = re.fullmatch(
+        path_match = re.fullmatch(
             r"(?:/api/models)?/(org/[a-z]+)(?:/(revision|tree|resolve)/(\w+))?(?:/(.+))?", path
         )
-        repository, kind, revision, name = found.groups() if found else ("", "", "", "")
+        repository, kind, revision, name = path_match.groups() if path_match else ("", "", "", "")
         files = self.server.repositories.get(repository)
         if repository == "org/away":
             self.close_connection = True

@@ -43,8 +43,8 @@ def test_a_run_gets_what_it_lacks_of_the_history(
     ]
     for _ in range(2):
         complete_metrics(tracker.client, run_id, history)
-        found = tracker.client.get_metric_history(run_id, "loss/total")
-        assert sorted((metric.step, metric.value) for metric in found) == [
+        loss_metrics = tracker.client.get_metric_history(run_id, "loss/total")
+        assert sorted((metric.step, metric.value) for metric in loss_metrics) == [
             (0, 0.0),
             (1, 1.0),
             (2, 2.0),
@@ -85,9 +85,9 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
         assert process.wait() == 0
         finish_training(project, training)
         tracker = Tracker(address, project.config.tracking.registered_model)
-        found = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
+        loss_metrics = tracker.client.get_metric_history(training.mlflow_run_id, "loss/total")
         logged = [line["step"] for line in read_history(training.folder) if "loss/total" in line]
-        assert sorted({metric.step for metric in found}) == logged
+        assert sorted({metric.step for metric in loss_metrics}) == logged
         assert len(logged) == 100
         with (
             pytest.MonkeyPatch.context() as grown

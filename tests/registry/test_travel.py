@@ -31,9 +31,9 @@ from tests.steps.search_projects import evidence
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fitted = fit_calibration([0.9] * 20, [0.1] * 20, source={}, frame_threshold=0.7)
-    made = make_bundle(tmp_path_factory.mktemp("travel"), calibration=fitted)
-    complete_bundle(made, evidence=evidence(), card="# The card\n")
-    return made
+    folder = make_bundle(tmp_path_factory.mktemp("travel"), calibration=fitted)
+    complete_bundle(folder, evidence=evidence(), card="# The card\n")
+    return folder
 
 
 def names_in(folder: Path) -> set[str]:
@@ -84,7 +84,7 @@ def test_another_digest_is_refused_before_anything_is_registered(
     exported: Path, tmp_path: Path, damage: str
 ) -> None:
     """Whatever was changed, the error says which file; no tracker is asked."""
-    name, content, said = DAMAGE[damage]
+    name, content, message = DAMAGE[damage]
     folder = shutil.copytree(exported, tmp_path / "model")
     if content is None:
         (folder / name).unlink()
@@ -92,7 +92,7 @@ def test_another_digest_is_refused_before_anything_is_registered(
         with (folder / name).open("a") as file:
             file.write(content)
 
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         pull_model(str(folder), None, "hapvr", sha256="" if name else "00")  # type: ignore[arg-type]
 
 
@@ -101,15 +101,15 @@ def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
     """Bundle and digests agree, and the weights in torch are others than those that a processor
     would run."""
     bundles = [make_bundle(tmp_path / form, onnx=True, settings=FORMS[form]) for form in FORMS]
-    one, other = bundles
+    changed_bundle, intact_bundle = bundles
     tracker = Tracker(new_store(tmp_path / "store"), "hapvr")
-    export_model(other, tmp_path / "good")
+    export_model(intact_bundle, tmp_path / "good")
     assert pull_model(str(tmp_path / "good"), tracker, "hapvr")[0] == 1
-    shutil.copyfile(other / "onnx" / "embed.onnx", one / "onnx" / "embed.onnx")
+    shutil.copyfile(intact_bundle / "onnx" / "embed.onnx", changed_bundle / "onnx" / "embed.onnx")
     with pytest.raises(DataError, match=r"embed\.onnx is missing or differs"):
-        export_model(one, tmp_path / "damaged")
-    complete_bundle(one, evidence="", card="")
-    export_model(one, tmp_path / "swapped")
+        export_model(changed_bundle, tmp_path / "damaged")
+    complete_bundle(changed_bundle, evidence="", card="")
+    export_model(changed_bundle, tmp_path / "swapped")
     with pytest.raises(
         DataError, match=r"swapped has ONNX files of another network; .* differ from torch's by \d"
     ):
@@ -122,10 +122,10 @@ def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
     ends = [onnx.helper.make_tensor_value_info(name, 1, ["T", 9, 16]) for name in "xy"]
     graph = onnx.helper.make_graph(split, "g", ends[:1], ends[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
-    onnx.save(model, one / "onnx" / "embed.onnx")
-    complete_bundle(one, evidence="", card="")
+    onnx.save(model, changed_bundle / "onnx" / "embed.onnx")
+    complete_bundle(changed_bundle, evidence="", card="")
     with pytest.raises(DataError, match="ends its process"):
-        try_bundle(one)
+        try_bundle(changed_bundle)
 
 
 FORMS = {
@@ -176,15 +176,15 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
             "--json",
         )
         wrong = ("changed", "absent", "away", "../model")
-        made, again, *refused, pushed = models(
+        first_pull, again, *refused, pushed = models(
             address,
             pull,
             pull,
             *(("pull", f"hf://org/{name}", *tracking) for name in wrong),
             ("push", "hf://org/model", second),
         )
-        assert json.loads(made[1])["source"] == json.loads(out)["place"]
-        assert json.loads(made[1])["version"] == json.loads(again[1])["version"] == 1
+        assert json.loads(first_pull[1])["source"] == json.loads(out)["place"]
+        assert json.loads(first_pull[1])["version"] == json.loads(again[1])["version"] == 1
         assert [(code, error.count("\n")) for code, _, error in refused] == [
             (1, 1),
             (1, 1),
@@ -196,8 +196,8 @@ def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_pat
         kept = {README_FILE, SUMS_FILE, ".gitattributes", "notes.txt"}
         assert hub.repositories["org/model"].keys() == names_in(second) | kept
 
-    found = registered_bundle("models:/hapvr/1", uri)
-    assert {name: file_sha256(found / name) for name in names_in(found)} == {
+    pulled_bundle = registered_bundle("models:/hapvr/1", uri)
+    assert {name: file_sha256(pulled_bundle / name) for name in names_in(pulled_bundle)} == {
         name: file_sha256(bundle / name) for name in names_in(bundle)
     }
     client = Tracker(uri, "hapvr").client

@@ -70,11 +70,13 @@ def test_rollbacks_go_back_one_champion_at_a_time(tracker: Tracker, name: str) -
     with pytest.raises(DataError, match="version 9"):
         promote(client, name, 9, reason="absent")
     assert rollback(client, name, reason="no") == 1
-    other = MlflowClient(tracking_uri=tracker.uri, registry_uri=tracker.uri)
-    decisions = [version_tags(other, name, version)["hapvr.gate.decision"] for version in (1, 2, 3)]
+    fresh_client = MlflowClient(tracking_uri=tracker.uri, registry_uri=tracker.uri)
+    decisions = [
+        version_tags(fresh_client, name, version)["hapvr.gate.decision"] for version in (1, 2, 3)
+    ]
     replaced = "was champion; version 1 replaced it by rollback"
     assert decisions == ["champion by rollback", replaced, replaced]
-    assert version_tags(other, name, 3)["hapvr.gate.reason"] == "looked at by hand"
+    assert version_tags(fresh_client, name, 3)["hapvr.gate.reason"] == "looked at by hand"
 
 
 def test_rollbacks_go_by_promotions_and_not_by_clocks(tracker: Tracker, name: str) -> None:
@@ -235,17 +237,17 @@ def test_a_server_gives_the_bundle_once(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bundle = make_bundle(tmp_path)
     version = register_champion(Tracker(server, "hapvr"), bundle)
-    found = registered_bundle("models:/hapvr@champion", server)
-    assert found.is_relative_to(tmp_path / "cache")
+    downloaded_bundle = registered_bundle("models:/hapvr@champion", server)
+    assert downloaded_bundle.is_relative_to(tmp_path / "cache")
     for file in bundle.rglob("*"):
         if file.is_file():
-            assert file_sha256(found / file.relative_to(bundle)) == file_sha256(file)
+            assert file_sha256(downloaded_bundle / file.relative_to(bundle)) == file_sha256(file)
 
     assert pinned_uri("models:/hapvr@champion", server) == f"models:/hapvr/{version}"
     (tmp_path / "cache" / "hapvr" / "models").chmod(0o777)
     with pytest.warns(UserWarning, match="others may write to .*models; `chmod 700` it"):
-        found = registered_bundle("models:/hapvr@champion", server)
-    assert not found.is_relative_to(tmp_path / "cache")
+        downloaded_bundle = registered_bundle("models:/hapvr@champion", server)
+    assert not downloaded_bundle.is_relative_to(tmp_path / "cache")
     with pytest.raises(DataError, match="models:/hapvr@absent is not in the registry"):
         pinned_uri("models:/hapvr@absent", server)
 

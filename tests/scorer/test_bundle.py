@@ -115,9 +115,11 @@ def test_parts_that_do_not_go_together_are_named(bundle: Path, tmp_path: Path) -
     with pytest.raises(DataError, match=r"calibration\.json is damaged"):
         load_bundle(broken)
     backbone = json.loads((bundle / "scorer.json").read_text())["backbone"]
-    other = change(bundle, tmp_path / "weights", backbone=backbone | {"sha256": "0" * 64})
+    mismatched_bundle = change(
+        bundle, tmp_path / "weights", backbone=backbone | {"sha256": "0" * 64}
+    )
     with pytest.raises(DataError, match=r"the backbone of .* has SHA-256"):
-        load_bundle(other)
+        load_bundle(mismatched_bundle)
     folder = change(bundle, tmp_path / "whitening", files={})
     whole = load_file(folder / "whitening.safetensors")
     others = (

@@ -169,8 +169,8 @@ def test_probabilities_hold_on_other_data(model: EvidenceModel) -> None:
     ):
         stated = np.array([model.probability(one, prior=prior) for one in odds[kept]])
         for low in np.arange(0, 1, 0.2):
-            some = (stated >= low) & (stated < low + 0.2)
-            assert abs(stated[some].mean() - is_match[kept][some].mean()) < 0.15
+            in_bin = (stated >= low) & (stated < low + 0.2)
+            assert abs(stated[in_bin].mean() - is_match[kept][in_bin].mean()) < 0.15
 
 
 def test_nine_copies_do_not_hide_each_other(model: EvidenceModel) -> None:

@@ -77,17 +77,17 @@ def test_results_are_those_of_torch(
     record = write_onnx(tmp_path, **given)
     assert record["check"]["pairs"] == 9 + 16
     assert record["check"]["largest_difference"] < 1e-5
-    made = ONNXNetworks(tmp_path, ONNXRecord.model_validate(record))
+    networks = ONNXNetworks(tmp_path, ONNXRecord.model_validate(record))
     network = given["network"]
     rng = torch_rng("long")
     long = [F.normalize(torch.randn(n, 9, 32, generator=rng), dim=-1) for n in (320, 240)]
     first = network.embed(long[0]).detach()
     second = network.embed(long[1]).detach()
     wanted = float(network.score_videos([first], [second])[0, 0])
-    assert made.similarities([first.numpy()], [second.numpy()])[0, 0] == pytest.approx(
+    assert networks.similarities([first.numpy()], [second.numpy()])[0, 0] == pytest.approx(
         wanted, abs=1e-5
     )
-    assert made.self_similarity(first.numpy()) == pytest.approx(
+    assert networks.self_similarity(first.numpy()) == pytest.approx(
         network.self_similarity(first).numpy(), abs=1e-5
     )
 
@@ -128,10 +128,10 @@ def test_crops_are_those_of_torch(height: int, width: int, differing: float) -> 
     top = (size[0] - 128) // 2
     left = (size[1] - 128) // 2
     wanted = resized.round()[..., top : top + 128, left : left + 128].numpy().astype(int)
-    found = center_crop(frames, 128).astype(int)
-    assert found.shape == wanted.shape == (2, 3, 128, 128)
-    assert np.abs(found - wanted).max() <= 1
-    assert (found != wanted).mean() <= differing
+    cropped = center_crop(frames, 128).astype(int)
+    assert cropped.shape == wanted.shape == (2, 3, 128, 128)
+    assert np.abs(cropped - wanted).max() <= 1
+    assert (cropped != wanted).mean() <= differing
 
 
 @pytest.mark.slow
@@ -144,13 +144,15 @@ def test_a_bundle_scores_alike_by_onnx_and_torch(
     names = ["a.mp4", "b.mp4", "copy.mp4", "two.mp4"]
     pairs = [(scenes / query, scenes / reference) for query in names for reference in names]
     scorer = load_bundle(folder)
-    found = scorer.score_pairs(pairs, segments=True)
+    onnx_scores = scorer.score_pairs(pairs, segments=True)
     assert isinstance(scorer.networks, ONNXNetworks)
     scorer = load_bundle(folder)
     scorer.networks = load_in_torch(folder, read_description(folder), device="cpu")
-    for one, other in zip(scorer.score_pairs(pairs, segments=True), found, strict=True):
-        assert one.similarity == pytest.approx(other.similarity, abs=1e-4)
-        parts = zip(one.segments, other.segments, strict=True)
+    for torch_score, onnx_score in zip(
+        scorer.score_pairs(pairs, segments=True), onnx_scores, strict=True
+    ):
+        assert torch_score.similarity == pytest.approx(onnx_score.similarity, abs=1e-4)
+        parts = zip(torch_score.segments, onnx_score.segments, strict=True)
         assert all(
             dataclasses.astuple(first)[:4] == dataclasses.astuple(second)[:4]
             for first, second in parts

@@ -43,10 +43,10 @@ def drawn(
 )
 def test_one_copied_part_is_found_exactly(start: tuple[int, int], length: int, seed: int) -> None:
     """From its first to its last frame pair, with its mean similarity."""
-    (found,) = align(drawn(background(34, 44, seed=seed), start, length), threshold=0.5)
-    assert found.query == (start[0], start[0] + length - 1)
-    assert found.reference == (start[1], start[1] + length - 1)
-    assert found.score == pytest.approx(0.9)
+    (alignment,) = align(drawn(background(34, 44, seed=seed), start, length), threshold=0.5)
+    assert alignment.query == (start[0], start[0] + length - 1)
+    assert alignment.reference == (start[1], start[1] + length - 1)
+    assert alignment.score == pytest.approx(0.9)
 
 
 def test_parts_that_swapped_gaps_double_speed_still_and_unrelated_pictures() -> None:
@@ -85,8 +85,8 @@ def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
     """In range, in order, long enough, no two with a common frame pair, and the same parts if the
     videos change places."""
     matrix = numpy_rng(seed, "matrix").uniform(-1, 1, (rows, columns))
-    found = align(matrix, threshold=0.2)
-    for part in found:
+    alignments = align(matrix, threshold=0.2)
+    for part in alignments:
         first, last = part.query
         start, end = part.reference
         assert 0 <= first <= last < rows
@@ -94,7 +94,7 @@ def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
         assert min(last - first, end - start) + 1 >= min(2, rows, columns)
         common = [
             other
-            for other in found
+            for other in alignments
             if max(first, other.query[0]) <= min(last, other.query[1])
             and max(start, other.reference[0]) <= min(end, other.reference[1])
         ]
@@ -103,7 +103,7 @@ def test_alignments_obey_their_laws(seed: int, rows: int, columns: int) -> None:
     mirrored = [
         Alignment(part.reference, part.query, part.score) for part in align(matrix.T, threshold=0.2)
     ]
-    assert spans(mirrored) == spans(found)
+    assert spans(mirrored) == spans(alignments)
 
 
 def test_best_run_by_hand() -> None:
@@ -180,8 +180,8 @@ def test_parts_far_below_the_best_are_no_parts() -> None:
     """What an edit does to one part, it does to all."""
     best = Alignment((0, 9), (0, 9), 0.9)
     alike = Alignment((20, 24), (30, 34), 0.5)
-    other = Alignment((10, 14), (40, 44), 0.8)
-    assert clearest([best, other, alike]) == [best, other]
+    second_best = Alignment((10, 14), (40, 44), 0.8)
+    assert clearest([best, second_best, alike]) == [best, second_best]
     assert clearest([]) == []
 
 

@@ -161,11 +161,13 @@ def test_the_slim_installation_scores_as_the_full_one(
     )
     (tmp_path / "all.txt").write_text("\n".join(str(scenes / name) for name in names))
     all_names = tmp_path / "all.txt"
-    found = answered(slim / "hapvr", "score", all_names, all_names, "--model", onnx_bundle)["pairs"]
-    assert [(pair["query"], pair["reference"]) for pair in found] == [
+    scored_pairs = answered(slim / "hapvr", "score", all_names, all_names, "--model", onnx_bundle)[
+        "pairs"
+    ]
+    assert [(pair["query"], pair["reference"]) for pair in scored_pairs] == [
         (row.query, row.reference) for row in wanted
     ]
-    for pair, row in zip(found, wanted, strict=True):
+    for pair, row in zip(scored_pairs, wanted, strict=True):
         assert pair["similarity"] == pytest.approx(row.similarity, abs=1e-4)
     clips = [scenes / "a.mp4", scenes / "b.mp4"]
     done = run(slim / "hapvr", "score", *clips, "--model", bundle)
@@ -213,9 +215,9 @@ def test_the_slim_installation_searches_as_the_full_one(
     options = ["--config", project.folder / "config.yaml"]
     hapvr = searching / "hapvr"
     here = [*options, "--model", onnx]
-    found = answered(hapvr, "search", clip, "--id", "in/short.mp4", *here)["queries"]
-    for one, other in zip(wanted, found, strict=True):
-        assert_same(one, other)
+    answers = answered(hapvr, "search", clip, "--id", "in/short.mp4", *here)["queries"]
+    for expected, actual in zip(wanted, answers, strict=True):
+        assert_same(expected, actual)
     for key in full.indexed:
         make_duplicate_pairs(project, full, key)
     pairs = duplicate_pairs(project, full, min_probability=0.5)
@@ -253,9 +255,9 @@ def assert_same(wanted: dict[str, Any], found: dict[str, Any]) -> None:
     assert [match["reference"] for match in found["matches"]] == [
         match["reference"] for match in wanted["matches"]
     ]
-    for one, other in zip(wanted["matches"], found["matches"], strict=True):
-        assert other["similarity"] == pytest.approx(one["similarity"], abs=1e-4)
-        assert other["probability"] == pytest.approx(one["probability"], abs=1e-3)
-        assert len(other["segments"]) == len(one["segments"])
-        for part, same in zip(one["segments"], other["segments"], strict=True):
+    for expected, actual in zip(wanted["matches"], found["matches"], strict=True):
+        assert actual["similarity"] == pytest.approx(expected["similarity"], abs=1e-4)
+        assert actual["probability"] == pytest.approx(expected["probability"], abs=1e-3)
+        assert len(actual["segments"]) == len(expected["segments"])
+        for part, same in zip(expected["segments"], actual["segments"], strict=True):
             assert same == pytest.approx(part, abs=1e-4)

@@ -35,10 +35,10 @@ def test_a_part_is_found_where_it_is_in_both_videos(first_s: float) -> None:
 
 def test_it_is_the_same_the_other_way_round() -> None:
     query, matrix = of_part(3.4, 20)
-    found = align_timed(matrix, query, REFERENCE, threshold=0.8, fps=1)
+    alignments = align_timed(matrix, query, REFERENCE, threshold=0.8, fps=1)
     swapped = align_timed(matrix.T, REFERENCE, query, threshold=0.8, fps=1)
     assert [(part.query, part.reference) for part in swapped] == [
-        (part.reference, part.query) for part in found
+        (part.reference, part.query) for part in alignments
     ]
 
 

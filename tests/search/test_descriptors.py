@@ -40,8 +40,8 @@ def embed() -> Callable[[npt.NDArray[np.uint8]], Tensor]:
             torch.from_numpy(center_crop(pictures, backbone.crop_px))
         ).flatten(0, 1)
 
-    made = backbone.embedder(fit_whitening(regions, dims=DIMS), "cpu")
-    return lambda frames: torch.from_numpy(made(frames))
+    crop_embedder = backbone.embedder(fit_whitening(regions, dims=DIMS), "cpu")
+    return lambda frames: torch.from_numpy(crop_embedder(frames))
 
 
 def test_blank_and_frozen_frames_are_marked(
@@ -64,10 +64,10 @@ def test_blank_and_frozen_frames_are_marked(
     crops = center_crop(frames.transpose(0, 3, 1, 2), BACKBONE.crop_px)
     with torch.inference_mode():
         blank = mean_directions(NETWORK.embed(embed(blank_pictures(BACKBONE.crop_px))).numpy())
-        found = frame_descriptors(NETWORK.embed(embed(crops)).numpy(), blank=blank)
+        descriptors = frame_descriptors(NETWORK.embed(embed(crops)).numpy(), blank=blank)
 
     still = ["", "frozen"]
-    assert found.reasons.tolist() == [
+    assert descriptors.reasons.tolist() == [
         *["blank"] * 2,
         *still,
         *["blank"] * 2,
@@ -76,8 +76,8 @@ def test_blank_and_frozen_frames_are_marked(
         *["blank"] * 2,
         *still,
     ]
-    np.testing.assert_allclose(np.linalg.norm(found.vectors, axis=1), 1, atol=1e-5)
-    assert found.kept.sum() == 3
+    np.testing.assert_allclose(np.linalg.norm(descriptors.vectors, axis=1), 1, atol=1e-5)
+    assert descriptors.kept.sum() == 3
 
 
 def test_descriptors_are_the_network_with_averages_over_regions() -> None:
@@ -89,13 +89,19 @@ def test_descriptors_are_the_network_with_averages_over_regions() -> None:
         NetworkSettings(spatial_rate=1), dims=DIMS, generator=torch_rng("descriptors")
     ).eval()
     with torch.inference_mode():
-        one = network.embed(first)
-        other = network.embed(second)
-        exact = network.compare(one[None], other[None]).frame[0, 0].numpy()
-        lengths = [embedded.mean(dim=1).norm(dim=1).numpy() for embedded in (one, other)]
+        first_embedded = network.embed(first)
+        second_embedded = network.embed(second)
+        exact = network.compare(first_embedded[None], second_embedded[None]).frame[0, 0].numpy()
+        lengths = [
+            embedded.mean(dim=1).norm(dim=1).numpy()
+            for embedded in (first_embedded, second_embedded)
+        ]
 
-    found = frame_descriptors(one.numpy()).vectors @ frame_descriptors(other.numpy()).vectors.T
-    np.testing.assert_allclose(found * np.outer(*lengths), exact, atol=1e-5)
+    similarities = (
+        frame_descriptors(first_embedded.numpy()).vectors
+        @ frame_descriptors(second_embedded.numpy()).vectors.T
+    )
+    np.testing.assert_allclose(similarities * np.outer(*lengths), exact, atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [NetworkSettings(), TcaSettings(heads=4), VvsSettings()])

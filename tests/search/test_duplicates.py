@@ -82,9 +82,9 @@ def test_a_chain_is_broken() -> None:
 def test_what_people_keep_apart_is_in_no_group_together() -> None:
     """Both are copies of the medoid; the more similar one stays."""
     pairs = [pair("a", "b", similarity=0.9), pair("a", "c", similarity=0.95)]
-    known = {name: metadata(name) for name in "abc"}
-    assert len(group_copies(pairs, known)) == 3
-    members = group_copies(pairs, known, apart=lambda one, other: {one, other} == {"b", "c"})
+    videos = {name: metadata(name) for name in "abc"}
+    assert len(group_copies(pairs, videos)) == 3
+    members = group_copies(pairs, videos, apart=lambda one, other: {one, other} == {"b", "c"})
     assert sorted(member.video_id for member in members) == ["a", "c"]
 
 
@@ -105,9 +105,9 @@ def facts(known: dict[str, VideoMetadata], **video_bytes: int) -> dict[str, File
 
 def test_the_better_file_is_kept_whoever_is_the_medoid() -> None:
     """It comes first, and each member says why in a sentence."""
-    known = {name: metadata(name) for name in "abz"}
+    videos = {name: metadata(name) for name in "abz"}
     pairs = [pair(one, other) for one, other in combinations("abz", 2)]
-    members = group_copies(pairs, known, facts=facts(known, z=3 * 10**6))
+    members = group_copies(pairs, videos, facts=facts(videos, z=3 * 10**6))
     assert [(member.video_id, member.keep) for member in members] == [
         ("z", True),
         ("a", False),
@@ -120,11 +120,11 @@ def test_the_better_file_is_kept_whoever_is_the_medoid() -> None:
 
 
 def test_a_protected_file_is_kept_besides_the_better_one() -> None:
-    known = {name: metadata(name) for name in ("archive/a", "in/b", "in/c")}
-    pairs = [pair(one, other) for one, other in combinations(known, 2)]
+    videos = {name: metadata(name) for name in ("archive/a", "in/b", "in/c")}
+    pairs = [pair(one, other) for one, other in combinations(videos, 2)]
     settings = DuplicatesSettings(protect=("archive/",))
     sizes = {"in/c": 3 * 10**6}
-    members = group_copies(pairs, known, facts=facts(known, **sizes), settings=settings)
+    members = group_copies(pairs, videos, facts=facts(videos, **sizes), settings=settings)
     assert [(member.video_id, member.keep) for member in members] == [
         ("in/c", True),
         ("archive/a", True),
@@ -134,14 +134,14 @@ def test_a_protected_file_is_kept_besides_the_better_one() -> None:
 
 
 def test_a_copy_that_holds_another_one_is_not_kept() -> None:
-    known = {
+    videos = {
         "a": metadata("a"),
         "b": metadata("b"),
         "mix": metadata("mix", width_px=1280, height_px=720),
     }
     pairs = [pair("a", "b"), pair("a", "mix"), pair("b", "mix", covered=(1.0, 0.7))]
-    measured = facts(known, a=3 * 10**6)
-    members = {one.video_id: one for one in group_copies(pairs, known, facts=measured)}
+    measured = facts(videos, a=3 * 10**6)
+    members = {one.video_id: one for one in group_copies(pairs, videos, facts=measured)}
     assert members["a"].keep
     assert members["mix"].reason == f"Not kept: {MIXED}."
 

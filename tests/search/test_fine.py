@@ -117,9 +117,9 @@ def test_segments_are_looked_for_around_the_compared_parts() -> None:
         "num_frames": 200,
         "seconds": 200,
     }
-    found = Candidate(video_id="a", votes=1.0, windows=())
+    candidate_video = Candidate(video_id="a", votes=1.0, windows=())
     compared = (Pair((0, 10), (2, 12)),)
-    score = ScoredCandidate(video_id="a", pairs=compared, candidate=found, **numbers)
+    score = ScoredCandidate(video_id="a", pairs=compared, candidate=candidate_video, **numbers)
     assert stretches_of(score) == [(0, 17)]
     two = (Pair((20, 32), (100, 112)), Pair((0, 12), (70, 82)))
     assert stretches_of(replace(score, pairs=two)) == [(64, 88), (94, 118)]

@@ -40,13 +40,15 @@ def test_frames_are_found_with_their_second_and_similarity(
     folder, exact = filled
     frames = exact.shards[shard]
     queries = vectors_of(frames)[8:24]
-    found = LanceIndex(folder, SMALL).search_frames(queries, 6)
-    assert found["query_frame"].to_pylist() == [number for number in range(16) for _ in range(6)]
-    best = found.take(pa.array(range(0, len(found), 6)))
+    neighbours = LanceIndex(folder, SMALL).search_frames(queries, 6)
+    assert neighbours["query_frame"].to_pylist() == [
+        number for number in range(16) for _ in range(6)
+    ]
+    best = neighbours.take(pa.array(range(0, len(neighbours), 6)))
     assert best["video_id"].to_pylist() == frames["video_id"][8:24].to_pylist()
     assert best["second"].to_pylist() == frames["second"][8:24].to_pylist()
     np.testing.assert_allclose(best["similarity"].to_numpy(), 1, atol=2e-3)
-    agree(found, exact.search_frames(queries, 6))
+    agree(neighbours, exact.search_frames(queries, 6))
 
 
 def test_collections_of_nothing_and_of_one_video(tmp_path: Path) -> None:
@@ -279,7 +281,7 @@ def test_a_manifest_with_wrong_lengths_never_reaches_the_engine(
     """The engine panics at some of them, which is not an Exception of Python's. Manifests of
     versions before the current one are not read."""
     folder, _ = copy
-    said = set()
+    message_checks = set()
     for path in (folder / "frames.lance" / "_versions").glob("*.manifest"):
         whole = path.read_bytes()
         for place in range(len(whole) - 40, len(whole), 2):
@@ -287,11 +289,11 @@ def test_a_manifest_with_wrong_lengths_never_reaches_the_engine(
             try:
                 LanceIndex(folder, SMALL)
             except DamagedError as error:
-                said.add("is not what was written" in str(error))
+                message_checks.add("is not what was written" in str(error))
 
         path.write_bytes(whole)
 
-    assert said == {True}
+    assert message_checks == {True}
 
 
 def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex]) -> None:
@@ -344,8 +346,8 @@ def cut(path: Path) -> None:
 
 def replace_by_another(path: Path) -> None:
     """A file of the same kind, from elsewhere in the table."""
-    other = next(one for one in sorted(path.parent.iterdir()) if one != path)
-    shutil.copyfile(other, path)
+    source_file = next(one for one in sorted(path.parent.iterdir()) if one != path)
+    shutil.copyfile(source_file, path)
 
 
 def put_pipe(path: Path) -> None:

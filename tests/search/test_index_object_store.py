@@ -62,13 +62,13 @@ def test_writers_without_a_common_lock_are_told_apart(
     is not seen."""
     index, exact = filled(bucket, SMALL)
     rows = descriptors(["x/0.mp4"], seed=9)
-    other = LanceIndex(bucket, SMALL)
+    other_index = LanceIndex(bucket, SMALL)
     append = lance_index.append
 
     def after_the_other(*given: Any) -> Any:
         """The other writer does all its work between two steps of the first."""
         monkeypatch.setattr(lance_index, "append", append)
-        other.replace_shard("x", rows)
+        other_index.replace_shard("x", rows)
         exact.replace_shard("x", rows)
         return append(*given)
 

@@ -178,8 +178,8 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("case", DOUBTS)
 def test_no_copy_is_named_where_it_is_close_or_not_known(case: str) -> None:
-    one, other, doubt = DOUBTS[case]
-    choice = chosen(one, other)
+    good_facts, bad_facts, doubt = DOUBTS[case]
+    choice = chosen(good_facts, bad_facts)
     assert choice.named is None
     assert len(set(choice.reasons.values())) == 1
     assert doubt in choice.reasons["in/good"]

@@ -84,7 +84,7 @@ def test_the_script_acts_only_when_told_and_only_on_what_it_knows(
     members: list[GroupMember], tmp_path: Path, run: Run
 ) -> None:
     paths = [file.metadata.path for file in members if file.metadata.path is not None]
-    kept, same, other, more, unsure = paths
+    kept, same, different_file, more, unsure = paths
     aside = tmp_path / "aside"
     write_plan(tmp_path / "plan.sh", members)
     dry = run(ASIDE=str(aside))
@@ -99,7 +99,7 @@ def test_the_script_acts_only_when_told_and_only_on_what_it_knows(
     assert done.returncode == 1
     assert done.stderr.count(b"changed since") == 1
     assert same.samefile(kept)
-    assert not other.exists()
+    assert not different_file.exists()
     moved = [one for one in aside.iterdir() if one.name != ASIDE_MARKER]
     assert [one.read_text() for one in moved] == ["other"]
     assert [one.read_text() for one in (kept, more, unsure)] == ["kept", "changed", "unsure"]
@@ -133,19 +133,19 @@ def test_everything_can_be_put_back(members: list[GroupMember], tmp_path: Path, 
 
 def test_undo_replaces_nothing(members: list[GroupMember], tmp_path: Path, run: Run) -> None:
     """Where there is another file again, both stay, and a later call can put it back."""
-    other = members[2].metadata.path
-    assert other is not None
+    moved_file = members[2].metadata.path
+    assert moved_file is not None
     write_plan(tmp_path / "plan.sh", members)
     assert run("--act").returncode == 0
-    other.write_text("new")
+    moved_file.write_text("new")
     undone = run("--undo")
     assert undone.returncode == 1
     assert b"there is another file again" in undone.stderr
-    assert other.read_text() == "new"
+    assert moved_file.read_text() == "new"
     assert len((tmp_path / "plan.sh.record").read_text().splitlines()) == 1
-    other.unlink()
+    moved_file.unlink()
     assert run("--undo").returncode == 0
-    assert other.read_text() == "other"
+    assert moved_file.read_text() == "other"
 
 
 def test_equal_names_and_long_names_are_moved(tmp_path: Path, run: Run) -> None:
@@ -181,9 +181,9 @@ def test_equal_names_and_long_names_are_moved(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 251 + ".mp4", "ä" * 125 + ".mp4", "\udcff" * 255, "a.mp4"])
 def test_names_stay_below_the_limit_of_file_systems(name: str) -> None:
-    made = os.fsencode(aside_name(Path("folder") / name, "0" * 64))
-    assert len(made) <= 255
-    assert made.endswith(os.fsencode(Path(name).suffix))
+    encoded_name = os.fsencode(aside_name(Path("folder") / name, "0" * 64))
+    assert len(encoded_name) <= 255
+    assert encoded_name.endswith(os.fsencode(Path(name).suffix))
 
 
 def test_tables_say_what_could_be_done(members: list[GroupMember], tmp_path: Path) -> None:

@@ -93,18 +93,18 @@ def test_what_all_videos_share_does_not_decide(collection: dict[str, np.ndarray]
         for number, (name, frames) in enumerate(collection.items())
         if number < 26
     }
-    found = candidates(np.concatenate([intro, scene]), videos)
-    assert found[0].video_id == "in/25.mp4"
+    ranking = candidates(np.concatenate([intro, scene]), videos)
+    assert ranking[0].video_id == "in/25.mp4"
 
 
 def test_a_frozen_picture_gets_one_vote_per_query_frame(collection: dict[str, np.ndarray]) -> None:
     """A video that shows one picture for a minute does not win by its number of equal frames."""
     copy = collection["in/03.mp4"][10:20]
     frozen = dict(collection) | {"in/frozen.mp4": np.repeat(unit(copy[:1] + 0.05), 60, axis=0)}
-    found = candidates(copy, frozen)
-    assert found[0].video_id == "in/03.mp4"
-    frozen_votes = [one.votes for one in found if one.video_id == "in/frozen.mp4"]
-    assert not frozen_votes or frozen_votes[0] < found[0].votes / 2
+    ranking = candidates(copy, frozen)
+    assert ranking[0].video_id == "in/03.mp4"
+    frozen_votes = [one.votes for one in ranking if one.video_id == "in/frozen.mp4"]
+    assert not frozen_votes or frozen_votes[0] < ranking[0].votes / 2
 
 
 @given(seed=st.integers(0, 10_000), num_frames=st.integers(1, 20))

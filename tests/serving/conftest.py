@@ -24,5 +24,5 @@ def project(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Proje
 
 @pytest.fixture(scope="session")
 def client(project: Project) -> Iterator[Client]:
-    with serving(project) as found:
-        yield found
+    with serving(project) as service_client:
+        yield service_client

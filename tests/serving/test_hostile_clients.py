@@ -345,8 +345,8 @@ def test_turns_are_shared() -> None:
         await asked[-1].task
         assert set(order[:2]) == {"a", "b"}
         assert order[2] == "other"
-        for one in go.values():
-            one.set()
+        for event in go.values():
+            event.set()
         await asyncio.gather(*(job.task for job in asked))
         for _ in range(KEPT_JOBS + 5):
             failed = start("wrong", "c")
@@ -360,11 +360,11 @@ def test_turns_are_shared() -> None:
 
 @pytest.mark.parametrize("place", ["/data/sp ace/My Col/root", "/data/root"])
 def test_no_folder_of_this_machine_is_told(place: str) -> None:
-    said = without_paths(
+    message = without_paths(
         f"search: '{place}/a b.mp4' and {place}/index.json (see {place}/x) are damaged; run "
         "it again"
     )
-    assert said == "search: 'a b.mp4' and index.json (see x) are damaged; run it again"
+    assert message == "search: 'a b.mp4' and index.json (see x) are damaged; run it again"
     assert without_paths(
         "/ " * 495 + "\U000e0001" * 200_000
     )  # at once: the pattern alone would take an hour

@@ -52,11 +52,11 @@ def test_metrics_count_what_happened(client: Client, tmp_path: Path) -> None:
     assert more("hapvr_refusals_total", "wrong_request") == 1
     counts = {"read": 3, "embed": 1, "find": 1, "segments": 1, "total": 3}
     assert {part: more("hapvr_search_seconds_count", part) for part in counts} == counts
-    found = values(client)
-    assert found["hapvr_busy",] == 0
-    assert found["hapvr_index_videos",] == 11
-    assert found["hapvr_index_age_seconds",] > 0
-    assert found["process_resident_memory_bytes",] > 0
+    metrics = values(client)
+    assert metrics["hapvr_busy",] == 0
+    assert metrics["hapvr_index_videos",] == 11
+    assert metrics["hapvr_index_age_seconds",] > 0
+    assert metrics["process_resident_memory_bytes",] > 0
 
 
 def shape(schema: Mapping[str, Any]) -> str:
@@ -79,7 +79,7 @@ def interface(document: Mapping[str, Any]) -> dict[str, str]:
         content = value.get("content", {}).items()
         return ", ".join(f"{kind} {shape(one.get('schema', {}))}".strip() for kind, one in content)
 
-    found = {
+    endpoints = {
         f"{method.upper()} {path}": " | ".join(
             [
                 " ".join(one["name"] for one in told.get("parameters", [])),
@@ -93,7 +93,7 @@ def interface(document: Mapping[str, Any]) -> dict[str, str]:
         for path, methods in document["paths"].items()
         for method, told in methods.items()
     }
-    return found | {
+    return endpoints | {
         name: shape(schema) for name, schema in document["components"]["schemas"].items()
     }
 
@@ -102,9 +102,9 @@ def test_the_interface_is_the_one_that_was_reviewed(client: Client) -> None:
     """After a wanted change, put what this test prints into the file. Every endpoint says what it
     does."""
     document = client.get("/openapi.json").json
-    found = interface(document)
-    sys.stdout.write(json.dumps(found, indent=1))
-    assert found == json.loads(INTERFACE.read_text(encoding="utf-8"))
+    served_interface = interface(document)
+    sys.stdout.write(json.dumps(served_interface, indent=1))
+    assert served_interface == json.loads(INTERFACE.read_text(encoding="utf-8"))
     for methods in document["paths"].values():
         assert all(told["summary"] and told["description"] for told in methods.values())
 
@@ -156,8 +156,8 @@ def test_no_request_is_lost_while_the_index_changes(
         finally:
             ended.set()
 
-        for one in asking:
-            one.result()
+        for future in asking:
+            future.result()
 
     assert len(opened) == 3
     assert [answer.body for found in answers for answer in found if answer.status != 200] == []

@@ -30,22 +30,22 @@ def test_a_deleted_champion_goes_on_answering_and_this_is_said(
     )
 
     with serving(project) as client:
-        matches, said = asked(client)
-        assert said == []
-        other = str(
+        matches, registry_warnings = asked(client)
+        assert registry_warnings == []
+        second_version = str(
             registry.create_model_version("hapvr", source=kept.source, run_id=kept.run_id).version
         )
-        promote(registry, "hapvr", int(other), reason="better")
+        promote(registry, "hapvr", int(second_version), reason="better")
         assert asked(client) == (
             matches,
             [
                 f"the index was made with models:/hapvr/{first}, "
                 "and the champion is "
-                f"models:/hapvr/{other}; `hapvr index update` "
+                f"models:/hapvr/{second_version}; `hapvr index update` "
                 "brings it up to date"
             ],
         )
-        registry.delete_model_version("hapvr", other)
+        registry.delete_model_version("hapvr", second_version)
         assert asked(client) == (
             matches,
             [
@@ -54,10 +54,10 @@ def test_a_deleted_champion_goes_on_answering_and_this_is_said(
             ],
         )
         registry.delete_model_version("hapvr", str(first))
-        left, said = asked(client)
+        left, registry_warnings = asked(client)
         assert left == matches
-        assert "has no champion of hapvr any more" in said[0]
-        assert client.get("/index").json["warnings"][1:] == said
+        assert "has no champion of hapvr any more" in registry_warnings[0]
+        assert client.get("/index").json["warnings"][1:] == registry_warnings
 
     with pytest.raises(DataError, match=f"models:/hapvr/{first} is not in the registry"):
         Searcher.open(project)
@@ -67,5 +67,5 @@ def asked(client: Client) -> tuple[list[str], list[str]]:
     """What is found, and what is said of the registry beside the warning of random weights."""
     answer = client.search(id=SHORT)
     assert answer.status == 200, answer.body
-    found = answer.json["answer"]
-    return [match["reference"] for match in found["matches"]], found["warnings"][1:]
+    result = answer.json["answer"]
+    return [match["reference"] for match in result["matches"]], result["warnings"][1:]

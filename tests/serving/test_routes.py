@@ -28,15 +28,15 @@ def names(answer: Any) -> list[str]:
 def test_health_index_and_videos(client: Client) -> None:
     """What answers and its warnings, without paths; videos are listed a piece at a time."""
     assert client.get("/health").json["status"] == "ok"
-    found = client.get("/index").json
-    assert found["videos"] == 11
-    assert found["problem"] == ""
-    assert "random weights" in found["warnings"][0]
-    assert "/" not in found["model"]
-    found = client.get("/videos", contains="SHORT", limit=1, offset=1).json
-    assert found["total"] == 2
-    assert [row["id"] for row in found["videos"]] == [COPY]
-    assert client.get(f"/videos/{COPY}").json == found["videos"][0]
+    payload = client.get("/index").json
+    assert payload["videos"] == 11
+    assert payload["problem"] == ""
+    assert "random weights" in payload["warnings"][0]
+    assert "/" not in payload["model"]
+    payload = client.get("/videos", contains="SHORT", limit=1, offset=1).json
+    assert payload["total"] == 2
+    assert [row["id"] for row in payload["videos"]] == [COPY]
+    assert client.get(f"/videos/{COPY}").json == payload["videos"][0]
     assert client.get("/videos", limit="x7").json["error"].endswith("(got 'x7')")
 
 
@@ -153,13 +153,13 @@ def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_pat
 
 def test_a_video_of_the_collection_finds_its_copy(client: Client) -> None:
     """By id: the rows of `hapvr search`, the warning of a random model with them."""
-    found = client.search(id=SHORT, top=2).json
-    assert found["status"] == "done"
-    assert names(found)[0] == COPY
-    assert len(names(found)) == 2
-    assert "random weights" in found["answer"]["warnings"][0]
-    assert found["answer"]["prior"] == pytest.approx(0.5 / found["answer"]["videos"])
-    best = found["answer"]["matches"][0]
+    job_state = client.search(id=SHORT, top=2).json
+    assert job_state["status"] == "done"
+    assert names(job_state)[0] == COPY
+    assert len(names(job_state)) == 2
+    assert "random weights" in job_state["answer"]["warnings"][0]
+    assert job_state["answer"]["prior"] == pytest.approx(0.5 / job_state["answer"]["videos"])
+    best = job_state["answer"]["matches"][0]
     assert best["segments"][0]["query_start_s"] == 0
     assert best["probability"] > 0.9
 
@@ -180,13 +180,13 @@ def test_a_search_says_why_and_becomes_a_watch_list(
         job = served.upload(clip, top=1, name="../../x y.MOV").json["job"]
         lines = served.get(f"/jobs/{job}/explanation", reference=SHORT).json["lines"]
         assert lines[:2] == ["query    x y.MOV", f"video    {SHORT}: left out: 1 are better"]
-        made = served.ask("POST", "/watch", body=clip.read_bytes(), job=job)
-        assert made.status == 201
-        assert made.json["name"][:4] == "x-y-"
+        response = served.ask("POST", "/watch", body=clip.read_bytes(), job=job)
+        assert response.status == 201
+        assert response.json["name"][:4] == "x-y-"
         (query,) = (
             one
             for one in watch_queries(served.service.project)
-            if one.watch_list.name == made.json["name"]
+            if one.watch_list.name == response.json["name"]
         )
         assert query.path.suffix == ".mov"
         assert query.path.read_bytes() == clip.read_bytes()
@@ -234,9 +234,9 @@ def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> No
     """The answer has the sender's name and never the temporary one; a still picture is known by its
     suffix."""
     clip = write_scenes(tmp_path / "<b>my clip.mp4", [500, 501, *LONG[25:31]])
-    found = client.upload(clip, top=1, **{"from": 2}).json
-    match = found["answer"]["matches"][0]
-    assert found["query"] == match["query"] == "<b>my clip.mp4"
+    job_state = client.upload(clip, top=1, **{"from": 2}).json
+    match = job_state["answer"]["matches"][0]
+    assert job_state["query"] == match["query"] == "<b>my clip.mp4"
     assert match["reference"] == "in/long.mp4"
     assert (match["segments"][0]["query_start_s"], match["segments"][0]["reference_start_s"]) == (
         2,
@@ -372,12 +372,12 @@ def test_nothing_is_shown_or_said_while_the_data_root_is_away(
 def test_the_matrix_shows_where_two_videos_are_alike(client: Client, tmp_path: Path) -> None:
     """As numbers and as a picture, for an id and for an upload: bright where the same pictures
     are."""
-    found = client.get("/pairs/matrix", query=PART, reference="in/long.mp4").json
-    values = np.asarray(found["values"])
+    similarity_matrix = client.get("/pairs/matrix", query=PART, reference="in/long.mp4").json
+    values = np.asarray(similarity_matrix["values"])
     assert values.shape == (16, 40)
-    assert len(found["query_times_s"]) == 16
+    assert len(similarity_matrix["query_times_s"]) == 16
     assert (np.diagonal(values[2:14, 10:22]) > 0.95).all()
-    assert (np.delete(values, range(2, 14), axis=0) < found["threshold"]).all()
+    assert (np.delete(values, range(2, 14), axis=0) < similarity_matrix["threshold"]).all()
     job = client.upload(write_scenes(tmp_path / "clip.mp4", list(LONG[10:18]))).json["job"]
     assert np.shape(
         client.get("/pairs/matrix", job=job, reference="in/long.mp4").json["values"]
@@ -397,9 +397,9 @@ def test_a_matrix_of_what_is_not_there_is_refused(
 
 def test_groups_say_their_kind_and_what_to_keep(client: Client) -> None:
     """The copy to keep has its reason; a pair that is no copy is a group of its own kind."""
-    found = client.get("/duplicates").json
-    assert found["shards_searched"] == found["shards"] > 0
-    group, overlap = found["groups"]
+    duplicate_groups = client.get("/duplicates").json
+    assert duplicate_groups["shards_searched"] == duplicate_groups["shards"] > 0
+    group, overlap = duplicate_groups["groups"]
     assert group["kind"] == "copy"
     assert {row["id"] for row in group["members"]} == {SHORT, COPY}
     assert not any(row["keep"] for row in group["members"])  # its weights are random

@@ -46,8 +46,8 @@ def test_the_same_mark_twice_is_one_mark(client: Client) -> None:
 
 
 def test_an_answer_says_where_its_videos_lie_now(client: Client, collection: Path) -> None:
-    found = client.search(id=SHORT, top=1).json
-    place = found["places"][COPY]
+    job_state = client.search(id=SHORT, top=1).json
+    place = job_state["places"][COPY]
     assert place["path"].endswith("/videos/trips/copy of short.mp4")
     assert place["duration_s"] > 1
 

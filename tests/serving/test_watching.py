@@ -28,10 +28,10 @@ def made_list(client: Client, folder: Path) -> str:
     """A list of a clip of long.mp4, once the collection was compared with it."""
     clip = write_scenes(folder / "clip.mp4", list(LONG[25:31]))
     job = client.upload(clip, top=1).json["job"]
-    made = client.ask("POST", "/watch", body=clip.read_bytes(), job=job)
-    assert made.status == 201
+    response = client.ask("POST", "/watch", body=clip.read_bytes(), job=job)
+    assert response.status == 201
     assert ended(client)["error"] == ""
-    return str(made.json["name"])
+    return str(response.json["name"])
 
 
 def ended(client: Client) -> Any:

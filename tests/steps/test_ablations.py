@@ -53,9 +53,9 @@ def test_each_row_is_a_configuration(row: str) -> None:
     """A row is valid on the preset of its table, and each of its settings arrives there."""
     settings = ROWS[row]
     preset = CHECKOUT / "configs" / TABLES[row.partition("/")[0]].config
-    found = load_config(preset, overrides=settings).model_dump(mode="json")
+    resolved_config = load_config(preset, overrides=settings).model_dump(mode="json")
     for key, value in settings.items():
-        node = found
+        node = resolved_config
         for part in key.split("."):
             node = node[part]
         assert node == value

@@ -73,10 +73,10 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    webhook = Receiver()
+    yield webhook
+    webhook.server.shutdown()
+    webhook.server.server_close()
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_an_outbox_that_is_in_use_or_damaged_is_named(watching: Callable[..., Pr
     outbox = AlertOutbox(root)
     path = root.local_path(alerts.OUTBOX_PLACE)
     outbox.put({"one": "{}"})
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("BEGIN EXCLUSIVE")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
         with pytest.raises(DataError, match=r"locked.*run this again") as caught:
             outbox.put({"two": "{}"})
 

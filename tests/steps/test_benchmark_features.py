@@ -92,10 +92,10 @@ def test_benchmark_features_are_read_by_the_benchmarks_ids(tmp_path: Path) -> No
     assert keys == ["fivr-5k-00000"]
     features = BenchmarkFeatures(root, keys, definition)
     assert features.available() == {first, second}
-    found = {
+    stored_values = {
         video: float(values[0, 0, 0]) for video, values in features.read([second, first, "gone"])
     }
-    assert found == {first: 0.0, second: 2.0}
+    assert stored_values == {first: 0.0, second: 2.0}
     write_shard(root, "train-00001", ["train/b.mp4"])
     others, background = background_features(root, definition, "train")
     assert background == ("train/a.mp4", "train/b.mp4")

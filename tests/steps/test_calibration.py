@@ -25,12 +25,12 @@ def test_searches_for_validation_videos_are_fitted(
     bundle = bundle_of(project, tmp_path, fitted=None)
     monkeypatch.setattr("hapvr.scorer.evidence.MIN_GROUPS", 2)
     monkeypatch.setattr("hapvr.steps.search_calibration.EDITED_FRAMES", 4)
-    found = fit_on_validation(project, bundle)
-    assert isinstance(found, EvidenceModel)
-    assert found.num_matches >= 10
-    assert found.num_others > found.num_matches
-    assert max(found.weights.values()) > 0
-    assert found.source["edited"] > 0
+    evidence_model = fit_on_validation(project, bundle)
+    assert isinstance(evidence_model, EvidenceModel)
+    assert evidence_model.num_matches >= 10
+    assert evidence_model.num_others > evidence_model.num_matches
+    assert max(evidence_model.weights.values()) > 0
+    assert evidence_model.source["edited"] > 0
 
 
 def test_copies_that_nobody_marked_do_not_move_the_threshold_of_segments() -> None:

@@ -55,9 +55,9 @@ def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(
         data[len(data) // 2] ^= 1
         (root / name).write_bytes(data)
 
-    found = call(*verify, "--json")
-    wrong = [check for check in found.json["files"] if check["state"] == "damaged"]
-    assert found.code == 1
+    outcome = call(*verify, "--json")
+    wrong = [check for check in outcome.json["files"] if check["state"] == "damaged"]
+    assert outcome.code == 1
     assert sorted(check["kind"] for check in wrong) == sorted(name.parts[0] for name in damaged)
     assert all("hapvr verify --config FILE --repair" in check["message"] for check in wrong)
     repaired = call(*verify, "--repair")

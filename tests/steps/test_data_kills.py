@@ -40,16 +40,16 @@ class Stages:
 
     def listing(self, stage: str) -> list[tuple[str, int]]:
         """Files that a stage writes, with their sizes, and locks."""
-        found = []
+        file_sizes = []
         for top in (*FOLDERS[stage], LOCKS_FOLDER):
             for folder, _, names in os.walk(self.root / top):
                 for name in names:
                     try:
-                        found.append((f"{folder}/{name}", os.stat(f"{folder}/{name}").st_size))
+                        file_sizes.append((f"{folder}/{name}", os.stat(f"{folder}/{name}").st_size))
                     except FileNotFoundError:
                         continue
 
-        return sorted(found)
+        return sorted(file_sizes)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +66,12 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         )
         settings["sources"] += [{"kind": "list", "name": "web", "path": str(folder / "list.csv")}]
         config = write_settings(folder / "config.yaml", settings)
-        made = Stages(config, folder / "data", {}, {})
+        finished_stages = Stages(config, folder / "data", {}, {})
         for stage in ("manifest", *FOLDERS):  # the first one waits for the server of forks
-            made.seconds[stage] = finish(config, stage)
-            made.calm[stage] = content(made.root, stage)
+            finished_stages.seconds[stage] = finish(config, stage)
+            finished_stages.calm[stage] = content(finished_stages.root, stage)
 
-        yield made
+        yield finished_stages
 
 
 def content(root: Path, stage: str) -> dict[str, str]:

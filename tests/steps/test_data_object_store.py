@@ -51,9 +51,9 @@ def test_stages_write_and_read_an_object_store(
 ) -> None:
     """Every object has the bytes that a local root has; nothing is done twice; features come back
     by id, and from an index there as from a local one."""
-    made = make_once("finished data", finished_project)
-    local = copied(made, tmp_path)
-    remote = open_project(tmp_path / "2", folder_settings(made / "in", bucket))
+    finished_folder = make_once("finished data", finished_project)
+    local = copied(finished_folder, tmp_path)
+    remote = open_project(tmp_path / "2", folder_settings(finished_folder / "in", bucket))
     make_data(remote)
     assert objects(remote.root) == digests(tmp_path / "data")
     assert not make_features(remote, KEY).done

@@ -87,14 +87,16 @@ def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> 
     """A drive is away also where one of its videos was moved to another folder; what is new
     elsewhere is taken."""
     usb = tmp_path / "usb"
-    other = tmp_path / "other"
-    for number, folder in enumerate((usb, usb, other)):
+    other_folder = tmp_path / "other"
+    for number, folder in enumerate((usb, usb, other_folder)):
         write_clip(folder / f"{number}.mp4", seed=number, seconds=0.5)
-    sources = [{"kind": "folder", "name": one.name, "path": str(one)} for one in (usb, other)]
+    sources = [
+        {"kind": "folder", "name": one.name, "path": str(one)} for one in (usb, other_folder)
+    ]
     project = open_project(tmp_path, folder_settings(usb, tmp_path / "data", sources=sources))
     for key in make_manifest(project).shards:
         make_videos(project, key)
-    (usb / "0.mp4").rename(other / "moved.mp4")
+    (usb / "0.mp4").rename(other_folder / "moved.mp4")
     assert not make_manifest(project).new_shards
 
     def forgotten() -> None:
@@ -105,7 +107,7 @@ def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> 
     ):
         assert is_away(project, "usb") == (number == 4)
         change()
-        write_clip(other / f"{number}.mp4", seed=number, seconds=0.5)
+        write_clip(other_folder / f"{number}.mp4", seed=number, seconds=0.5)
         with pytest.warns(UserWarning, match="source usb: .*(drive is back|out of the sources)"):
             assert make_manifest(project).new_shards
 

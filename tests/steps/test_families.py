@@ -37,14 +37,14 @@ def test_families_go_through_the_chain(pooled_project: Project) -> None:
         registered = CHAIN["registered_model"].run(project)
         assert registered.decision.champion == "1"  # the untrained baseline
         assert read_description(registered.bundle / "network").settings.family == family
-        (other, itself) = load_bundle(registered.bundle).score_pairs(
+        (pair_score, itself) = load_bundle(registered.bundle).score_pairs(
             [(first, second), (first, first)], segments=True
         )
-        assert other.error == itself.error == ""
+        assert pair_score.error == itself.error == ""
         assert itself.similarity == pytest.approx(1, abs=1e-3)
-        assert -1 <= other.similarity < itself.similarity
+        assert -1 <= pair_score.similarity < itself.similarity
         assert itself.segments
         update_index(project, search_model(project, str(registered.bundle)))
-        found = Searcher.open(project).search(first)
-        assert found.error == ""
-        assert found.matches[0].reference.endswith("clip 00.mp4")
+        answer = Searcher.open(project).search(first)
+        assert answer.error == ""
+        assert answer.matches[0].reference.endswith("clip 00.mp4")

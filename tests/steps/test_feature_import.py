@@ -47,16 +47,18 @@ def test_import_features_keeps_every_value_and_counts_every_loss(
     reasons = Counter(reason for shard in shards for reason in shard.index()["reason"])
     assert reasons == {"": 5, "no_frames": 1, "not_finite": 1, "wrong_shape": 2}
     store = FeatureStore(root, [shard.key for shard in shards])
-    found = dict(store.read(GOOD))
+    features = dict(store.read(GOOD))
     with h5py.File(hdf5_file) as content:
-        assert set(found) == set(GOOD)
+        assert set(features) == set(GOOD)
         for name in GOOD:
-            np.testing.assert_array_equal(found[name].numpy(), content[name][()].astype(np.float16))
+            np.testing.assert_array_equal(
+                features[name].numpy(), content[name][()].astype(np.float16)
+            )
 
     assert store.settings["imported"] == {"format": "hdf5", "sha256": file_sha256(hdf5_file)}
     index = pl.concat([shard.index() for shard in shards])
-    said = index.filter(pl.col("video_id") == "other dims")["message"].item()
-    assert said == "float32 [2, 9, 8], expected floats [frames, 9, 16]"
+    shape_message = index.filter(pl.col("video_id") == "other dims")["message"].item()
+    assert shape_message == "float32 [2, 9, 8], expected floats [frames, 9, 16]"
     times = pl.from_arrow(shards[0].open_data().read(columns=["video_id", "timestamp_s"]))
     assert isinstance(times, pl.DataFrame)
     assert times.filter(pl.col("video_id") == "a")["timestamp_s"].to_list() == [0.0, 0.5]
@@ -78,6 +80,6 @@ def test_import_features_goes_on_where_it_was_stopped(hdf5_file: Path, tmp_path:
     write_manifest_shard(root, "own-00000", [])
     with h5py.File(hdf5_file, "a") as content:
         content["z"] = content["a"][()]
-    for name, said in (("set", "shards set"), ("own", "shards own"), ("new", "a video 'a'")):
-        with pytest.raises(ArgumentError, match=f"{said} already; choose another --name"):
+    for name, message in (("set", "shards set"), ("own", "shards own"), ("new", "a video 'a'")):
+        with pytest.raises(ArgumentError, match=f"{message} already; choose another --name"):
             import_features(root, hdf5_file, name=name)

@@ -105,10 +105,10 @@ def evaluated(
 
 def champion_with(project: Project, **quality: Any) -> Version:
     """A version of this quality that a person has made champion."""
-    first, one = evaluated(project, "first", **quality)
+    first, version_number = evaluated(project, "first", **quality)
     name = project.config.tracking.registered_model
-    promote(tracker_of(project).client, name, one, how="hand", reason="the first")
-    return first, one
+    promote(tracker_of(project).client, name, version_number, how="hand", reason="the first")
+    return first, version_number
 
 
 def changed(project: Project, **evaluation: Any) -> Project:
@@ -121,14 +121,16 @@ def changed(project: Project, **evaluation: Any) -> Project:
 
 def champion(project: Project) -> int | None:
     """Number of the version with the alias."""
-    found = champion_of(tracker_of(project).client, project.config.tracking.registered_model)
-    return found.version if found else None
+    current_champion = champion_of(
+        tracker_of(project).client, project.config.tracking.registered_model
+    )
+    return current_champion.version if current_champion else None
 
 
 def test_a_better_version_becomes_champion(project: Project) -> None:
     """The numbers, the version compared with and both runs stay on the version and its run. Decided
     once, a version is not decided on again: a repeated registration does not undo a rollback."""
-    first, one = champion_with(project, gain=0.5)
+    first, first_version = champion_with(project, gain=0.5)
     second, two = evaluated(project, "second", gain=6.0)
     decision = make_decision(project, second, two)
     assert decision.promoted
@@ -137,7 +139,7 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
     name = project.config.tracking.registered_model
     tags = version_tags(tracker.client, name, two)
     assert tags["hapvr.gate.decision"] == "promoted"
-    assert tags["hapvr.gate.champion"] == str(one)
+    assert tags["hapvr.gate.champion"] == str(first_version)
     assert tags["hapvr.gate.champion_run"] == first.mlflow_run_id
     assert "better" in tracker.client.get_model_version(name, str(two)).description
     stored = json.loads(
@@ -149,13 +151,15 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
         "own-test/DSVD",
         "own-test/parts",
     }
-    since = [version_tags(tracker.client, name, version)[SINCE_TAG] for version in (one, two)]
+    since = [
+        version_tags(tracker.client, name, version)[SINCE_TAG] for version in (first_version, two)
+    ]
     assert since == sorted(since)
-    assert rollback(tracker.client, name, reason="complaints") == one
+    assert rollback(tracker.client, name, reason="complaints") == first_version
     again = make_decision(project, second, two)
     assert not again.promoted
     assert "decided before" in again.reason
-    assert champion(project) == one
+    assert champion(project) == first_version
     tracker.client.delete_registered_model_alias(name, "champion")
     with pytest.raises(DataError, match="has lost its champion meanwhile"):
         make_decision(project, second, two)
@@ -165,16 +169,16 @@ def test_a_better_version_becomes_champion(project: Project) -> None:
 def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: Project) -> None:
     """The baseline is a calibrated version and the first champion, made once; it is scored on the
     benchmark by its bundle."""
-    weak, one = evaluated(project, "weak", gain=0.0)
+    weak, weak_version = evaluated(project, "weak", gain=0.0)
     for _ in range(2):
         ensure_baseline(project)
         assert champion(project) == 2
 
     tracker = tracker_of(project)
     name = project.config.tracking.registered_model
-    found = tracker.client.get_model_version(name, "2")
-    assert found.tags["hapvr.warning"].startswith("this model is untrained")
-    tracked = tracker.client.get_run(found.run_id)
+    baseline_version = tracker.client.get_model_version(name, "2")
+    assert baseline_version.tags["hapvr.warning"].startswith("this model is untrained")
+    tracked = tracker.client.get_run(baseline_version.run_id)
     assert tracked.info.run_name == "small-untrained"
     assert tracked.data.params["backbone.architecture"] == "resnet18.tv_in1k"
     assert tracked.data.metrics["calibration/num_matches"] > 0
@@ -182,18 +186,18 @@ def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: P
     assert (
         read_calibration(registered_bundle(f"models:/{name}/2", project.tracking_uri)) is not None
     )
-    decision = make_decision(project, weak, one)
+    decision = make_decision(project, weak, weak_version)
     assert decision.reason.startswith(
         "not promoted: against champion version 2, worse on own-test/DSVR"
     )
-    promote(tracker.client, name, one, reason="all the same")
+    promote(tracker.client, name, weak_version, reason="all the same")
     ensure_baseline(project)  # a trained champion stays
-    assert champion(project) == one
+    assert champion(project) == weak_version
 
 
 def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
     """A worse one names the metrics; the same scores again are not better."""
-    _, one = champion_with(project, gain=6.0)
+    _, champion_version = champion_with(project, gain=6.0)
     bad, two = evaluated(project, "bad", gain=0.5)
     decision = make_decision(project, bad, two)
     assert not decision.promoted
@@ -202,7 +206,7 @@ def test_worse_and_equal_versions_stay_challengers(project: Project) -> None:
     decision = make_decision(project, same, three)
     assert not decision.promoted
     assert "not clearly better" in decision.reason
-    assert champion(project) == one
+    assert champion(project) == champion_version
 
 
 @pytest.mark.parametrize(
@@ -222,14 +226,14 @@ def test_what_cannot_be_compared_waits_for_a_person(
     project: Project, settings: dict[str, Any], digest: str | None, said: str
 ) -> None:
     """The reason, and the verb that promotes by hand."""
-    _, one = champion_with(project, gain=0.5, digest=digest)
+    _, champion_version = champion_with(project, gain=0.5, digest=digest)
     asked = changed(project, **settings)
     second, two = evaluated(asked, "second", gain=6.0)
     decision = make_decision(asked, second, two)
     assert not decision.promoted
     assert said in decision.reason
     assert f"hapvr models promote {two}" in decision.reason
-    assert champion(project) == one
+    assert champion(project) == champion_version
 
 
 def test_a_champion_of_another_edition_is_scored_on_this_one(
@@ -238,12 +242,17 @@ def test_a_champion_of_another_edition_is_scored_on_this_one(
     """Its stored scores are of other pairs, so its network is loaded from the registry and scores
     the present ones."""
     bundle = bundle_of(project, tmp_path)
-    _, one = champion_with(project, gain=0.5, digest="another edition", model_uri=bundle.as_uri())
+    _, champion_version = champion_with(
+        project, gain=0.5, digest="another edition", model_uri=bundle.as_uri()
+    )
     second, two = evaluated(project, "second", gain=0.0)
     decision = make_decision(project, second, two)
     assert decision.verdict is not None, decision.reason
     assert (
-        second.folder / "benchmarks" / BENCHMARK / f"similarities-champion-{one}.parquet"
+        second.folder
+        / "benchmarks"
+        / BENCHMARK
+        / f"similarities-champion-{champion_version}.parquet"
     ).is_file()
     assert not decision.promoted  # noise does not beat a network on real features
 
@@ -252,28 +261,28 @@ def test_a_champion_that_somebody_chose_meanwhile_stays(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Promoted by hand while the gate compares."""
-    _, one = champion_with(project, gain=0.5)
+    _, champion_version = champion_with(project, gain=0.5)
     run, version = evaluated(project, "meanwhile 6.0", gain=6.0)
-    _, other = evaluated(project, "meanwhile 1.0", gain=1.0)
+    _, chosen_version = evaluated(project, "meanwhile 1.0", gain=1.0)
     client = tracker_of(project).client
     name = project.config.tracking.registered_model
 
     def decide_slowly(*arguments: Any) -> gate.Decision:
         decision = decide(*arguments)
-        promote(client, name, other, reason="by hand")
+        promote(client, name, chosen_version, reason="by hand")
         return decision
 
     decide = gate._decide
     monkeypatch.setattr(gate, "_decide", decide_slowly)
     assert "changed meanwhile" in make_decision(project, run, version).reason
-    assert champion_of(client, name).version == other != one
+    assert champion_of(client, name).version == chosen_version != champion_version
 
 
 def test_a_promotion_that_was_ended_is_finished(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the alias and the tags that say why."""
-    _, one = champion_with(project, gain=0.5)
+    _, champion_version = champion_with(project, gain=0.5)
     run, version = evaluated(project, "ended", gain=6.0)
     with monkeypatch.context() as ended:
         ended.setattr("hapvr.registry.versions.decide", None)
@@ -284,7 +293,7 @@ def test_a_promotion_that_was_ended_is_finished(
     client = tracker_of(project).client
     tags = version_tags(client, project.config.tracking.registered_model, version)
     assert decision.promoted
-    assert decision.champion == str(one)
+    assert decision.champion == str(champion_version)
     assert tags[DECISION_TAG] == "promoted"
     assert SINCE_TAG in tags
 
@@ -292,7 +301,7 @@ def test_a_promotion_that_was_ended_is_finished(
 def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Project) -> None:
     """Whoever is second is compared with the one that won, not with the champion that both saw at
     first."""
-    _, one = champion_with(project, gain=0.5)
+    _, version_number = champion_with(project, gain=0.5)
     versions = [evaluated(project, f"rival {number}", gain=6.0, seed=number) for number in (1, 2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda version: make_decision(project, *version), versions))
@@ -302,5 +311,8 @@ def test_two_runs_that_register_at_once_decide_one_after_the_other(project: Proj
         version_tags(client, name, number)["hapvr.gate.champion"] for _, number in versions
     )
     numbers = [number for _, number in versions]
-    winner = min(numbers, key=lambda one: version_tags(client, name, one).get(SINCE_TAG, "~"))
-    assert compared == sorted([str(one), str(winner)])
+    winner = min(
+        numbers,
+        key=lambda version_number: version_tags(client, name, version_number).get(SINCE_TAG, "~"),
+    )
+    assert compared == sorted([str(version_number), str(winner)])

@@ -79,8 +79,8 @@ def test_labels_of_other_views_are_refused(
     """The table would name views that are not stored."""
     config = small_project.config
     views = config.views.model_copy(update={"num_weak": config.views.num_weak + 1})
-    other = replace(small_project, config=config.model_copy(update={"views": views}))
+    changed_project = replace(small_project, config=config.model_copy(update={"views": views}))
     file = tmp_path / "labels.parquet"
     with pytest.raises(DataError, match="views"):
-        export_labels(other, [key], file)
+        export_labels(changed_project, [key], file)
     assert not file.exists()

@@ -64,9 +64,9 @@ def test_stored_features_have_frame_extras(pooled_project: Project, small_projec
     store = FeatureStore(pooled_project.root, keys)
     plain = FeatureStore(small_project.root, keys)
     wanted = dict(plain.read(sorted(plain.available())))
-    found = dict(store.read(sorted(store.available()), extras=True))
-    assert found.keys() == wanted.keys()
-    for video_id, values in found.items():
+    features = dict(store.read(sorted(store.available()), extras=True))
+    assert features.keys() == wanted.keys()
+    for video_id, values in features.items():
         regions, pooled, magnitude = split_extras(values, extras_dims=CHANNELS)
         assert torch.equal(regions, wanted[video_id])
         assert_close(pooled.float().norm(dim=-1), torch.ones(len(values)), rtol=2e-3, atol=2e-3)
@@ -75,5 +75,5 @@ def test_stored_features_have_frame_extras(pooled_project: Project, small_projec
     shard = pooled_project.shard("features", keys[0])
     video_id = next(iter(shard.read().places()))
     assert np.array_equal(
-        FeatureFile(shard, extras=True).regions(video_id, 0, 1), found[video_id][:1].numpy()
+        FeatureFile(shard, extras=True).regions(video_id, 0, 1), features[video_id][:1].numpy()
     )

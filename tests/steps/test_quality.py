@@ -46,10 +46,10 @@ def inbox(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def test_losses_and_duplicates_of_videos_are_counted_and_named(inbox: Project) -> None:
     """Two of seven files are no videos: over the limit of 20 %; two of five usable ones are the
     same: over 10 %."""
-    found = by_name(check_videos(inbox, "inbox-00000"))
-    assert found["unavailable_videos"].passed
-    failed = found["failed_videos"]
-    copies = found["duplicate_videos"]
+    findings = by_name(check_videos(inbox, "inbox-00000"))
+    assert findings["unavailable_videos"].passed
+    failed = findings["failed_videos"]
+    copies = findings["duplicate_videos"]
     assert not failed.passed
     assert failed.severity == "warn"
     assert failed.values["videos"] == 2
@@ -63,9 +63,11 @@ def test_losses_and_duplicates_of_videos_are_counted_and_named(inbox: Project) -
 def test_frames_fit_the_durations_or_are_found(inbox: Project) -> None:
     """Six-second clips at one frame per second give six rows each; for four frames per second they
     are far too few."""
-    found = by_name(check_frames(inbox, "inbox-00000"))
-    assert all(found[name].passed for name in ("undecodable_videos", "frame_rate", "stored_bytes"))
-    assert found["frame_rate"].values["of"] == 5
+    findings = by_name(check_frames(inbox, "inbox-00000"))
+    assert all(
+        findings[name].passed for name in ("undecodable_videos", "frame_rate", "stored_bytes")
+    )
+    assert findings["frame_rate"].values["of"] == 5
     faster = Project.open(
         inbox.folder / "config.yaml", folder=inbox.folder, overrides={"sampling.fps": 4.0}
     )
@@ -86,9 +88,9 @@ def test_wrong_values_are_errors_that_name_their_videos(inbox: Project) -> None:
             write(frame_columns(name, [0.0, 1.0], [0, 0], regions))
 
     shard.write_index([index_row(name, 2) for name in broken], provenance=Provenance(STAGE, {}))
-    found = by_name(check_features(inbox, "made-00000"))
-    assert found["feature_values"].values["examples"] == ["nan", "zero"]
-    assert found["feature_values"].severity == "error"
-    assert found["feature_norms"].values["examples"] == ["long"]
-    assert found["feature_norms"].values["largest_error"] == pytest.approx(1.0, abs=1e-3)
-    assert found["stored_bytes"].passed
+    findings = by_name(check_features(inbox, "made-00000"))
+    assert findings["feature_values"].values["examples"] == ["nan", "zero"]
+    assert findings["feature_values"].severity == "error"
+    assert findings["feature_norms"].values["examples"] == ["long"]
+    assert findings["feature_norms"].values["largest_error"] == pytest.approx(1.0, abs=1e-3)
+    assert findings["stored_bytes"].passed

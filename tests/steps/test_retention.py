@@ -52,11 +52,11 @@ def test_old_trainings_without_a_version_are_removed_with_all_their_files(tmp_pa
     left = {"current", "first", "champion", "other", "recent", "running"}
     assert {run.info.run_id for run in tracker.runs()} == {again, *(runs[key] for key in left)}
     assert set(project.root.list_folders("models")) == left
-    found = {
+    run_ids = {
         path.parent.parent.name
         for path in project.root.local_path("mlflow/artifacts").rglob("note.txt")
     }
-    assert found == {again, *(runs[key] for key in left)}
+    assert run_ids == {again, *(runs[key] for key in left)}
     assert remove_old_trainings(project) == []
 
 

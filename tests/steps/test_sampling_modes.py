@@ -40,11 +40,13 @@ def project(tmp_path: Path) -> Project:
     write_film(folder / "long.mp4", [number / 5 for number in range(200)], group=20)
     write_clip(folder / "short.mp4", seed=0, seconds=2)
     VideoWriter(folder).numbered("film.gif", codec="gif", pixel_format="rgb8")
-    made = in_mode(open_project(tmp_path, folder_settings(folder, tmp_path / "data")), "key_frames")
-    make_manifest(made)
-    make_videos(made, KEY)
-    make_frames(made, KEY)
-    return made
+    key_frames_project = in_mode(
+        open_project(tmp_path, folder_settings(folder, tmp_path / "data")), "key_frames"
+    )
+    make_manifest(key_frames_project)
+    make_videos(key_frames_project, KEY)
+    make_frames(key_frames_project, KEY)
+    return key_frames_project
 
 
 def test_each_video_says_how_it_was_sampled(project: Project) -> None:

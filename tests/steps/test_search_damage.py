@@ -38,16 +38,16 @@ def project(searchable: Path, tmp_path: Path) -> Project:
     shutil.copy(searchable / "videos" / "short.mp4", tmp_path / "watched" / "clip.mp4")
     lists = [{"name": "clips", "path": str(tmp_path / "watched"), "min_probability": 0.5}]
     webhook = {"url": "http://127.0.0.1:9/none"}
-    made = copied(searchable, tmp_path, **{"watch.lists": lists, "watch.webhook": webhook})
-    mark(made.root, "in/short.mp4", "in/long.mp4", "match")
-    searcher = Searcher.open(made)
+    project_copy = copied(searchable, tmp_path, **{"watch.lists": lists, "watch.webhook": webhook})
+    mark(project_copy.root, "in/short.mp4", "in/long.mp4", "match")
+    searcher = Searcher.open(project_copy)
     for key in searcher.collection.shards():
-        make_duplicate_pairs(made, searcher, key)
-        make_watch_matches(made, searcher, key)
+        make_duplicate_pairs(project_copy, searcher, key)
+        make_watch_matches(project_copy, searcher, key)
 
-    make_duplicate_groups(made, searcher)
-    AlertOutbox(made.root).put({"one": "{}"})  # random weights announce nothing
-    return made
+    make_duplicate_groups(project_copy, searcher)
+    AlertOutbox(project_copy.root).put({"one": "{}"})  # random weights announce nothing
+    return project_copy
 
 
 def damage(project: Project, name: str) -> None:
@@ -73,7 +73,7 @@ def test_what_can_be_made_again_is(project: Project) -> None:
     for name in names:
         damage(project, name)
     checks = verify_root(project.root)
-    found = sorted((check.kind, check.key) for check in checks if check.state == "damaged")
+    damaged_keys = sorted((check.kind, check.key) for check in checks if check.state == "damaged")
     wanted = [
         ("descriptors", f"{digest}/{KEY}"),
         (PAIRS_STAGE, KEY),
@@ -81,7 +81,7 @@ def test_what_can_be_made_again_is(project: Project) -> None:
         ("duplicate_groups", ""),
         ("search_index", ""),
     ]
-    assert found == sorted(wanted)
+    assert damaged_keys == sorted(wanted)
     # The test's registry has no champion, so the record of the model is made first.
     update_index(project, search_model(project, model), rebuild=True)
     repaired = repair(project, verify_root(project.root))
@@ -110,11 +110,11 @@ def test_what_people_said_is_never_made_up(project: Project, name: str) -> None:
     path = project.root.local_path(name)
     path.write_bytes(bytes(path.stat().st_size))
     before = path.read_bytes()
-    (found,) = [check for check in verify_root(project.root) if check.state == "damaged"]
-    assert name in found.message
+    (file_check,) = [check for check in verify_root(project.root) if check.state == "damaged"]
+    assert name in file_check.message
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (left,) = [check for check in repair(project, [found]) if check.state == "damaged"]
+        (left,) = [check for check in repair(project, [file_check]) if check.state == "damaged"]
 
     assert "Restore it from a copy" in left.message
     assert path.read_bytes() == before

@@ -62,13 +62,13 @@ def test_a_stored_frame_finds_itself_at_its_second(indexed: tuple[Project, Index
     store = FeatureStore(project.root, project.root.list_folders("features"))
     assert not known_blank(project.root, current.digest, "of other features").size
     for video_id, regions in store.read(sorted(index.videos())[::4]):
-        found = frame_descriptors(
+        descriptors = frame_descriptors(
             model.embed(regions.numpy()), blank=read_blank(project.root, current.digest)
         )
-        assert found.kept.any()
-        hits = index.search_frames(found.vectors[found.kept], 50).to_pylist()
+        assert descriptors.kept.any()
+        hits = index.search_frames(descriptors.vectors[descriptors.kept], 50).to_pylist()
         own = [hit for hit in hits if hit["video_id"] == video_id and hit["similarity"] > 0.999]
-        for number, second in enumerate(np.flatnonzero(found.kept)):  # one frame a second
+        for number, second in enumerate(np.flatnonzero(descriptors.kept)):  # one frame a second
             times = [hit["second"] for hit in own if hit["query_frame"] == number]
             assert min(abs(np.array(times) - second), default=np.inf) < 0.2, (video_id, number)
 
@@ -119,10 +119,10 @@ def test_generated_videos_are_left_out(
     assert {row.split for row in held_out} == {"test"}
     (source,) = small_project.config.sources
     files = {path.name for path in small_project.path(source.path).glob("*.mp4")} - set(BAD_FILES)
-    found = serving(project).videos()
-    assert sorted(video_id.partition("/")[2] for video_id in found) == sorted(files)
-    assert {video_id.partition("/")[0] for video_id in found} == {"own-train", "own-held-out"}
-    assert {row.video_id for row in held_out} < set(found)
+    video_ids = serving(project).videos()
+    assert sorted(video_id.partition("/")[2] for video_id in video_ids) == sorted(files)
+    assert {video_id.partition("/")[0] for video_id in video_ids} == {"own-train", "own-held-out"}
+    assert {row.video_id for row in held_out} < set(video_ids)
     keys = training_shard_keys(project.root)
     assert keys
     assert all(key.startswith("own-train-") for key in keys)
@@ -137,8 +137,8 @@ def test_new_and_removed_shards(project: Project) -> None:
     folder = project.root.local_path(f"features/{keys[0]}")
     aside = project.folder / "aside"
     folder.rename(aside)
-    made = update_index(project, model_of(project))
-    assert made.shards["removed"] == [keys[0]]
+    update = update_index(project, model_of(project))
+    assert update.shards["removed"] == [keys[0]]
     assert set(serving(project).status().shards) == set(keys[1:])
     aside.rename(folder)
     (folder / "index.parquet").rename(project.folder / "kept.parquet")
@@ -146,9 +146,9 @@ def test_new_and_removed_shards(project: Project) -> None:
     (project.folder / "kept.parquet").rename(folder / "index.parquet")
     assert update_index(project, model_of(project)).shards["added"] == [keys[0]]
     (folder / "index.parquet").rename(project.folder / "kept.parquet")
-    made = update_index(project, model_of(project))
-    assert made.shards["removed"] == []
-    assert made.shards["awaited"] == [keys[0]]
+    update = update_index(project, model_of(project))
+    assert update.shards["removed"] == []
+    assert update.shards["awaited"] == [keys[0]]
     assert set(serving(project).status().shards) == set(keys)
 
 
@@ -165,13 +165,13 @@ def test_a_shard_made_again_is_replaced_in_one_version(
         shutil.move(project.root.local_path(f"features/{name}"), project.folder / name)
         (project.root.local_path(f"features/{name}")).mkdir()
 
-    made = update_index(project, model_of(project))
-    assert made.shards["replaced"] == [key]
-    assert made.shards["added"] == []
-    assert made.shards["removed"] == []
-    assert made.status.revision == before.status().revision + 1
-    assert made.status.frames < before.status().frames
-    assert all(made.status.shards[name] == before.status().shards[name] for name in others)
+    update = update_index(project, model_of(project))
+    assert update.shards["replaced"] == [key]
+    assert update.shards["added"] == []
+    assert update.shards["removed"] == []
+    assert update.status.revision == before.status().revision + 1
+    assert update.status.frames < before.status().frames
+    assert all(update.status.shards[name] == before.status().shards[name] for name in others)
 
 
 def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_back(
@@ -185,9 +185,9 @@ def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_b
     key = collection_shards(project.root)[0][0]
     make_descriptors(project, key, second)
     assert current_index(project.root) == old  # while the new one is being built
-    made = update_index(project, second)
+    update = update_index(project, second)
     now = current_index(project.root)
-    assert made.serving == now
+    assert update.serving == now
     assert now.digest == second.digest
     assert now.made == (now.place, old.place)
     files = digests(project.root.local_path(f"search/{first.digest}"))
@@ -242,10 +242,10 @@ def test_only_indexes_that_the_record_names_are_removed(project: Project, tmp_pa
     folder = project.root.local_path(old.place).parent
     shutil.copytree(folder / "index-0001", folder / "index-0007")
     (folder / "index-backup").mkdir()
-    made = update_index(project, model_of(project), rebuild=True)
+    update = update_index(project, model_of(project), rebuild=True)
     now = current_index(project.root)
     assert now.place.endswith("index-0008")
-    assert made.shards["added"] == [*collection_shards(project.root)[0]]
+    assert update.shards["added"] == [*collection_shards(project.root)[0]]
     query = np.ones((1, reader._state.dims))
     assert len(reader.search_frames(query, 5)) == 5
     shutil.move(folder / "index-0001", tmp_path / "elsewhere")

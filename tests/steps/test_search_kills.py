@@ -44,12 +44,12 @@ def queries() -> np.ndarray:
 
 def answers(index: FrameIndex) -> Answers:
     """What the index says to some queries, without the order of frames that are equally near."""
-    found: Answers = {}
+    matches: Answers = {}
     for row in index.search_frames(queries(), 10).to_pylist():
         match = (row["video_id"], round(row["second"], 2), round(row["similarity"], 3))
-        found.setdefault(str(row["query_frame"]), []).append(match)
+        matches.setdefault(str(row["query_frame"]), []).append(match)
 
-    return {number: sorted(rows) for number, rows in found.items()}
+    return {number: sorted(rows) for number, rows in matches.items()}
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +63,13 @@ def updates(small_project: Project, tmp_path_factory: pytest.TempPathFactory) ->
         settings = small_settings(videos, folder / "data") | {"search": SEARCH}
         configs[name] = write_settings(folder / f"{name}.yaml", settings)
 
-    made = Updates(project, configs, {}, {}, 0.0)
+    calm_updates = Updates(project, configs, {}, {}, 0.0)
     for name, config in configs.items():
-        made.seconds = finish(config, "index")
-        made.calm[name] = answers(made.index())
-        made.held[name] = frames_of(made.index())
+        calm_updates.seconds = finish(config, "index")
+        calm_updates.calm[name] = answers(calm_updates.index())
+        calm_updates.held[name] = frames_of(calm_updates.index())
 
-    return made
+    return calm_updates
 
 
 def frames_of(index: FrameIndex) -> Counter[str]:

@@ -147,22 +147,22 @@ def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(
     candidate."""
     query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[25:35])))
     best = searcher.answer(query, SearchOptions()).matches[0]
-    found = explain(searcher, query, "in/long.mp4", SearchOptions())
-    assert found[1:3] == ["video    in/long.mp4: shown", f"rank     1  {chance(best.probability)}"]
-    assert "query 0:00-0:09 = 0:25-0:34" in next(line for line in found if "votes" in line)
-    assert any("common part" in line for line in found)
-    whole = "\n".join(found).split("\nview")[1].splitlines()
+    lines = explain(searcher, query, "in/long.mp4", SearchOptions())
+    assert lines[1:3] == ["video    in/long.mp4: shown", f"rank     1  {chance(best.probability)}"]
+    assert "query 0:00-0:09 = 0:25-0:34" in next(line for line in lines if "votes" in line)
+    assert any("common part" in line for line in lines)
+    whole = "\n".join(lines).split("\nview")[1].splitlines()
     added = sum(float(line.split()[2]) for line in whole if "log odds" in line)
     assert best.probability == pytest.approx(
         searcher.evidence.probability(added, prior=searcher.prior), abs=0.01
     )
-    other = explain(searcher, query, "in/short.mp4", SearchOptions(top=1))
-    assert other[1].endswith("left out: 1 are better")
+    outranked_lines = explain(searcher, query, "in/short.mp4", SearchOptions(top=1))
+    assert outranked_lines[1].endswith("left out: 1 are better")
     unlikely = explain(searcher, query, "in/short.mp4", SearchOptions(min_probability=0.9))
     assert unlikely[1].endswith("left out: its probability is below 0.9")
     few = explain(replace(searcher, candidates=1), query, "in/short.mp4", SearchOptions())
     assert "in/short.mp4: no candidate: " in few[1]
-    assert few[2].partition("; ")[0] == other[3].partition("; ")[0].replace(
+    assert few[2].partition("; ")[0] == outranked_lines[3].partition("; ")[0].replace(
         ": a candidate", ": no candidate"
     )
 
@@ -210,10 +210,10 @@ def test_ids_find_other_videos_and_not_themselves(searcher: Searcher) -> None:
         names(searcher.search_id("in/short.mp4", SearchOptions(top=3)).matches)[0]
         == "in/trips/copy of short.mp4"
     )
-    found = searcher.search_id("in/trips/part.mp4").matches
-    assert found[0].reference == "in/long.mp4"
-    assert found[0].segments[0].reference_start_s == 10
-    assert "in/trips/part.mp4" not in names(found)
+    part_matches = searcher.search_id("in/trips/part.mp4").matches
+    assert part_matches[0].reference == "in/long.mp4"
+    assert part_matches[0].segments[0].reference_start_s == 10
+    assert "in/trips/part.mp4" not in names(part_matches)
     with pytest.raises(DataError, match=r"no video 'in/absent\.mp4'"):
         searcher.search_id("in/absent.mp4")
 
@@ -246,10 +246,10 @@ def test_a_part_of_a_query_is_searched_alone(searcher: Searcher, tmp_path: Path)
 def test_only_a_folder_is_searched(searcher: Searcher, tmp_path: Path) -> None:
     """The best video outside of the folder is not given."""
     clip = write_scenes(tmp_path / "query.mp4", list(LONG[10:18]))
-    found = searcher.search(clip, SearchOptions(folder="in/trips/"))
+    answer = searcher.search(clip, SearchOptions(folder="in/trips/"))
     nothing = searcher.search(clip, SearchOptions(folder="elsewhere/"))
-    assert names(found.matches)[0] == "in/trips/part.mp4"
-    assert set(names(found.matches)) <= {"in/trips/part.mp4", "in/trips/copy of short.mp4"}
+    assert names(answer.matches)[0] == "in/trips/part.mp4"
+    assert set(names(answer.matches)) <= {"in/trips/part.mp4", "in/trips/copy of short.mp4"}
     assert nothing.matches == ()
     assert (
         nothing.warnings[-1]
@@ -272,8 +272,8 @@ def test_seconds_of_a_broken_clock_are_noted(copied: Project, tmp_path: Path) ->
     again.write_bytes(once + once)
     answer = Searcher.open(copied).search(again)
     assert answer.matches[0].reference == "in/long.mp4"
-    said = [text for text in answer.warnings if noted in text]
-    assert [text.partition(": ")[0] for text in said] == [str(again), "in/long.mp4"]
+    clock_warnings = [text for text in answer.warnings if noted in text]
+    assert [text.partition(": ")[0] for text in clock_warnings] == [str(again), "in/long.mp4"]
 
 
 @pytest.fixture(scope="module")
@@ -338,11 +338,11 @@ def test_a_query_that_is_cut_is_searched_and_scored_with_a_warning(
 
 def test_a_model_of_another_network_is_refused(copied: Project, tmp_path: Path) -> None:
     """What --model names must be the network of the index; a bundle in another place may be."""
-    other = bundle_of(copied, tmp_path / "other", seed=1)
+    other_bundle = bundle_of(copied, tmp_path / "other", seed=1)
     with pytest.raises(
         DataError, match=r"made with another network than .*bundle-1 has; name .*bundle-0, or"
     ):
-        Searcher.open(copied, model=str(other))
+        Searcher.open(copied, model=str(other_bundle))
 
     same = bundle_of(copied, tmp_path / "same")
     assert Searcher.open(copied, model=str(same)).num_videos == 9
@@ -357,9 +357,9 @@ def test_marks_are_respected(copied: Project, tmp_path: Path) -> None:
     shutil.copy(short.path, elsewhere)
     ids = ("in/trips/copy of short.mp4", "in/other 0.mp4")
     copy = searcher.collection.metadata.of(ids[0]).sha256
-    other = searcher.collection.metadata.of(ids[1]).sha256
+    other_sha256 = searcher.collection.metadata.of(ids[1]).sha256
     mark(copied.root, short.sha256, copy, "not_a_match", names=("a", "b"))
-    mark(copied.root, short.sha256, other, "match", names=("a", "c"))
+    mark(copied.root, short.sha256, other_sha256, "match", names=("a", "c"))
     answer = searcher.search(elsewhere)
     assert names(answer.matches)[0] == "in/short.mp4"
     assert "in/trips/copy of short.mp4" not in names(answer.matches)

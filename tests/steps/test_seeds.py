@@ -39,9 +39,11 @@ def test_seeds_are_trained_one_by_one(small_project: Project, tmp_path: Path, ca
     assert f"own-test/DSVR: {statistics.fmean(values):.4f} ± {statistics.stdev(values):.4f}" in text
     project = Project.open(path, folder=small_project.folder)
     tracker = tracker_of(project)
-    found = tracker.client.search_runs([tracker.experiment_id], f"tags.`{SEEDS_TAG}` = 'pair'")
-    assert len(found) == 2
-    for tracked in found:
+    tracked_runs = tracker.client.search_runs(
+        [tracker.experiment_id], f"tags.`{SEEDS_TAG}` = 'pair'"
+    )
+    assert len(tracked_runs) == 2
+    for tracked in tracked_runs:
         run_id = tracked.info.run_id
         folder = Path(tracker.client.download_artifacts(run_id, NETWORK_ARTIFACT))
         network, metadata = load_network(folder)

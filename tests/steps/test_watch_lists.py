@@ -95,8 +95,12 @@ def pairs(project: Project) -> set[tuple[str, str]]:
 def leaked(
     project: Project, *, webhook: dict[str, object] | None = None, at_least: float = 0.5
 ) -> Project:
-    one = {"name": "leaked", "path": str(project.folder / "queries"), "min_probability": at_least}
-    return lists(project, one, webhook=webhook)
+    watch_list = {
+        "name": "leaked",
+        "path": str(project.folder / "queries"),
+        "min_probability": at_least,
+    }
+    return lists(project, watch_list, webhook=webhook)
 
 
 Rows = list[dict[str, Any]]
@@ -125,9 +129,9 @@ def compared(watched: Project) -> Compared:
     compare(project)
     announced_at_random = AlertOutbox(project.root).counts()
     with_real_weights(watched.folder / "bundle-0")
-    made = compare(project)
+    comparisons = compare(project)
     announced = AlertOutbox(project.root).counts()
-    return Compared(project, announced_at_random, announced, made, all_matches(project))
+    return Compared(project, announced_at_random, announced, comparisons, all_matches(project))
 
 
 def test_a_model_with_random_weights_announces_nothing(compared: Compared) -> None:
@@ -192,8 +196,10 @@ def shortened(compared: Compared) -> Shortened:
     for name in ("text.mp4", "gone.mp4"):
         (project.folder / "queries" / name).unlink()
     asked_before = set(unwatched_shards(project))
-    made = compare(project)
-    return Shortened(asked_before, made, all_matches(project), set(unwatched_shards(project)))
+    comparisons = compare(project)
+    return Shortened(
+        asked_before, comparisons, all_matches(project), set(unwatched_shards(project))
+    )
 
 
 def test_a_list_that_changed_is_compared_with_every_shard_once(
@@ -254,8 +260,8 @@ def grown(compared: Compared, shortened: Shortened) -> Grown:
         with pytest.raises(TypeError):
             compare(project)
 
-    made = compare(project)
-    return Grown(asked, made, all_matches(project))
+    comparisons = compare(project)
+    return Grown(asked, comparisons, all_matches(project))
 
 
 def test_a_new_shard_alone_is_compared(grown: Grown) -> None:
@@ -311,15 +317,19 @@ def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Proj
     assert before
     (watched.folder / "empty").mkdir()
     root.local_path(f"{LISTS}/begun").mkdir(parents=True)  # a copy that was not finished
-    other = write_scenes(watched.folder / "other" / "again.mp4", [500, *LONG[22:30], 501])
+    other_clip = write_scenes(watched.folder / "other" / "again.mp4", [500, *LONG[22:30], 501])
     away = folder.rename(watched.folder / "away")
-    places = {"leaked": folder, "gone": "not/there", "none": "empty", "other": other.parent}
+    places = {"leaked": folder, "gone": "not/there", "none": "empty", "other": other_clip.parent}
     project = lists(watched, *({"name": name, "path": str(path)} for name, path in places.items()))
-    for made in compare(project):
-        assert sorted(name.partition(":")[0] for name in made.failed) == ["gone", "leaked", "none"]
+    for comparison in compare(project):
+        assert sorted(name.partition(":")[0] for name in comparison.failed) == [
+            "gone",
+            "leaked",
+            "none",
+        ]
         assert all(
             "cannot be read" in said and "expected a folder" in said
-            for said in made.failed.values()
+            for said in comparison.failed.values()
         )
 
     assert pairs(project) == before | {

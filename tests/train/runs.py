@@ -82,6 +82,8 @@ def with_train(project: Project, **changes: object) -> Config:
 
 def same_weights(first: Path, second: Path) -> bool:
     """Whether the networks of two run folders are equal bit for bit."""
-    one = load_network(first / "network")[0].state_dict()
+    first_weights = load_network(first / "network")[0].state_dict()
     two = load_network(second / "network")[0].state_dict()
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    return first_weights.keys() == two.keys() and all(
+        torch.equal(first_weights[name], two[name]) for name in first_weights
+    )

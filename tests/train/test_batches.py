@@ -51,8 +51,8 @@ def online(small_project: Project) -> OnlineViews:
 
 def test_video_pair_labels_match_the_reference_batch(golden: dict[str, torch.Tensor]) -> None:
     """A batch of three videos in which one strong view was pasted into another."""
-    found = video_pair_labels([("a",), ("b",), ("c",), ("a",), ("a", "b"), ("c",)])
-    assert torch.equal(found > 0, golden["labels"].bool())
+    labels = video_pair_labels([("a",), ("b",), ("c",), ("a",), ("a", "b"), ("c",)])
+    assert torch.equal(labels > 0, golden["labels"].bool())
 
 
 @given(st.integers(2, 40), st.integers(1, 12), st.integers(0, 3), st.integers(1, 3))
@@ -97,9 +97,9 @@ def test_batch_is_a_function_of_seed_and_number(small_project: Project) -> None:
     second = cached_views(small_project)[5]
     assert first.video_ids == second.video_ids
     assert torch.equal(first.regions, second.regions)
-    other = cached_views(small_project, seed=1)
+    reseeded_views = cached_views(small_project, seed=1)
     assert any(
-        other.sampler.videos(step) != cached_views(small_project).sampler.videos(step)
+        reseeded_views.sampler.videos(step) != cached_views(small_project).sampler.videos(step)
         for step in range(3)
     )
 
@@ -144,7 +144,7 @@ def test_a_drawn_clip_is_a_positive_of_its_host(small_project: Project) -> None:
     """On real views: the label matrix of a batch joins each clip with a host to the host's clips,
     both ways."""
     data = cached_views(small_project)
-    found = 0
+    num_hosted_clips = 0
     for number in range(20):
         batch, plans = batch_and_plans(data, number)
         for row, plan in enumerate(plans):
@@ -154,9 +154,9 @@ def test_a_drawn_clip_is_a_positive_of_its_host(small_project: Project) -> None:
             assert (batch.labels[row, of_host] == 1).all()
             assert (batch.labels[of_host, row] == 1).all()
             assert batch.source_ids[row, 1] == batch.source_ids[of_host, 0][0]
-            found += 1
+            num_hosted_clips += 1
 
-    assert found > 0
+    assert num_hosted_clips > 0
 
 
 def test_what_repeats_changes_nothing(small_project: Project) -> None:
@@ -276,9 +276,9 @@ def copied(small_project: Project, tmp_path: Path) -> Project:
 def spoil_backbone(project: Project) -> None:
     """Say that a shard was made with other weights."""
     shard = Shard(project.root, VIEWS_STAGE, training_shards(project)[1])
-    found = shard.require({})
-    found.settings["features"]["backbone"]["sha256"] = "0" * 64
-    shard.write_index(shard.index().to_dicts(), provenance=found)
+    stored_provenance = shard.require({})
+    stored_provenance.settings["features"]["backbone"]["sha256"] = "0" * 64
+    shard.write_index(shard.index().to_dicts(), provenance=stored_provenance)
 
 
 def spoil_embeddings(project: Project) -> None:

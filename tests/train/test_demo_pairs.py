@@ -82,13 +82,15 @@ def test_losses_fall_and_tca_beats_its_untrained_start(
 
     TCA finds copies of incidents that no pair shows better than as it started. VVS, whose frames
     start with nearly equal weights, does not in so few steps."""
-    made = make_once("demo pairs", make_pairs_project)
-    project = open_pairs_project(made, source="labelled_pairs", validate_every_steps=50, **settings)
+    pairs_folder = make_once("demo pairs", make_pairs_project)
+    project = open_pairs_project(
+        pairs_folder, source="labelled_pairs", validate_every_steps=50, **settings
+    )
     shards = training_shards(project)
     labels = pair_labels(project, tmp_path, shards, begun=False)
     assert labels is not None
     labels.write(tmp_path)
-    validate = validator(project, made)
+    validate = validator(project, pairs_folder)
     trainer = Trainer(
         project.config,
         TrainingData(

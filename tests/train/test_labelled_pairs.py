@@ -149,8 +149,8 @@ def test_hard_negatives_are_the_distractors_most_like_an_anchor() -> None:
     """Never the anchor itself."""
     distractors = F.normalize(torch.tensor([[1.0, 0], [1, 1], [0, 1], [-1, 0]]), dim=-1)
     anchors = F.normalize(torch.tensor([[1.0, 0.1], [0.1, 1.0]]), dim=-1)
-    found = nearest_distractors(anchors, distractors, count=2, own=torch.tensor([-1, 2]))
-    assert found.tolist() == [[0, 1], [1, 0]]
+    negatives = nearest_distractors(anchors, distractors, count=2, own=torch.tensor([-1, 2]))
+    assert negatives.tolist() == [[0, 1], [1, 0]]
 
 
 def test_the_bank_is_the_negatives_of_all_batches_of_the_step(

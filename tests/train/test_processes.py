@@ -46,13 +46,13 @@ def test_two_processes_equal_one_with_the_same_batch(
     project = project_with(small_project, num_processes=2, **changes)
     training = prepare_training(project, "two-equal-one", tags={})
     run_training(project, training)
-    one = [line["loss/total"] for line in read_history(tmp_path) if "loss/total" in line]
+    single_losses = [line["loss/total"] for line in read_history(tmp_path) if "loss/total" in line]
     two = [line["loss/total"] for line in read_history(training.folder) if "loss/total" in line]
-    assert len(one) == steps
-    assert two == pytest.approx(one, rel=1e-2)
+    assert len(single_losses) == steps
+    assert two == pytest.approx(single_losses, rel=1e-2)
     differing = [
         step
-        for step, (a, b) in enumerate(zip(one, two, strict=True))
+        for step, (a, b) in enumerate(zip(single_losses, two, strict=True))
         if b != pytest.approx(a, rel=1e-4)
     ]
     assert len(differing) <= max(steps // 10, 1), differing
@@ -91,10 +91,10 @@ def test_ended_training_leaves_no_process(small_project: Project, whom: str) -> 
     assert process.wait(timeout=90) != 0
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
-    said = fail_training(project, training)
+    message = fail_training(project, training)
     if whom != "one rank":
         assert len(list_checkpoints(training.folder / "checkpoints")) == 1
-        assert "run it again to go on" in said
+        assert "run it again to go on" in message
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ def test_the_papers_circle_loss_is_its_equation(
     rows = rows_of(seed, size)
     wanted = [of_circle(row, margin, scale) for row in rows.tolist()]
     settings = ContrastSettings(margin=margin, scale=scale, circle_form="paper")
-    found = contrast_loss(settings, rows)
-    assert float(found) == pytest.approx(sum(wanted) / len(rows), rel=1e-9)
+    loss = contrast_loss(settings, rows)
+    assert float(loss) == pytest.approx(sum(wanted) / len(rows), rel=1e-9)
 
 
 @pytest.mark.parametrize("settings", [ContrastSettings(loss="infonce"), ContrastSettings()])

@@ -151,5 +151,5 @@ def test_training_with_a_key_encoder(golden: release.Arrays, run: str, momentum:
     for encoder, name in ((network, "query_video_after"), (keys, "query_video_after_key_encoder")):
         frames, mask = release.frames_of(golden, "query")
         with torch.no_grad():
-            found = video_vectors(encoder.encode(frames, mask), mask)
-        torch.testing.assert_close(found, golden[f"{run}/{name}"], rtol=1e-3, atol=2e-4)
+            query_vectors = video_vectors(encoder.encode(frames, mask), mask)
+        torch.testing.assert_close(query_vectors, golden[f"{run}/{name}"], rtol=1e-3, atol=2e-4)

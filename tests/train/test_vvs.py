@@ -46,9 +46,9 @@ def test_negatives_share_no_video() -> None:
     out."""
     vectors = F.normalize(torch.tensor([[1.0, 0], [1, 0.1], [1, 0.2], [0, 1]]), dim=-1)
     labels = torch.tensor([[1, 1, -1, -1], [1, 1, 1, 1]], dtype=torch.int8)
-    negative, found = hardest_negatives(vectors[:2], vectors, labels)
+    negative, has_negative = hardest_negatives(vectors[:2], vectors, labels)
     assert int(negative[0]) == 2
-    assert found.tolist() == [True, False]
+    assert has_negative.tolist() == [True, False]
 
 
 def batch_of(

@@ -15,12 +15,12 @@ from tests.video.conftest import numbered_frame, read_numbers, write_video
 
 
 def sampled(path, *, fps=1.0, short_side_px=None, **settings):
-    found = sample_frames(path, fps=fps, short_side_px=short_side_px, **settings)
+    samples = sample_frames(path, fps=fps, short_side_px=short_side_px, **settings)
     return SimpleNamespace(
-        frames=np.stack(found.frames),
-        times_s=found.times_s,
-        missing=found.missing,
-        note=found.clock_note,
+        frames=np.stack(samples.frames),
+        times_s=samples.times_s,
+        missing=samples.missing,
+        note=samples.clock_note,
     )
 
 
@@ -58,9 +58,9 @@ def test_a_turned_recording_equals_its_upright_copy(videos, codec, rotation_deg)
     turned = [np.ascontiguousarray(np.rot90(frame, k=-rotation_deg // 90)) for frame in numbers]
     path = write_video(videos.folder / "turned.mp4", turned, rotation_deg=rotation_deg, codec=codec)
     expected = sampled(upright, fps=5, short_side_px=64)
-    found = sampled(path, fps=5, short_side_px=64)
-    assert found.frames.shape == expected.frames.shape
-    assert np.abs(found.frames.astype(int) - expected.frames).mean() < 4
+    actual = sampled(path, fps=5, short_side_px=64)
+    assert actual.frames.shape == expected.frames.shape
+    assert np.abs(actual.frames.astype(int) - expected.frames).mean() < 4
     assert (probe_video(path).width_px, probe_video(path).height_px) == (128, 96)
 
 
@@ -131,8 +131,8 @@ def test_sample_frames_of_streams_that_change_size_have_the_first_size(videos):
 def test_sample_frames_goes_on_after_timestamps_that_run_back(videos):
     """A file made of two recordings whose clocks both start at zero is sampled through to its
     end."""
-    one = videos.numbered("one.ts", num_frames=30).read_bytes()
-    (videos.folder / "two.ts").write_bytes(one + one)
+    recording = videos.numbered("one.ts", num_frames=30).read_bytes()
+    (videos.folder / "two.ts").write_bytes(recording + recording)
     assert read_numbers(sampled(videos.folder / "two.ts").frames) == [0, 10, 20, 0, 10, 20]
 
 

@@ -201,14 +201,16 @@ def test_only_what_the_record_describes_is_replaced(site, tmp_path):
 
 def test_only_what_was_fetched_of_a_video_is_removed(site, tmp_path):
     """With record and pieces; the file of another video, and one that was set aside, stay."""
-    other = site.get("/without-suffix", tmp_path).path
+    other_path = site.get("/without-suffix", tmp_path).path
     first = site.get("/video.mp4", tmp_path).path
     first.with_suffix(".new.mp4.part").write_bytes(b"piece")
     aside = first.with_suffix(".mp4.damaged")
     aside.write_bytes(b"somebody's")
     remove_fetched("s/video.mp4", tmp_path)
     remove_fetched("s/video.mp4", tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([other, other.with_suffix(".json"), aside])
+    assert sorted(tmp_path.iterdir()) == sorted(
+        [other_path, other_path.with_suffix(".json"), aside]
+    )
 
 
 def connects(address: tuple[str, int], *, local: bool) -> str:
@@ -301,5 +303,5 @@ def test_classify_failure_reads_what_sites_say(error, expected, wrapped):
     """The cause decides."""
     if wrapped:
         error = DownloadError(str(error), (type(error), error, None))
-    found = classify_failure(error, max_bytes=1)
-    assert (found.status, found.reason) == expected
+    result = classify_failure(error, max_bytes=1)
+    assert (result.status, result.reason) == expected

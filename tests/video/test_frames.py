@@ -84,8 +84,8 @@ def test_bars_are_found(tmp_path: Path, bars: tuple[int, int]) -> None:
     barred = with_bars(clip, tmp_path / "barred.mp4", bars=bars)
     sample = np.stack(sample_frames(barred, fps=2, short_side_px=256)[1])
     wanted = [side / (side + 2 * bar) for side, bar in zip((160, 96), bars, strict=True)]
-    found = film_area([encode_jpeg(frame) for frame in sample])
-    for share, right in zip(found, wanted, strict=True):
+    shares = film_area([encode_jpeg(frame) for frame in sample])
+    for share, right in zip(shares, wanted, strict=True):
         assert right - 0.05 < share <= right
 
 

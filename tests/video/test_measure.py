@@ -28,13 +28,13 @@ def plain(videos: VideoWriter) -> Path:
 
 def boxes(data: bytes, name: bytes) -> list[int]:
     """Where the boxes of this name begin in an MP4 file."""
-    found = []
+    box_starts = []
     start = data.find(name)
     while start >= 0:
-        found.append(start - 4)
+        box_starts.append(start - 4)
         start = data.find(name, start + 1)
 
-    return found
+    return box_starts
 
 
 def with_duration_of_one_tick(plain: Path, to: Path) -> Path:
@@ -127,13 +127,13 @@ LIES: dict[str, tuple[Callable[[Path, Path], Path], str, bool]] = {
 def test_headers_change_nothing_that_is_counted(plain: Path, tmp_path: Path, lie: str) -> None:
     make, name, sound = LIES[lie]
     wanted = measure_file(plain)
-    found = measure_file(make(plain, tmp_path / name))
-    assert found.video_bytes == wanted.video_bytes
-    assert found.length_s == pytest.approx(NUM_FRAMES / FPS, abs=0.05)
-    assert found.fps == pytest.approx(FPS, rel=0.02)
-    assert found.damage == ""
-    assert found.sound == sound
-    assert found.detail == pytest.approx(wanted.detail, abs=1e-6)
+    facts = measure_file(make(plain, tmp_path / name))
+    assert facts.video_bytes == wanted.video_bytes
+    assert facts.length_s == pytest.approx(NUM_FRAMES / FPS, abs=0.05)
+    assert facts.fps == pytest.approx(FPS, rel=0.02)
+    assert facts.damage == ""
+    assert facts.sound == sound
+    assert facts.detail == pytest.approx(wanted.detail, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_the_last_picture_may_stay(tmp_path: Path) -> None:
     """A slide that stays for 4 s counts as long; the rate is that of the pictures that move."""
     times_s = [number / 10 for number in range(20)] + [6.0, 6.1]
     frames = [numbered_frame(number, width_px=128, height_px=96) for number in range(22)]
-    found = measure_file(write_video(tmp_path / "slides.mp4", frames, times_s=times_s))
-    assert found.length_s == pytest.approx(6.2, abs=0.05)
-    assert found.fps == pytest.approx(10, rel=0.02)
+    facts = measure_file(write_video(tmp_path / "slides.mp4", frames, times_s=times_s))
+    assert facts.length_s == pytest.approx(6.2, abs=0.05)
+    assert facts.fps == pytest.approx(10, rel=0.02)
 
 
 def test_what_a_trimmed_file_hides_does_not_count(plain: Path, tmp_path: Path) -> None:
@@ -167,19 +167,19 @@ def test_what_a_trimmed_file_hides_does_not_count(plain: Path, tmp_path: Path) -
                 packet.stream = track
                 container.mux(packet)
 
-    found = measure_file(trimmed)
-    assert found.length_s == pytest.approx(NUM_FRAMES / FPS - 1.5, abs=0.11)
-    assert found.damage == ""
-    assert found.video_bytes < measure_file(plain).video_bytes
+    facts = measure_file(trimmed)
+    assert facts.length_s == pytest.approx(NUM_FRAMES / FPS - 1.5, abs=0.11)
+    assert facts.damage == ""
+    assert facts.video_bytes < measure_file(plain).video_bytes
 
 
 def test_files_are_measured_in_workers(plain: Path, tmp_path: Path) -> None:
     """Each in its turn, what is no video with its reason."""
     text = tmp_path / "text.mp4"
     text.write_text("no video")
-    (_, found), (_, failed) = measure_files([plain, text], config=SamplingConfig(workers=1))
-    assert isinstance(found, FileFacts)
-    assert found == measure_file(plain)
+    (_, facts), (_, failed) = measure_files([plain, text], config=SamplingConfig(workers=1))
+    assert isinstance(facts, FileFacts)
+    assert facts == measure_file(plain)
     assert isinstance(failed, VideoError)
 
 
@@ -239,11 +239,11 @@ def test_a_film_of_webp_is_measured_by_its_frames(tmp_path: Path) -> None:
 
 
 def test_measuring_says_which_file_and_how_far_it_is(plain: Path) -> None:
-    said: list[str] = []
-    list(measure_files([plain], config=SamplingConfig(workers=1), doing=said.append))
-    assert said
-    assert all(words.startswith("plain.mp4: measuring") for words in said)
-    assert said[-1].startswith("plain.mp4: measuring, at 0:00:0")
+    messages: list[str] = []
+    list(measure_files([plain], config=SamplingConfig(workers=1), doing=messages.append))
+    assert messages
+    assert all(words.startswith("plain.mp4: measuring") for words in messages)
+    assert messages[-1].startswith("plain.mp4: measuring, at 0:00:0")
 
 
 @pytest.mark.parametrize("scale", [0.35, 0.5])

@@ -42,11 +42,11 @@ def outcome(path):
 def test_a_picture_with_several_frames_is_a_film(tmp_path, kind):
     """Each frame stays as long as it says; a loop for good is read once."""
     path = save_numbered(tmp_path / f"film.{kind}", range(12))
-    found = sample_frames(path, fps=1, short_side_px=None)
-    assert read_numbers(np.stack(found.frames)) == [0, 2, 4, 6, 8, 10]
-    assert found.times_s == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    assert found.missing == ""
-    assert (found.probe.width_px, found.probe.height_px) == (128, 96)
+    samples = sample_frames(path, fps=1, short_side_px=None)
+    assert read_numbers(np.stack(samples.frames)) == [0, 2, 4, 6, 8, 10]
+    assert samples.times_s == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert samples.missing == ""
+    assert (samples.probe.width_px, samples.probe.height_px) == (128, 96)
     config = SamplingConfig(short_side_px=96, workers=1)
     (video,) = sample_videos([("a/film", path)], config=config, pictures=True)
     assert video.reason == ""
@@ -61,8 +61,8 @@ def test_moving_pictures_of_a_folder_are_videos(tmp_path):
         save_numbered(tmp_path / f"still.{kind}", [1])
     (tmp_path / "text.webp").write_text("RIFF")
     (tmp_path / "empty.png").write_bytes(b"")
-    found = scan_folder(tmp_path, source="a")
-    assert [entry.video_id for entry in found] == [
+    entries = scan_folder(tmp_path, source="a")
+    assert [entry.video_id for entry in entries] == [
         f"a/film.{kind}" for kind in ("avif", "gif", "png", "webp")
     ]
 
@@ -94,8 +94,8 @@ def test_archive_codecs_are_a_setting(videos, name, codec, pixel_format):
     with pytest.raises(VideoError, match=r"sampling\.archive_codecs") as refused:
         sample_frames(path, fps=1, short_side_px=None)
     assert refused.value.reason == "unsupported_codec"
-    found = sample_frames(path, fps=1, short_side_px=None, reading=Reading(archive_codecs=True))
-    assert read_numbers(np.stack(found.frames)) == [0, 25, 50]
+    samples = sample_frames(path, fps=1, short_side_px=None, reading=Reading(archive_codecs=True))
+    assert read_numbers(np.stack(samples.frames)) == [0, 25, 50]
     if codec == "ffv1":
         config = SamplingConfig(short_side_px=96, workers=1, archive_codecs=True)
         (video,) = sample_videos([("a/film", path)], config=config)
@@ -128,6 +128,6 @@ def test_a_large_cover_that_is_not_marked_is_not_the_video(tmp_path, container, 
         for packet in [*still, *packets] if is_first else [*packets, *still]:
             file.mux(packet)
 
-    found = sample_frames(path, fps=1, short_side_px=None)
-    assert read_numbers(np.stack(found.frames)) == [0, 10, 20]
+    samples = sample_frames(path, fps=1, short_side_px=None)
+    assert read_numbers(np.stack(samples.frames)) == [0, 10, 20]
     assert probe_video(path).width_px == 128

@@ -170,8 +170,8 @@ def test_frames_are_those_of_decoding_every_picture(tmp_path: Path, case: str) -
 def test_threads_change_nothing(tmp_path: Path, case: str) -> None:
     path = CASES[case][0](tmp_path)
     expected = sample_every_picture(path, Wanted(1.0, None, keep=np.copy), Reading())
-    found = sample_frames(path, fps=1.0, short_side_px=None, reading=Reading(threads=3))
-    assert_equal(found, expected)
+    actual = sample_frames(path, fps=1.0, short_side_px=None, reading=Reading(threads=3))
+    assert_equal(actual, expected)
 
 
 @pytest.mark.parametrize("most", [1, 2, 7])

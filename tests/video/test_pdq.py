@@ -28,13 +28,13 @@ def test_hash_and_quality_are_metas() -> None:
 
 def test_distances_are_those_of_a_loop_over_all_pairs() -> None:
     """Also in several blocks, of opposite hashes, and where there is no other."""
-    one = numpy_rng(0, "hashes").integers(0, 256, (1500, 32), np.uint8)
-    other = np.concatenate([one[:900] ^ 255, one[:5] ^ 1])
-    near, back = distances(one, other)
+    first_hashes = numpy_rng(0, "hashes").integers(0, 256, (1500, 32), np.uint8)
+    second_hashes = np.concatenate([first_hashes[:900] ^ 255, first_hashes[:5] ^ 1])
+    near, back = distances(first_hashes, second_hashes)
     assert near[:5].tolist() == back[-5:].tolist() == [32] * 5
-    assert back[0] == min(np.bitwise_count(ours ^ other[0]).sum() for ours in one)
-    assert distances(one[:1], one[:1] ^ 255) == (256, 256)
-    assert distances(one[:0], one[:2])[1].tolist() == [256, 256]
+    assert back[0] == min(np.bitwise_count(ours ^ second_hashes[0]).sum() for ours in first_hashes)
+    assert distances(first_hashes[:1], first_hashes[:1] ^ 255) == (256, 256)
+    assert distances(first_hashes[:0], first_hashes[:2])[1].tolist() == [256, 256]
 
 
 def test_lists_are_text_csv_or_lines_of_vpdq(tmp_path: Path) -> None:

@@ -49,11 +49,11 @@ def beats_for(seconds):
 def test_what_gets_on_may_take_any_time():
     """Work that shows that it goes on is not killed, and its words are passed on; in the time of a
     request it has to be done all the same."""
-    said = []
+    messages = []
     config = SamplingConfig(timeout_s=1, workers=1)
-    results = in_workers(beats_for, [3.0, 0.1], config=config, doing=said.append)
+    results = in_workers(beats_for, [3.0, 0.1], config=config, doing=messages.append)
     assert reasons(results) == [3.0, 0.1]
-    assert "3: at work" in said
+    assert "3: at work" in messages
     hurried = in_workers(beats_for, [600.0], config=config, left_s=lambda: 2.0)
     assert reasons(hurried) == ["timeout"]
 
@@ -67,8 +67,8 @@ def test_reading_a_large_file_is_no_standstill(videos):
         os.truncate(path, 400 * 2**20)
         items.append((name, path))
 
-    found = list(sample_videos(items, config=SamplingConfig(timeout_s=0.7, workers=1)))
-    assert [(video.reason, len(video.jpegs)) for video in found] == [("", 3), ("", 3)]
+    sampled_videos = list(sample_videos(items, config=SamplingConfig(timeout_s=0.7, workers=1)))
+    assert [(video.reason, len(video.jpegs)) for video in sampled_videos] == [("", 3), ("", 3)]
 
 
 def test_a_decoder_that_reads_without_end_stands_still(tmp_path, monkeypatch):
@@ -95,11 +95,11 @@ def test_several_threads_decode_the_same_frames(videos):
     """A whole file and a damaged one."""
     path = videos.noise(num_frames=60)
     for _ in range(2):
-        one = sample_frames(path, fps=5, short_side_px=64, reading=Reading(threads=1))
+        expected = sample_frames(path, fps=5, short_side_px=64, reading=Reading(threads=1))
         several = sample_frames(path, fps=5, short_side_px=64, reading=Reading(threads=4))
-        assert np.array_equal(one.frames, several.frames)
-        assert one.times_s == several.times_s
-        assert one.missing == several.missing
+        assert np.array_equal(expected.frames, several.frames)
+        assert expected.times_s == several.times_s
+        assert expected.missing == several.missing
         data = bytearray(path.read_bytes())
         data[len(data) // 2 : len(data) // 2 + 3000] = bytes(3000)
         path.write_bytes(data)

@@ -116,23 +116,23 @@ def test_a_file_is_sampled_in_the_way_that_suits_it(videos: VideoWriter, case: s
     make, expected = CASES[case]
     path = make(videos)
     thorough = sampled(path, "thorough")
-    found = sampled(path, "key_frames")
-    assert found.mode == expected
-    assert bool(found.missing) == bool(thorough.missing)
-    assert found.times_s == sorted(set(found.times_s))
-    if found.mode == "thorough":
-        assert found.times_s == thorough.times_s
-    if found.mode == "key_frames":
-        assert max(np.diff(found.times_s)) <= MAX_GAP_S + 0.5
-        assert len(found.frames) <= len(thorough.frames)
+    samples = sampled(path, "key_frames")
+    assert samples.mode == expected
+    assert bool(samples.missing) == bool(thorough.missing)
+    assert samples.times_s == sorted(set(samples.times_s))
+    if samples.mode == "thorough":
+        assert samples.times_s == thorough.times_s
+    if samples.mode == "key_frames":
+        assert max(np.diff(samples.times_s)) <= MAX_GAP_S + 0.5
+        assert len(samples.frames) <= len(thorough.frames)
 
 
 @pytest.mark.parametrize("case", ["two seconds", "four seconds", "one key frame", "open groups"])
 def test_a_frame_is_shown_at_its_time(videos: VideoWriter, case: str) -> None:
     """To the very frame."""
-    found = sampled(CASES[case][0](videos), "key_frames")
-    numbers = read_numbers(np.stack(found.frames))
-    assert found.times_s == pytest.approx([number / 5 for number in numbers])
+    samples = sampled(CASES[case][0](videos), "key_frames")
+    numbers = read_numbers(np.stack(samples.frames))
+    assert samples.times_s == pytest.approx([number / 5 for number in numbers])
 
 
 def test_key_frames_that_follow_soon_are_left_out(videos: VideoWriter) -> None:
@@ -157,6 +157,6 @@ def test_a_file_without_pictures_is_refused_as_before(videos: VideoWriter, make:
 
 def test_the_first_frames_are_read_alone(videos: VideoWriter) -> None:
     path = with_keys(4)(videos)
-    found = sample_frames(path, fps=1, short_side_px=None, mode="key_frames", max_frames=4)
-    assert len(found.frames) == 4
-    assert found.missing.endswith("see sampling.max_frames")
+    samples = sample_frames(path, fps=1, short_side_px=None, mode="key_frames", max_frames=4)
+    assert len(samples.frames) == 4
+    assert samples.missing.endswith("see sampling.max_frames")

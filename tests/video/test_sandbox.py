@@ -41,10 +41,10 @@ def call(name: str, *arguments: object) -> None:
 def in_worker(function: Callable[[Path], Result], path: Path) -> Result:
     """function(path) in a worker, which has no threads that hold locks: a copy of this process
     could wait for one for ever."""
-    ((_, found),) = in_workers(function, [path], config=SamplingConfig(workers=1))
-    if isinstance(found, VideoError):
-        raise found
-    return found
+    ((_, result),) = in_workers(function, [path], config=SamplingConfig(workers=1))
+    if isinstance(result, VideoError):
+        raise result
+    return result
 
 
 def outcomes(attempts: dict[str, Callable[[], object]]) -> bytes:
@@ -128,13 +128,16 @@ def test_a_confined_process_reads_its_file_alone(
     ever."""
     monkeypatch.setenv("PASSWORD", "secret")
     path = videos.numbered(num_frames=30)
-    other = videos.numbered("other.mp4", num_frames=3)
+    other_file = videos.numbered("other.mp4", num_frames=3)
     listener = socket.create_server(("127.0.0.1", 0))
     sibling = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     before = path.read_bytes()
     try:
         attempt = partial(
-            confined_attempts, other=other, port=listener.getsockname()[1], sibling_pid=sibling.pid
+            confined_attempts,
+            other=other_file,
+            port=listener.getsockname()[1],
+            sibling_pid=sibling.pid,
         )
         confined, asking = map(json.loads, in_worker(attempt, path))
         assert [name for name, refused in confined.items() if not refused] == []
@@ -165,15 +168,15 @@ FAILURES: dict[str, Callable[[], bytes]] = {
 
 
 def failures_said(path: Path) -> dict[str, str]:
-    said = {}
+    messages = {}
     for reason, function in FAILURES.items():
         with pytest.raises(RuntimeError) as error:
             call_confined(function, readable=path)
-        said[reason] = str(error.value)
-    return said
+        messages[reason] = str(error.value)
+    return messages
 
 
 def test_a_confined_process_that_fails_says_why(videos: VideoWriter) -> None:
     """Exceptions, faults and exits are errors of the caller."""
-    said = in_worker(failures_said, videos.numbered(num_frames=1))
-    assert [reason for reason in FAILURES if reason not in said[reason]] == []
+    messages = in_worker(failures_said, videos.numbered(num_frames=1))
+    assert [reason for reason in FAILURES if reason not in messages[reason]] == []

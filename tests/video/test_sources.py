@@ -72,9 +72,9 @@ def test_scan_folder_escapes_names_that_are_not_utf8(tmp_path):
     touch(tmp_path, "looks\\xfe.mp4")
     entries = scan_folder(tmp_path, source="s")
     assert ids(entries) == ["s/bad\\xff.mp4", "s/looks\\x5cxfe.mp4"]
-    found = [path_of_text(entry.uri) for entry in entries]
-    assert [os.fsencode(path.name) for path in found] == [b"bad\xff.mp4", b"looks\\xfe.mp4"]
-    assert [text_of_path(path) for path in found] == [entry.uri for entry in entries]
+    paths = [path_of_text(entry.uri) for entry in entries]
+    assert [os.fsencode(path.name) for path in paths] == [b"bad\xff.mp4", b"looks\\xfe.mp4"]
+    assert [text_of_path(path) for path in paths] == [entry.uri for entry in entries]
 
 
 # parts of names that an escape could be made of, or mistaken for
@@ -136,9 +136,11 @@ def test_scan_folder_stays_inside_and_ends(tmp_path):
     (root / "out.mp4").symlink_to(outside / "secret.mp4")
     (root / "same.mp4").symlink_to(root / "a" / "one.mp4")
     (root / "broken.mp4").symlink_to(root / "nothing.mp4")
-    with pytest.warns(UserWarning, match="2 links lead out of the folder .*out; add the") as said:
+    with pytest.warns(
+        UserWarning, match="2 links lead out of the folder .*out; add the"
+    ) as warnings:
         assert ids(scan_folder(root, source="s")) == ["s/a/one.mp4", "s/broken.mp4"]
-    assert len(said) == 1
+    assert len(warnings) == 1
 
 
 SYSTEM_PLACES = [
@@ -160,9 +162,11 @@ def test_bins_thumbnails_and_what_was_set_aside_are_not_read(tmp_path):
     )
     touch(tmp_path, "elsewhere/moved.mp4", "elsewhere/moved too.mp4")
     wanted = ["s/a/my $recycle.bin.mp4", "s/mine.mp4"]
-    with pytest.warns(UserWarning, match="files are excluded") as said:
+    with pytest.warns(UserWarning, match="files are excluded") as warnings:
         assert ids(scan_folder(tmp_path, source="s")) == wanted
-    assert [str(one.message).removeprefix("source s: files are excluded: ") for one in said] == [
+    assert [
+        str(one.message).removeprefix("source s: files are excluded: ") for one in warnings
+    ] == [
         "1 in #recycle, 1 in $RECYCLE.BIN, 1 in @eaDir, 1 in System Volume Information, "
         "1 in copies-aside, 2 in elsewhere, 1 in lost+found"
     ]

@@ -39,8 +39,8 @@ def test_a_gap_between_pictures_is_as_long_as_the_file_says(tmp_path, container,
     """A camera that records what moves pauses for ten minutes: what follows is at 10:14. The
     picture before the gap is sampled for as long as sound runs on beside it, else for a while."""
     times_s = [*TENTHS, *(4 + GAP_S + time_s for time_s in TENTHS)]
-    found = sampled(film(tmp_path, f"clip.{container}", times_s, sound_s=sound_s))
-    seconds = shown(found)
+    samples = sampled(film(tmp_path, f"clip.{container}", times_s, sound_s=sound_s))
+    seconds = shown(samples)
     behind_gap = {second: seconds[second] for second in (614, 615, 616, 617) if second in seconds}
     expected = {614: 40, 615: 50, 616: 60, 617: 70}
     assert {second: expected[second] for second in behind_gap} == pytest.approx(behind_gap, abs=2)
@@ -48,16 +48,16 @@ def test_a_gap_between_pictures_is_as_long_as_the_file_says(tmp_path, container,
     stays_s = LONG_STEP_S if sound_s == [(0, GAP_S + 8)] else PAUSE_S
     last_s = max(second for second, number in seconds.items() if number <= 39)
     assert last_s == pytest.approx(3 + stays_s, abs=1.5)
-    assert found.missing == ""
-    assert found.clock_note == ""
+    assert samples.missing == ""
+    assert samples.clock_note == ""
 
 
 def test_many_pauses_do_not_use_up_the_frames(tmp_path):
     """Of a night with forty pauses of half an hour, the last second is found."""
     times_s = [1800 * pause + time_s for pause in range(41) for time_s in (0.0, 0.5)]
-    found = sampled(film(tmp_path, "night.mp4", times_s), max_frames=3600)
-    assert shown(found)[40 * 1800] == 80
-    assert found.missing == ""
+    samples = sampled(film(tmp_path, "night.mp4", times_s), max_frames=3600)
+    assert shown(samples)[40 * 1800] == 80
+    assert samples.missing == ""
 
 
 def test_a_broken_clock_is_counted_on_and_said(tmp_path):
@@ -70,16 +70,16 @@ def test_a_broken_clock_is_counted_on_and_said(tmp_path):
     (tmp_path / "again.ts").write_bytes(first + first)
     days_s = [time_s + 100_000 * (time_s >= 2) for time_s in TENTHS]
     film(tmp_path, "days.mkv", days_s)
-    for name, numbers, said in (
+    for name, numbers, jump in (
         ("jumps.ts", [0, 10, 20, 30, 0, 10, 20, 30], "from 4.0 s to 904.0 s"),
         ("again.ts", [0, 10, 20, 30, 0, 10, 20, 30], "from 4.0 s to 0.1 s"),
         ("days.mkv", [0, 10, 20, 30], "from 1.9 s to 100002.0 s"),
     ):
-        found = sampled(tmp_path / name)
-        assert list(shown(found)) == list(range(len(numbers))), name
-        assert read_numbers(np.stack(found.frames)) == pytest.approx(numbers, abs=1), name
-        assert said in found.clock_note, name
-        assert found.missing == "", name
+        samples = sampled(tmp_path / name)
+        assert list(shown(samples)) == list(range(len(numbers))), name
+        assert read_numbers(np.stack(samples.frames)) == pytest.approx(numbers, abs=1), name
+        assert jump in samples.clock_note, name
+        assert samples.missing == "", name
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_times_count_from_the_start_of_the_file(tmp_path, container, late_s):
     """Where sound starts first, the first picture is where players show it."""
     times_s = [late_s + time_s for time_s in TENTHS]
     sound_s = [(0, late_s + 4)]
-    found = sampled(film(tmp_path, f"clip.{container}", times_s, sound_s=sound_s))
+    samples = sampled(film(tmp_path, f"clip.{container}", times_s, sound_s=sound_s))
     expected = {late_s + number: 10 * number for number in range(4)}
-    assert shown(found) == expected
+    assert shown(samples) == expected
     # sound of 8 kHz is one packet of 0.128 s late, and its encoder begins so much earlier
-    assert found.times_s[0] == pytest.approx(late_s, abs=0.13)
-    assert found.probe.duration_s == pytest.approx(late_s + 4, abs=0.25)
+    assert samples.times_s[0] == pytest.approx(late_s, abs=0.13)
+    assert samples.probe.duration_s == pytest.approx(late_s + 4, abs=0.25)
 
 
 def test_a_stream_that_is_cut_inside_a_group_keeps_its_times(tmp_path):
@@ -151,19 +151,19 @@ def test_the_last_picture_stays_as_long_as_the_file_says(tmp_path, container):
     """A slide that stays for twelve seconds at the end is sampled as in a copy with a constant
     rate, and nothing is missing."""
     times_s = [*TENTHS, 4.0]
-    found = sampled(film(tmp_path, f"slides.{container}", times_s, lasts_s=12))
-    assert shown(found)[4] == shown(found)[15] == 40
-    assert len(found.frames) == 16
-    assert found.missing == ""
+    samples = sampled(film(tmp_path, f"slides.{container}", times_s, lasts_s=12))
+    assert shown(samples)[4] == shown(samples)[15] == 40
+    assert len(samples.frames) == 16
+    assert samples.missing == ""
 
 
 def test_the_last_picture_of_a_gif_stays(tmp_path):
     pictures = [Image.new("RGB", (64, 48), (60 * number, 0, 0)) for number in range(3)]
     path = tmp_path / "pause.gif"
     pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=[500, 500, 6000])
-    found = sampled(path)
-    assert len(found.frames) == 7
-    assert found.missing == ""
+    samples = sampled(path)
+    assert len(samples.frames) == 7
+    assert samples.missing == ""
 
 
 @pytest.mark.parametrize("container", ["mp4", "mkv", "flv", "avi", "wmv"])
@@ -177,9 +177,9 @@ def test_what_is_missing_at_the_end_is_no_picture_that_stays(videos, container, 
     part = int(0.6 * len(data))
     zeros = bytes(len(data) - part) if ends_in_zeros else b""
     path.write_bytes(data[:part] + zeros)
-    found = sampled(path)
-    assert found.missing
-    assert len(found.frames) <= 6
+    samples = sampled(path)
+    assert samples.missing
+    assert len(samples.frames) <= 6
 
 
 def test_a_clock_that_stands_still_ends_the_reading(videos, monkeypatch):
@@ -187,6 +187,6 @@ def test_a_clock_that_stands_still_ends_the_reading(videos, monkeypatch):
     monkeypatch.setattr("hapvr.video.sampler.MAX_UNUSED", 20)
     monkeypatch.setattr("hapvr.video.sampler.MAX_UNUSED_PER_S", 20)
     path = videos.numbered("still.mp4", num_frames=60, fps=30)
-    found = sampled(path)
-    assert found.missing == "the clock stands still at 0.7 s; the rest is not read"
-    assert len(found.frames) == 1
+    samples = sampled(path)
+    assert samples.missing == "the clock stands still at 0.7 s; the rest is not read"
+    assert len(samples.frames) == 1

@@ -81,16 +81,19 @@ def test_descriptors_of_feature_maps_are_those_of_the_paper() -> None:
     regions, a unit vector for each map."""
     sides = (56, 28, 14, 7)
     maps = [torch.rand(2, 3 + side % 5, side, side, generator=torch_rng(side)) for side in sides]
-    largest = [[float(channel.max()) for one in maps for channel in one[n]] for n in range(2)]
+    largest = [
+        [float(channel.max()) for feature_map in maps for channel in feature_map[n]]
+        for n in range(2)
+    ]
     torch.testing.assert_close(imac(maps), torch.tensor(largest))
     wanted = []
-    for one, kernel, stride in zip(maps, (28, 14, 6, 3), (14, 7, 3, 2), strict=True):
-        total = torch.zeros(one.shape[:2])
+    for feature_map, kernel, stride in zip(maps, (28, 14, 6, 3), (14, 7, 3, 2), strict=True):
+        total = torch.zeros(feature_map.shape[:2])
         for top in range(3):
             for left in range(3):
                 rows = slice(stride * top, stride * top + kernel)
                 columns = slice(stride * left, stride * left + kernel)
-                total += one[:, :, rows, columns].amax((2, 3))
+                total += feature_map[:, :, rows, columns].amax((2, 3))
 
         wanted.append(total / total.norm(dim=1, keepdim=True))
 
@@ -101,6 +104,6 @@ def test_whitening(golden: release.Arrays) -> None:
     """PCA with whitening and unit length, up to the signs of its axes."""
     data = golden["pca/data"]
     wanted = golden["pca/whitened"]
-    found = torch.from_numpy(fit_whitening(data, dims=wanted.shape[1]).apply(data))
-    signs = torch.sign((found * wanted).sum(0))
-    torch.testing.assert_close(found * signs, wanted, rtol=1e-4, atol=1e-4)
+    whitened = torch.from_numpy(fit_whitening(data, dims=wanted.shape[1]).apply(data))
+    signs = torch.sign((whitened * wanted).sum(0))
+    torch.testing.assert_close(whitened * signs, wanted, rtol=1e-4, atol=1e-4)

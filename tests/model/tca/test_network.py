@@ -63,15 +63,17 @@ def test_order_of_frames_and_padding_change_nothing(level: str) -> None:
         together = network.embed(features, mask=mask)
         shuffled = network.embed(clips[3][torch.randperm(12, generator=torch_rng("order"))])
 
-    for clip, one, row in zip(clips, alone, together, strict=True):
-        torch.testing.assert_close(row[: len(clip)], one, **CLOSE)
+    for clip, embedding, row in zip(clips, alone, together, strict=True):
+        torch.testing.assert_close(row[: len(clip)], embedding, **CLOSE)
     torch.testing.assert_close(
         video_vectors(shuffled[None, :, 0]), video_vectors(alone[3][None, :, 0]), **CLOSE
     )
-    for one in alone:
+    for embedding in alone:
         torch.testing.assert_close(
-            network.compare(one[None], one[None]).video, torch.ones(1, 1), **CLOSE
+            network.compare(embedding[None], embedding[None]).video, torch.ones(1, 1), **CLOSE
         )
-        matrix = network.frame_similarity(one, alone[0])
-        assert matrix.shape == (len(one), len(alone[0]))
-        torch.testing.assert_close(network.self_similarity(one), torch.ones(len(one)), **CLOSE)
+        matrix = network.frame_similarity(embedding, alone[0])
+        assert matrix.shape == (len(embedding), len(alone[0]))
+        torch.testing.assert_close(
+            network.self_similarity(embedding), torch.ones(len(embedding)), **CLOSE
+        )

@@ -92,8 +92,8 @@ def published_name(own: str) -> str:
             own = before + own.removeprefix(after)
             break
 
-    known = [(prefix, replaced) for prefix, replaced, release in PREFIXES if release == "vvs"]
-    for prefix, replaced in sorted(known, key=lambda item: -len(item[1])):
+    prefixes = [(prefix, replaced) for prefix, replaced, release in PREFIXES if release == "vvs"]
+    for prefix, replaced in sorted(prefixes, key=lambda item: -len(item[1])):
         if own.startswith(replaced):
             return prefix + own.removeprefix(replaced)
 

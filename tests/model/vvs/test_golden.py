@@ -167,8 +167,8 @@ def test_labels(vvs: Golden, case: str) -> None:
     negative = vvs[f"label/{case}/tuned_negative"]
     positive = positive.reshape(1, *positive.shape[-2:])
     negative = negative.reshape(1, *negative.shape[-2:])
-    found = saliency_labels(positive, num_frames=int(vvs[f"label/{case}/frames"]))
-    assert torch.equal(found[0], vvs[f"label/{case}/label"].reshape(-1))
+    labels = saliency_labels(positive, num_frames=int(vvs[f"label/{case}/frames"]))
+    assert torch.equal(labels[0], vvs[f"label/{case}/label"].reshape(-1))
     close(frame_loss(positive, negative), vvs[f"label/{case}/L_fr"])
 
 
@@ -179,8 +179,8 @@ def test_the_papers_rule_differs(vvs: Golden) -> None:
     for case in ("mixed", "above", "below", "inside", "three", "equal"):
         maps = vvs[f"label/{case}/tuned_positive"]
         frames = int(vvs[f"label/{case}/frames"])
-        found = saliency_labels(maps.reshape(1, *maps.shape[-2:]), num_frames=frames, rule="plain")
-        differing += not torch.equal(found[0], vvs[f"label/{case}/label"].reshape(-1))
+        labels = saliency_labels(maps.reshape(1, *maps.shape[-2:]), num_frames=frames, rule="plain")
+        differing += not torch.equal(labels[0], vvs[f"label/{case}/label"].reshape(-1))
 
     assert differing == 5
 
@@ -207,13 +207,13 @@ def test_injection(vvs: Golden, count: int, position: int) -> None:
     source = block_source(frames, count, position)
     order = vvs[f"inject/{count}_{position}/order"]
     label = vvs[f"inject/{count}_{position}/label"]
-    found = inserted(torch.ones(1, frames, dtype=torch.int8), torch.zeros(()), source)[0]
-    assert torch.equal(found == 0, source < 0)
+    inserted_label = inserted(torch.ones(1, frames, dtype=torch.int8), torch.zeros(()), source)[0]
+    assert torch.equal(inserted_label == 0, source < 0)
     if position < frames - count:
         assert torch.equal(source, order)
-        assert torch.equal(found.float(), label.float())
+        assert torch.equal(inserted_label.float(), label.float())
     else:
-        assert not torch.equal(found[order.argsort()].float(), label.float())
+        assert not torch.equal(inserted_label[order.argsort()].float(), label.float())
 
 
 @pytest.mark.slow

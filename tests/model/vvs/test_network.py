@@ -101,10 +101,10 @@ def test_refused_frames_add_nothing() -> None:
         network.distractor.layer3.bias -= logits.median()
         kept = network.distractor(pooled) > 0
 
-    found = network.frame_vectors(regions, pooled)
+    vectors = network.frame_vectors(regions, pooled)
     assert 4 <= int(kept.sum()) < 12
-    assert not found[~kept].any()
-    assert torch.equal(found[kept], network.frame_vectors(regions[kept], pooled[kept]))
+    assert not vectors[~kept].any()
+    assert torch.equal(vectors[kept], network.frame_vectors(regions[kept], pooled[kept]))
     with torch.no_grad():
         network.distractor.layer3.bias -= 1000
     assert bool(network.frame_vectors(regions, pooled).abs().amax(-1).gt(0).all())

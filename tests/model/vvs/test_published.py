@@ -77,8 +77,8 @@ def test_an_imported_network_embeds_as_the_release(vvs: release.Golden, tmp_path
         regions = torch.from_numpy(
             whitening.apply(release.base(raw, vvs["split"].tolist()).numpy())
         )
-        found = network.frame_vectors(regions, release.pooled(vvs, raw)).sum(0)
-        vectors.append(found / found.norm())
+        vector = network.frame_vectors(regions, release.pooled(vvs, raw)).sum(0)
+        vectors.append(vector / vector.norm())
 
     # the directions of an imported PCA are sorted, so vectors have another order of values, and the
     # same products
