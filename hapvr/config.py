@@ -173,6 +173,15 @@ class RetentionConfig(Settings):
     searched for; 0: until the service ends"""
 
 
+def _changeable(value: Any) -> Any:
+    """The same values, with lists in place of tuples."""
+    if isinstance(value, dict):
+        return {key: _changeable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_changeable(inner) for inner in value]
+    return value
+
+
 class Config(Settings):
     """Everything the chain needs to know."""
 
@@ -208,7 +217,7 @@ class Config(Settings):
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """As it is stored, without what environment variables hold, and addresses as they may be
         shown."""
-        yield from self._with_names_of_variables(self.model_dump()).items()
+        yield from self._with_names_of_variables(_changeable(self.model_dump())).items()
 
     def training_identity(self) -> dict[str, Any]:
         """What, with the data, determines the weights of a training."""

@@ -28,10 +28,17 @@ class Address(str):
         scheme, mark, rest = self.partition("://")
         if not mark:
             return super().__repr__()
-        host = re.sub("(?s).*@", "", rest)
-        if scheme in ("http", "https"):
-            host = re.sub("(?s)(?<=.)[/?#].*", "/...", host)
-        return repr(f"{scheme}://{host}")
+
+        is_server = scheme in ("http", "https")
+        place = re.split("[/?#]" if is_server else "[?#]", rest, maxsplit=1)[0]
+        shown = place.rpartition("@")[2]
+        if rest.count("@") > min(place.count("@"), 1):
+            # it cannot be told where a login ends
+            shown = "..."
+        elif len(place) < len(rest):
+            shown += "/..." if is_server else "?..."
+
+        return repr(f"{scheme}://{shown}")
 
 
 def _takes_truth(kind: Any) -> bool:

@@ -317,17 +317,37 @@ def test_what_is_shown_of_a_configuration_has_no_secrets(
     assert "a secret" not in repr(config.watch) + str(config.watch.webhook)
 
 
+def test_repr_names_a_variable_of_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder, for example, that each machine has elsewhere."""
+    monkeypatch.setenv("MASTERS", "private/")
+    settings = MINIMAL | {"duplicates": {"protect": ["${MASTERS}"]}}
+    config = load_config(write(tmp_path / "a.yaml", settings))
+    assert config.duplicates.protect == ("private/",)
+    assert "['${MASTERS}']" in repr(config)
+
+
 @pytest.mark.parametrize(
     ("place", "address", "shown"),
     [
         ("tracking.uri", "https://ann:hunter2@registry.example/a", "https://registry.example/..."),
-        ("tracking.uri", "https://ann:hun/ter2@registry.example", "https://registry.example"),
+        ("tracking.uri", "https://ann:hun/ter2@registry.example", "https://..."),
         ("tracking.uri", "https://registry.example?token=hunter2", "https://registry.example/..."),
         ("tracking.uri", "postgresql://ann:hunter2@db/mlflow", "postgresql://db/mlflow"),
         ("watch.webhook.url", "https://ann:hunter2@hooks.example/", "https://hooks.example/..."),
         ("watch.webhook.url", "https://hooks.example/hunter2", "https://hooks.example/..."),
+        ("watch.webhook.url", "https://hooks.example/?to=a@b.example&key=hunter2", "https://..."),
+        ("tracking.uri", "postgresql://db/x?password=hunter2", "postgresql://db/x?..."),
     ],
-    ids=["login", "slash", "query", "database", "webhook", "token"],
+    ids=[
+        "login",
+        "slash",
+        "query",
+        "database",
+        "webhook",
+        "token",
+        "at sign in a query",
+        "query of a database",
+    ],
 )
 def test_no_repr_shows_the_login_of_an_address(
     place: str, address: str, shown: str, tmp_path: Path

@@ -10,7 +10,7 @@ import polars as pl
 from hapvr.benchmark.definition import LABEL_SCHEMA, BenchmarkDefinition, write_definition
 from hapvr.benchmark.tasks import COPY, POSITIVE
 from hapvr.errors import DamagedError, DataError
-from hapvr.files import read_bytes
+from hapvr.files import file_problem, read_bytes
 from hapvr.tables import MAX_USER_BYTES
 
 VCDB_CORE = 528
@@ -184,7 +184,9 @@ def _lines(path: Path) -> list[str]:
     try:
         text = read_bytes(path, max_bytes=MAX_USER_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise DamagedError(f"{path}: cannot be read as text ({error}); {_HINT}") from error
+        problem = file_problem(error)
+        raise DamagedError(f"{path}: cannot be read as text ({problem}); {_HINT}") from error
+
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -267,7 +267,7 @@ def export_labels(
             f"--shard {unknown[0]}: there is no such training shard; there are {', '.join(keys)}"
         )
 
-    chosen = shard or keys
+    chosen = list(dict.fromkeys(shard or keys))
     with progress_bar("shards") as progress:
         num_pairs = label_export.export_labels(project, chosen, out, progress=progress)
     show({"file": str(out), "shards": chosen, "pairs": num_pairs})

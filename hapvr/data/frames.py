@@ -23,8 +23,9 @@ INDEX_COLUMNS = (
 """is_partial: whether something is missing of a video that has frames; tried_with: see
 `hapvr.video.pool.reader_state`, of a video that failed here; sampled: by which mode of
 `sampling.mode` its frames were, null in older rows for `thorough`."""
-READER_VERSION = 2
-"""It changes with the frames or times of the same file: 2 counts from the file's start."""
+READER_VERSION = 3
+"""It changes with the frames or times of the same file: 2 counts from the file's start, 3 keeps
+other frames between key frames of HEVC, VP9 and AV1."""
 
 
 @dataclass(frozen=True)

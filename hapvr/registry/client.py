@@ -27,7 +27,7 @@ from hapvr.errors import (
     is_installed,
     without_logins,
 )
-from hapvr.files import cache_folder, open_regular
+from hapvr.files import cache_folder, file_problem, open_regular
 from hapvr.registry.moved_database import SQLITE, database_of, follow_move
 from hapvr.registry.records import is_place
 from hapvr.registry.stored_versions import RegisteredVersion, stored_version
@@ -241,19 +241,30 @@ def located_bundle(uri: str, tracking_uri: str) -> tuple[str, Path]:
         folder = _fetched(version.place, identity, tracking_uri)
 
     try:
-        mark = next(iter(sorted(folder.rglob(SCORER_FILE))), None)
+        bundles = _folders_with(SCORER_FILE, folder)
     except OSError as error:
         raise DataError(
-            f"model: the files of {uri} in {folder} cannot be read ({error.strerror}); correct "
-            "their permissions, or promote another version"
+            f"model: the files of {uri} in {folder} cannot be read ({file_problem(error)}); "
+            "restore them from the back-up of the registry, or promote another version"
         ) from error
 
-    if mark is None:
+    if not bundles:
         raise DataError(
             f"model: {uri} holds no model bundle; it was not registered by this project"
         )
 
-    return f"models:/{version.name}/{version.version}", mark.parent
+    return f"models:/{version.name}/{version.version}", bundles[0]
+
+
+def _folders_with(name: str, folder: Path) -> list[Path]:
+    """The folders in a folder that have a file of this name, sorted. Raises OSError for one that
+    cannot be listed, which Path.rglob would pass over."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    listed = os.walk(folder, onerror=refuse)
+    return sorted(Path(place) for place, _, names in listed if name in names)
 
 
 def is_absent(error: Any) -> bool:

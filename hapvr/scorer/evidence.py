@@ -38,7 +38,8 @@ def _of_kinds(weights: Mapping[str, float]) -> Mapping[str, float]:
     unknown = sorted(weights.keys() - set(evidence_kinds.names()))
     if unknown:
         raise ValueError(
-            f"weights of {', '.join(unknown)}; the kinds are {', '.join(evidence_kinds.names())}"
+            f"weights of {', '.join(unknown)}, which this version does not know; the kinds are "
+            f"{', '.join(evidence_kinds.names())}"
         )
 
     return weights
@@ -102,7 +103,7 @@ def fit_evidence(
     source: Mapping[str, Any],
 ) -> EvidenceModel:
     """Fit on the candidates of searches: features [V, N, F] in the order of `evidence_kinds.KINDS`,
-    none of them a number where a view does not have a video among its candidates, and which are
+    all NaN where a view does not have a video among its candidates, and which are
     matches [N]. groups: what each search is for. num_videos: in the collection that was searched.
 
     A candidate counts by the view that says most for it, as in answers. All searches of a group are
@@ -173,7 +174,7 @@ def _levelled(features: Floats, num_videos: int, is_copy: Flags | None = None) -
     """Features of one view of a search, those of relative kinds by how far they exceed the level.
 
     What is not known of a candidate is 0, which adds nothing, but for videos that are no candidates
-    of the view: of these nothing is a number.
+    of the view: these stay NaN.
     """
     is_candidate = ~np.isnan(features).all(axis=1)
     counts = is_candidate if is_copy is None else is_candidate & ~is_copy

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hapvr.scorer.calibration import Verdict
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.copies import EDITED, MIXED, Copy
-from hapvr.search.keep import choose, is_protected
+from hapvr.search.keep import choose, is_protected, one_of_each_content
 from hapvr.search.match import verdict_of
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
@@ -137,6 +137,9 @@ class GroupMember:
     probability: float
     """that it matches the medoid"""
     metadata: VideoMetadata
+    same_file_as: str = ""
+    """where no copy is named to keep: the member of the same bytes to which a link may take the
+    place of this one; "" for that one itself, and for protected ones"""
 
 
 def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
@@ -299,6 +302,7 @@ def _group(
         copies.append(copy)
 
     choice = choose(copies, settings)
+    same_file_as = _stand_ins(copies, settings)
     group = min(metadata[video_id].sha256 for video_id in ids)[:12]
     members = []
     for video_id in ids:
@@ -308,6 +312,7 @@ def _group(
         reason = choice.reasons[video_id]
         if is_safe and not is_kept:
             reason = f"Kept: it is protected. {reason}"
+
         members.append(
             GroupMember(
                 group=group,
@@ -318,11 +323,25 @@ def _group(
                 reason=reason,
                 probability=1.0 if pair is None else pair.probability,
                 metadata=metadata[video_id],
+                same_file_as=same_file_as.get(video_id, ""),
             )
         )
 
     members.sort(key=lambda copy: (copy.video_id != choice.named, not copy.keep, copy.video_id))
     return members
+
+
+def _stand_ins(copies: Sequence[Copy], settings: DuplicatesSettings) -> dict[str, str]:
+    """Id -> the member of the same bytes to which a link may take its place."""
+    contents = one_of_each_content(copies, settings)
+    first_of = {copy.metadata.sha256: copy.video_id for copy in contents}
+    stand_ins = {}
+    for copy in copies:
+        first = first_of[copy.metadata.sha256]
+        if first != copy.video_id and not is_protected(copy.video_id, settings):
+            stand_ins[copy.video_id] = first
+
+    return stand_ins
 
 
 def pair_table(pairs: Iterable[DuplicatePair]) -> pa.Table:

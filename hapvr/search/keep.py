@@ -42,7 +42,7 @@ class Choice:
 
 def choose(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
     """The copy to keep of a group, whose medoid comes first."""
-    contents = _one_of_each_content(copies, settings)
+    contents = one_of_each_content(copies, settings)
     if len(contents) == 1:
         return _choice_of_equals(copies, contents[0])
     unmeasured = [copy.video_id for copy in contents if copy.facts is None]
@@ -68,7 +68,7 @@ def choose(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
     return _undecided(copies, TOO_CLOSE.format(first, second))
 
 
-def _one_of_each_content(copies: Sequence[Copy], settings: DuplicatesSettings) -> list[Copy]:
+def one_of_each_content(copies: Sequence[Copy], settings: DuplicatesSettings) -> list[Copy]:
     """Of files of the same bytes the one in a preferred or protected folder, then of the first
     path; in the order of the copies."""
     chosen = dict[str, Copy]()

@@ -64,7 +64,7 @@ def action_of(member: GroupMember, kept: VideoMetadata | None) -> str:
     keep; link, for a file of the same bytes; linked, for one that already is the kept file under
     another name; move, for another copy; look, where no copy is named to keep.
 
-    kept: of its group, or the first of several files of the same bytes, see `_Kept`
+    kept: the file that it is replaced by, see `_Kept`
     """
     if kept is None or kept.path is None:
         return "look"
@@ -119,25 +119,22 @@ class _Kept:
     def __init__(self, members: Sequence[GroupMember]) -> None:
         self._named: dict[str, VideoMetadata] = {}
         """Group -> the file that is named to keep; protected ones come behind it."""
-        self._first: dict[tuple[str, str], VideoMetadata] = {}
-        """Group and content -> the first file of these bytes."""
+        self._files: dict[str, VideoMetadata] = {}
+        """Video id -> its file, where it is there."""
         for member in members:
             file = member.metadata
             if file.path is None:
                 continue
-            self._first.setdefault((member.group, file.sha256), file)
+            if file.path.exists():
+                self._files[member.video_id] = file
             if member.keep:
                 self._named.setdefault(member.group, file)
 
     def of(self, member: GroupMember) -> VideoMetadata | None:
-        """The file that is named to keep. Where none is, the first one of the same bytes, as it
-        does not matter which of these is kept; None for that one itself."""
+        """The file that is named to keep. Where none is, one of the same bytes, as it does not
+        matter which of these is kept; None where there is none."""
         named = self._named.get(member.group)
-        if named is not None:
-            return named
-        first = self._first.get((member.group, member.metadata.sha256))
-        is_itself = first is not None and first.path == member.metadata.path
-        return None if is_itself else first
+        return named or self._files.get(member.same_file_as)
 
 
 def _rows(members: Sequence[GroupMember]) -> list[dict[str, Any]]:

@@ -173,10 +173,10 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
             bundle = models / key / "bundle"
             if not key.startswith(begins) or not (bundle / CARD_FILE).is_file():
                 continue
-            if bundle_format(bundle) < FORMAT_VERSION:
-                continue
             num_videos = key.removeprefix(begins).removeprefix("-") or "0"
-            if num_videos.isdigit() and not wanted.replaces(wanted.features, int(num_videos)):
+            if not num_videos.isdigit() or wanted.replaces(wanted.features, int(num_videos)):
+                continue
+            if bundle_format(bundle) >= FORMAT_VERSION:
                 return bundle
 
         encoder = open_encoder(project.config.backbone, project.config.device)

@@ -173,7 +173,7 @@ def _file_values(
     for path, facts in measure_files(content_of, config=sampling, doing=doing):
         if isinstance(facts, FileFacts) and not facts.damage:
             yield content_of[path], asdict(facts)
-        else:
+        elif isinstance(facts, FileFacts) or facts.reason not in PASSING:
             suspects.append(path)
 
     unchanged = [path for path in suspects if _sha256(path) == content_of[path]]
@@ -188,7 +188,7 @@ def _unmeasured_files(
     searcher: Searcher, contents: Mapping[str, str], measures: Measures
 ) -> dict[Path, str]:
     """A file of each content that was not measured, with the SHA-256 of the content, where the
-    file is there and has as many bytes.
+    file is there and has the recorded number of bytes.
 
     contents: id -> SHA-256
     """

@@ -108,7 +108,7 @@ def _compared_networks(run: TrainingRun) -> dict[str, VideoNetwork]:
 
 def untrained_network(trained: VideoNetwork) -> SimilarityNetwork:
     """What a trained network is compared with: Chamfer similarity of frozen features, as the
-    trained network computes it, or at the default rates where it has no such."""
+    trained network computes it, or at the default rates where it has none."""
     chamfer = trained.settings if isinstance(trained, SimilarityNetwork) else NetworkSettings()
     frozen = NetworkSettings(
         spatial_rate=chamfer.spatial_rate,

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from hapvr.video.download_failures import DownloadResult
 
 DOWNLOAD_FOLDER = "downloads"
-TRY_AGAIN = "`hapvr index add` and `hapvr download --retry-failed` try it again"
+LASTING = {
+    "unavailable": "`hapvr download --retry-failed` tries it again",
+    "not_video": "`hapvr download --retry-failed` tries it again",
+    "too_large": "it is tried again under other limits",
+}
+"""Status -> when a video is tried again whose file or address is still the same."""
+PASSING = "`hapvr index add` and `hapvr download --retry-failed` try it again"
+"""When one of any other status is."""
 
 # What looking into a file says for good; every other reason may pass, e.g. with a better copy.
 PERMANENT = dict.fromkeys(("not_video", "no_video_stream", "unsupported_codec"), "not_video")
@@ -95,17 +102,20 @@ def _begin_downloads(
 
 def _unfetched_row(video_id: str, result: DownloadResult) -> IndexRow:
     """The row of a video that could not be fetched."""
-    message = f"{result.message}; {TRY_AGAIN}"
+    message = _with_next_try(result.message, result.status)
     row = index_row(video_id, 1, status=result.status, reason=result.reason, message=message)
     return row | {"path": "", "num_bytes": 0, "sha256": ""}
+
+
+def _with_next_try(message: str, status: str) -> str:
+    """What happened, and what tries it again."""
+    return f"{message}; {LASTING.get(status, PASSING)}"
 
 
 def _inspected_row(video: SampledVideo, reader: str) -> IndexRow:
     """The row of a file that was looked into."""
     status = PERMANENT.get(video.reason, "")
-    message = video.message
-    if video.reason:
-        message = f"{message}; {TRY_AGAIN}"
+    message = _with_next_try(video.message, status) if video.reason else video.message
     row = index_row(video.video_id, 1, status=status, reason=video.reason, message=message)
     row |= {
         "path": text_of_path(video.path),

@@ -176,8 +176,8 @@ def make_frames(
 ) -> StageResult:
     """Decode and sample the shard's videos in killable workers; a video that fails is a row with
     its reason. Videos whose bytes and sampling are those of an earlier run are not decoded again,
-    but for those whose file was not there and is now, and those whose frames are of a hastier
-    `sampling.mode` than that of today; frames of a more thorough one stay.
+    but for those whose file was not there and is now, and those that were sampled by key frames
+    where `sampling.mode` is `thorough` now; thorough frames stay.
 
     retry_failed: those that failed are tried again
     retry_changeable: those of them for which another try may end otherwise, as the reason is one of
@@ -193,7 +193,7 @@ def make_frames(
 
     def is_made_again(row: IndexRow) -> bool:
         if not row["reason"]:
-            return _is_hastier(row, sampling.mode)
+            return _lacks_thorough_frames(row, sampling.mode)
         may_change = row["reason"] in CHANGEABLE or row.get("tried_with") != reader
         if retry_failed or (retry_changeable and may_change):
             return True
@@ -249,8 +249,8 @@ def make_frames(
     )
 
 
-def _is_hastier(row: IndexRow, mode: SamplingMode) -> bool:
-    """Whether frames are of a hastier mode than this one."""
+def _lacks_thorough_frames(row: IndexRow, mode: SamplingMode) -> bool:
+    """Whether frames were sampled by key frames, and are wanted thoroughly."""
     return mode == "thorough" and (row.get("sampled") or "thorough") != "thorough"
 
 

@@ -101,28 +101,35 @@ def make_watch_matches(
             comparison.take(name, query)
 
         progress(len(queries), len(queries))
-        rows = _of_what_is_left(project, key, comparison.rows_with_dates())
+        lists = {watch_list.name for watch_list in watch_lists(project)}
+        rows = _of_what_is_left(project, key, comparison.rows_with_dates(), lists)
+        compared = [name for name in comparison.compared if queries[name].watch_list.name in lists]
+        is_whole = not comparison.failed and len(compared) == len(comparison.compared)
         table = pa.Table.from_pylist(rows, schema=SCHEMA)
         announced = _announce(searcher, table) if is_posting else 0
         # after the outbox, so that a kill between them loses no match; queries that failed are
-        # tried again
+        # tried again, and those of a list that was removed meanwhile if it comes back
         write_rows(
             root,
             place,
             table,
-            fingerprint="" if comparison.failed else fingerprint,
+            fingerprint=fingerprint if is_whole else "",
             searched=searched,
-            queries=" ".join(comparison.compared),
+            queries=" ".join(compared),
         )
 
     return WatchMatches(table, True, announced, comparison.failed)
 
 
-def _of_what_is_left(project: Project, key: str, rows: Sequence[Row]) -> list[Row]:
-    """The matches whose video and list were not forgotten since the searcher was opened."""
+def _of_what_is_left(
+    project: Project, key: str, rows: Sequence[Row], lists: Collection[str]
+) -> list[Row]:
+    """The matches whose video and list were not forgotten since the searcher was opened.
+
+    lists: names of those that are there
+    """
     video_ids = {row["video_id"] for row in rows}
     forgotten = forgotten_of(project.root, video_ids, dict.fromkeys(video_ids, key))
-    lists = {watch_list.name for watch_list in watch_lists(project)}
     return [row for row in rows if row["watch_list"] in lists and row["video_id"] not in forgotten]
 
 

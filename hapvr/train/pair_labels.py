@@ -20,7 +20,14 @@ from pydantic import BaseModel
 
 from hapvr.data.manifest import name_digest
 from hapvr.errors import DataError
-from hapvr.files import digest_of, read_bytes, read_json_as, require_regular, write_text
+from hapvr.files import (
+    digest_of,
+    file_problem,
+    read_bytes,
+    read_json_as,
+    require_regular,
+    write_text,
+)
 from hapvr.tables import MAX_USER_BYTES, TABLE_ERRORS, read_user_table
 from hapvr.train.settings import PairsConfig
 
@@ -240,7 +247,7 @@ def _annotation_lines(file: Path) -> list[str]:
         return data.decode("utf-8-sig", errors="replace").splitlines()
     except OSError as error:
         raise DataError(
-            f"labelled pairs: {file} cannot be read ({error}); fetch it again"
+            f"labelled pairs: {file} cannot be read ({file_problem(error)}); fetch it again"
         ) from error
 
 
@@ -321,8 +328,8 @@ def _read_distractors(path: Path, names: _Names, paired: Collection[str]) -> Seq
         lines = read_bytes(path, max_bytes=MAX_USER_BYTES).decode("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise DataError(
-            f"labelled pairs: the distractors {path} cannot be read ({error}); expected a text "
-            "file with the id of a video in each line"
+            f"labelled pairs: the distractors {path} cannot be read ({file_problem(error)}); "
+            "expected a text file with the id of a video in each line"
         ) from error
 
     distractors = set()

@@ -26,9 +26,8 @@ def metadata(name: str, **changes: object) -> VideoMetadata:
         "height_px": 360,
         "codec": "h264",
     } | changes
-    return VideoMetadata(
-        path=Path(name), sha256=hashlib.sha256(name.encode()).hexdigest(), **values
-    )  # type: ignore[arg-type]
+    values.setdefault("sha256", hashlib.sha256(name.encode()).hexdigest())
+    return VideoMetadata(path=Path(name), **values)  # type: ignore[arg-type]
 
 
 def pair(
@@ -131,6 +130,25 @@ def test_a_protected_file_is_kept_besides_the_better_one() -> None:
         ("in/b", False),
     ]
     assert members[1].reason.startswith("Kept: it is protected. Not kept: it has less")
+
+
+def test_of_equal_files_a_protected_one_is_never_replaced_by_a_link() -> None:
+    """Also where no copy is named to keep; the others may be links to it."""
+    equal = hashlib.sha256(b"same").hexdigest()
+    videos = {
+        "a/x": metadata("a/x", sha256=equal),
+        "b/y": metadata("b/y"),
+        "masters/x": metadata("masters/x", sha256=equal),
+    }
+    pairs = [pair(*names) for names in combinations(videos, 2)]
+    settings = DuplicatesSettings(protect=("masters/",))
+    members = group_copies(pairs, videos, facts=facts(videos), settings=settings)
+    assert not any(member.keep for member in members)
+    assert {member.video_id: member.same_file_as for member in members} == {
+        "a/x": "masters/x",
+        "b/y": "",
+        "masters/x": "",
+    }
 
 
 def test_a_copy_that_holds_another_one_is_not_kept() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,6 +203,7 @@ def test_equal_files_are_linked_where_no_copy_is_named_to_keep(tmp_path: Path, r
     for file, text in zip(files, ("same", "same", "other"), strict=True):
         file.write_text(text)
     members = [member("g", file) for file in files]
+    members[1] = replace(members[1], same_file_as=members[0].video_id)
     write_plan(tmp_path / "plan.json", members)
     rows = json.loads((tmp_path / "plan.json").read_text())
     assert [row["action"] for row in rows] == ["look", "link", "look"]
@@ -211,6 +213,20 @@ def test_equal_files_are_linked_where_no_copy_is_named_to_keep(tmp_path: Path, r
     assert run("--act").returncode == 0
     assert files[1].samefile(files[0])
     assert files[2].read_text() == "other"
+
+
+def test_nothing_is_linked_to_a_file_that_is_away(tmp_path: Path) -> None:
+    """Such as one on a drive that is not connected."""
+    files = [tmp_path / name for name in ("a.mp4", "b.mp4")]
+    for file in files:
+        file.write_text("same")
+
+    members = [member("g", file) for file in files]
+    members[1] = replace(members[1], same_file_as=members[0].video_id)
+    files[0].unlink()
+    write_plan(tmp_path / "plan.json", members)
+    rows = json.loads((tmp_path / "plan.json").read_text())
+    assert [row["action"] for row in rows] == ["look", "look"]
 
 
 def test_hard_links_are_not_more_than_needed(members: list[GroupMember], tmp_path: Path) -> None:
