@@ -1,7 +1,9 @@
 """Watch lists over a real collection: what matches, what is compared again, what is announced."""
 
+import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -305,6 +307,31 @@ def test_marks_and_lists_change_what_matches(watched: Project) -> None:
     compare(project)
     assert pairs(project) == before
     assert AlertOutbox(project.root).counts() == counts
+
+
+def test_a_list_that_was_removed_during_a_run_is_compared_once_it_is_back(
+    watched: Project,
+) -> None:
+    """As it is when somebody removes a clip on the page and watches it again."""
+    project = lists(watched)
+    query = (watched.folder / "queries" / "leak.mp4").read_bytes()
+    place = watched.root.local_path(f"{LISTS}/again/{hashlib.sha256(query).hexdigest()}.mp4")
+
+    def remove_at_the_end(done: int, total: int) -> None:
+        if done == total:
+            place.unlink(missing_ok=True)
+
+    searcher = Searcher.open(project)
+    for key in sorted(searcher.indexed):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(query)
+        make_watch_matches(project, searcher, key, progress=remove_at_the_end)
+
+    place.write_bytes(query)
+    compare(project)
+    videos = {row["video_id"] for row in all_matches(project) if row["watch_list"] == "again"}
+    shutil.rmtree(place.parent)
+    assert "in/long.mp4" in videos
 
 
 def test_a_list_that_cannot_be_read_is_named_and_keeps_its_matches(watched: Project) -> None:
