@@ -1,8 +1,8 @@
-"""A process that answers searches for the service, one at a time: a program under Python's lock
-uses hardly more than one processor, however many threads search in it.
+"""A process that answers searches for the service, one at a time: under the global interpreter lock
+a program uses hardly more than one processor, however many threads search in it.
 
-It has an index of its own, opened anew as that of the service is. The service sends a `Wanted` or
-CANCEL; the process sends READY once, then of each search `Read`, `Took` and at last `Ended`.
+It has an index of its own, reopened as that of the service is. The service sends a `Wanted` or
+CANCEL; the process sends READY once, then, for each search, `Read`, `Took` and at last `Ended`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def serve_searches(connection: Connection, plan: ProcessPlan) -> None:
     connection.send(READY)
     while True:
         wanted, job = arrived.get()
-        connection.send(_ended(connection, work, wanted, job))
+        connection.send(_search(connection, work, wanted, job))
 
 
 def _listen(connection: Connection, arrived: SimpleQueue[tuple[Wanted, Job]]) -> None:
@@ -130,7 +130,7 @@ def _listen(connection: Connection, arrived: SimpleQueue[tuple[Wanted, Job]]) ->
             job.deadline.cancel()
 
 
-def _ended(connection: Connection, work: SearchWork, wanted: Wanted, job: Job) -> Ended:
+def _search(connection: Connection, work: SearchWork, wanted: Wanted, job: Job) -> Ended:
     """Answer a search."""
 
     @contextmanager
@@ -141,14 +141,14 @@ def _ended(connection: Connection, work: SearchWork, wanted: Wanted, job: Job) -
         finally:
             connection.send(Took(part, time.perf_counter() - begun_s))
 
-    def is_read(query: Query) -> None:
+    def on_read(query: Query) -> None:
         connection.send(Read(query))
 
     answer: SearchAnswer | None = None
     error: Exception | None = None
     try:
         work.collection.reach(wanted.state)
-        answer = work.answer(wanted.source, job, timed=timed, is_read=is_read)
+        answer = work.answer(wanted.source, job, timed=timed, on_read=on_read)
     except HapvrError as known:
         error = known
     except BaseException as unforeseen:  # Rust's PanicException is not an Exception
