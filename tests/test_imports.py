@@ -84,6 +84,7 @@ LAYERS = (
         "errors",
         "files",
         "seeding",
+        "processors",
         "provenance",
         "reasons",
         "tables",

@@ -53,7 +53,8 @@ class SearchProcess:
 
     def __init__(self, plan: ProcessPlan) -> None:
         self._connection, theirs = Pipe()
-        self._process = start_process(serve_searches, theirs, plan)
+        self._plan = plan
+        self._process = start_process(serve_searches, theirs, num_processors=plan.num_processors)
         theirs.close()
         self._has_ended = threading.Event()
         self._has_opened = threading.Event()
@@ -74,6 +75,7 @@ class SearchProcess:
     def wait_until_ready(self) -> bool:
         """Whether it has opened the index, or said why it cannot, before it ended."""
         try:
+            self._connection.send(self._plan)
             if self._connection.recv() == READY:
                 self._has_opened.set()
         except (EOFError, OSError):
@@ -199,7 +201,7 @@ class SearchProcesses:
             keeper.start()
 
     def close(self) -> None:
-        """End all processes and wait for that. No search may run any more."""
+        """End all processes and wait for that. A search that runs is canceled."""
         self._closing.set()
         with self._guard:
             for process in self._present:
@@ -253,6 +255,8 @@ class SearchProcesses:
         with self._freed:
             process = self._next_idle()
             while process is None:
+                if self._closing.is_set():
+                    deadline.cancel()
                 deadline.check()
                 self._freed.wait(LOOK_EVERY_S)
                 process = self._next_idle()

@@ -39,7 +39,7 @@ def processes_of(
         model=None,
         access=access_from_environment(),
         limits=limits_from_environment(project.config.serving),
-        threads=1,
+        num_processors=1,
     )
     return SearchProcesses(plan, 1, collection=Collection(project), took=took)
 
