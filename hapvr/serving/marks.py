@@ -138,6 +138,7 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
             for name in (first.video_id, asked.reference):
                 if name and not stored.is_digest(name):
                     _require_listed(root, index, name)
+
             stored.mark(root, first.digest, second, asked.mark, names=names, by=caller.name)
 
     return Marked(mark=asked.mark)
@@ -169,6 +170,7 @@ def _first_of(asked: MarkedPair, service: Service, index: OpenIndex) -> _First:
         raise ArgumentError(
             "pairs: the query of this search is not a file that a mark could be kept for; fetch it"
         )
+
     return first
 
 

@@ -80,6 +80,7 @@ class SearchProcess:
                 self._has_opened.set()
         except (EOFError, OSError):
             self._has_ended.set()
+
         return self.is_ready
 
     def is_idle(self) -> bool:
@@ -108,6 +109,7 @@ class SearchProcess:
         except OSError:
             self.kill()
             return False
+
         return True
 
     def answer(self, job: Job, *, took: Callable[[str, float], None]) -> SearchAnswer:
@@ -260,6 +262,7 @@ class SearchProcesses:
                 deadline.check()
                 self._freed.wait(LOOK_EVERY_S)
                 process = self._next_idle()
+
             self._asked.add(process)
 
         try:
@@ -282,6 +285,7 @@ class SearchProcesses:
             if process.is_idle():
                 return process
             process.kill()
+
         return None
 
     def _keep(self) -> None:

@@ -234,5 +234,6 @@ def test_a_second_interrupt_ends_the_service_and_its_processes(
     for _ in range(2):
         command.send_signal(signal.SIGINT)
         time.sleep(0.05)  # signals that come together are one
+
     command.wait(60)
     assert soon(lambda: all(map(is_gone, started)))
