@@ -87,6 +87,7 @@ LAYERS = (
         "processors",
         "provenance",
         "reasons",
+        "reporting",
         "tables",
         "progress",
         "workers",

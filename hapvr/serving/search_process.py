@@ -22,6 +22,7 @@ from queue import SimpleQueue
 from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import HapvrError
+from hapvr.reporting import report_for_people
 from hapvr.scorer.access import Access
 from hapvr.search.match import Query, SearchAnswer
 from hapvr.serving.collection import Collection
@@ -92,6 +93,7 @@ class Ended:
 def serve_searches(connection: Connection) -> None:
     """Answer what comes through a connection, a `ProcessPlan` first, until that is closed: runs in
     a process of its own."""
+    report_for_people()
     plan: ProcessPlan = connection.recv()
     project = Project(plan.config, DataRoot(plan.root), plan.folder)
     work = SearchWork(
