@@ -3,13 +3,9 @@ call was wrong."""
 
 import io
 import json
-import logging
 import os
 import sys
-import warnings
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -25,6 +21,7 @@ from hapvr.commands import (
     stages,
     terminal,
 )
+from hapvr.reporting import report_for_people
 
 VERBS: list[Callable[..., None]] = [
     scoring.score,
@@ -64,26 +61,13 @@ def options(
     """Find copies, edits and other footage of the same incident."""
 
 
-def _say_warning(
-    message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any
-) -> None:
-    """Our own warnings as a line for people; those of libraries are for programmers, and are not
-    shown."""
-    if issubclass(category, UserWarning) and Path(filename).is_relative_to(Path(__file__).parent):
-        terminal.say(f"warning: {terminal.one_line(str(message))}", err=True)
-
-
 def main() -> None:
     """Entry point of the console script. With --json a call that cannot be parsed gives a JSON
     object too."""
     # Whoever calls may have closed them.
     sys.stdout = sys.stdout or io.StringIO()
     sys.stderr = sys.stderr or io.StringIO()
-    warnings.showwarning = _say_warning
-    # Libraries do not report on their own work.
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")
-    for name in ("timm", "mlflow.store.db.utils"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    report_for_people()
     try:
         app()
     except SystemExit as ended:

@@ -1,6 +1,7 @@
 """Worker processes with limits."""
 
 import contextlib
+import importlib
 import os
 import resource
 import signal
@@ -8,12 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
+
+from hapvr.processors import use_processors
 
 Result = TypeVar("Result")
 
@@ -65,21 +69,36 @@ def _mute() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def start_process(function: Callable[..., None], *arguments: object) -> SpawnProcess:
-    """A process that calls a function, and ends with this one at the latest. Only this process ends
-    it: what a terminal or an init system sends to all processes at once is passed over."""
-    process = _WorkerProcess(target=_call, args=(os.getpid(), function, arguments))
+def start_process(
+    function: Callable[[Connection], None], connection: Connection, *, num_processors: int
+) -> SpawnProcess:
+    """A process that calls a function of a module, and ends with this one at the latest. Only this
+    process ends it: what a terminal or an init system sends to all processes at once is passed
+    over.
+
+    connection: what else the function needs comes through it
+    num_processors: how many it computes with
+    """
+    place = (function.__module__, function.__name__)
+    process = _WorkerProcess(target=_call, args=(os.getpid(), num_processors, place, connection))
     process.start()
     return process
 
 
-def _call(parent_pid: int, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    """Runs in a process of `start_process`."""
+def _call(
+    parent_pid: int, num_processors: int, place: tuple[str, str], connection: Connection
+) -> None:
+    """Runs in a process of `start_process`, in which nothing heavy was imported yet.
+
+    place: module and name of the function
+    """
     # Not SIG_IGN, which processes that this one starts would inherit.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: None)
     _prepare_worker({resource.RLIMIT_CORE: 0}, parent_pid, None)
-    function(*arguments)
+    use_processors(num_processors)
+    module, name = place
+    getattr(importlib.import_module(module), name)(connection)
 
 
 class _WorkerProcess(SpawnProcess):

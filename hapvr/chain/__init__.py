@@ -49,13 +49,6 @@ JOBS: Mapping[Job, tuple[Step, ...]] = _by_job(CHAIN.values())
 """The steps of every job, in the order in which jobs are needed."""
 
 
-def lacking(project: Project) -> dict[str, dict[str, str]]:
-    """What every step lacks now, but for steps of which nobody can say: see `Step.lacks`."""
-    look = Look(project)
-    asked = {step.name: step.lacks(look) for step in CHAIN.values()}
-    return {name: dict(keys) for name, keys in asked.items() if keys is not None}
-
-
 def chain_status(project: Project) -> list[StepStatus]:
     """How far every step is, from what is stored below the data root."""
     look = Look(project)

@@ -77,5 +77,7 @@ class DuplicateGroups(Step):
 
         if not look.is_searchable or not look.project.config.automation.duplicates:
             return None
+        if look.unpaired_shards:
+            return None
         groups = outdated_groups(look.project)
-        return {"": groups} if groups and not look.unpaired_shards else {}
+        return {"": groups} if groups else {}

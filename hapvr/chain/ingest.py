@@ -5,7 +5,6 @@ from typing import Any
 
 from hapvr.chain.look import Look
 from hapvr.chain.step import ShardStep, Step, StepStatus, status_of
-from hapvr.data.manifest import shard_keys
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
 
@@ -27,7 +26,7 @@ class VideoManifest(Step):
 
     def status(self, look: Look) -> StepStatus:
         """How many shards there are."""
-        return status_of(self.name, [True] * len(shard_keys(look.project.root)))
+        return status_of(self.name, [True] * len(look.keys))
 
 
 class Videos(ShardStep):

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import frames_digest
-from hapvr.data.manifest import CHANGED_PLACE, FORGETTING, shard_keys
+from hapvr.data.manifest import (
+    CHANGED_PLACE,
+    FORGETTING,
+    collection_keys,
+    is_training_shard,
+    shard_keys,
+)
 from hapvr.data.shards import Shard
 from hapvr.errors import DataError
 from hapvr.steps.project import Project
@@ -17,12 +23,38 @@ from hapvr.steps.project import Project
 if TYPE_CHECKING:
     from hapvr.steps.search_model import SearchModel
 
+Shards = Literal["", "all", "training", "collection"]
+
 
 class Look:
-    """What several steps ask of a project, each of it read once."""
+    """What several steps ask of a project, each of it read once. A shard that is added meanwhile
+    is for the next look."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
+        self._digests_of: dict[str, dict[str, str]] = {}
+        """Shard -> the digests of its videos and frames."""
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """All shards of the manifest, sorted."""
+        return shard_keys(self.project.root)
+
+    @cached_property
+    def _training_keys(self) -> list[str]:
+        return [key for key in self.keys if is_training_shard(self.project.root, key)]
+
+    @cached_property
+    def _collection_keys(self) -> list[str]:
+        return collection_keys(self.project.root, self.keys)
+
+    def shards(self, which: Shards) -> list[str]:
+        """Some shards of the manifest, sorted; [""] for a step without shards."""
+        if which == "training":
+            return self._training_keys
+        if which == "collection":
+            return self._collection_keys
+        return self.keys if which == "all" else [""]
 
     @cached_property
     def changed_videos(self) -> Mapping[str, str]:
@@ -47,7 +79,7 @@ class Look:
         """Shards of the manifest with features that the champion has not described; nothing without
         a champion. Imported features are not shards of the manifest; the index describes them
         itself."""
-        keys = set(shard_keys(self.project.root))
+        keys = set(self.keys)
         undescribed, _ = self._index
         return {key: digest for key, digest in undescribed.items() if key in keys}
 
@@ -100,10 +132,9 @@ class Look:
     @cached_property
     def _written(self) -> Mapping[str, tuple[int, ...]]:
         """When the records of videos and of frames were written, by shard."""
-        keys = shard_keys(self.project.root)
-        videos = self._written_ns("videos", keys)
-        frames = self._written_ns("frames", keys)
-        return dict(zip(keys, zip(videos, frames, strict=True), strict=True))
+        videos = self._written_ns("videos", self.keys)
+        frames = self._written_ns("frames", self.keys)
+        return dict(zip(self.keys, zip(videos, frames, strict=True), strict=True))
 
     def _written_ns(self, stage: str, keys: Iterable[str]) -> list[int]:
         """When the records of shards of a stage were written."""
@@ -113,7 +144,9 @@ class Look:
     def _digest(self, source: str, key: str) -> str:
         """Of a shard that others are made from. Raises DataError for a shard without frames."""
         root = self.project.root
-        digests = _digests(root.url, key, self._written[key])
+        if key not in self._digests_of:
+            self._digests_of[key] = _digests(root.url, key, self._written[key])
+        digests = self._digests_of[key]
         return digests[source] if source in digests else Shard(root, source, key).digest()
 
 

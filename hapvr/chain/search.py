@@ -72,10 +72,9 @@ class SearchIndex(Step):
 
     def lacks(self, look: Look) -> Mapping[str, str] | None:
         """What the descriptors have and the index has not, once all are there."""
-        if look.model is None:
+        if look.model is None or look.undescribed_shards:
             return None
-        is_asked = look.index_lacks and not look.undescribed_shards
-        return {"": look.index_lacks} if is_asked else {}
+        return {"": look.index_lacks} if look.index_lacks else {}
 
 
 class WatchMatches(Step):

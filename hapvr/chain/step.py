@@ -3,16 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from hapvr.automation import Job
-from hapvr.chain.look import Look
-from hapvr.data.manifest import collection_keys, shard_keys, training_shard_keys
+from hapvr.chain.look import Look, Shards
 from hapvr.data.shards import STATUS_OK
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.project import Project
-
-Shards = Literal["", "all", "training", "collection"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class Step(ABC):
         lacking = self.lacks(look)
         if lacking is None:
             return StepStatus(self.name, 0, 0)
-        keys = shards_of(look.project, self)
+        keys = look.shards(self.shards)
         return status_of(self.name, [key not in lacking for key in keys])
 
 
@@ -84,14 +81,14 @@ class ShardStep(Step):
 
     def lacks(self, look: Look) -> Mapping[str, str] | None:
         """Shards that are gone, or that were made of another input than is stored now."""
-        return look.stale_shards(self.name, self.inputs[0], shards_of(look.project, self))
+        return look.stale_shards(self.name, self.inputs[0], look.shards(self.shards))
 
     def status(self, look: Look) -> StepStatus:
         """How many shards there are, and how many of their videos failed."""
         missing = 0
         done = 0
         failed = 0
-        for key in shards_of(look.project, self):
+        for key in look.shards(self.shards):
             index = look.project.shard(self.name, key).find()
             if index is None:
                 missing += 1
@@ -109,9 +106,5 @@ def status_of(step: str, present: Sequence[bool]) -> StepStatus:
 
 
 def shards_of(project: Project, step: Step) -> list[str]:
-    """The shards that a step is made for, sorted; [""] for a step without shards."""
-    if step.shards == "training":
-        return training_shard_keys(project.root)
-    if step.shards == "collection":
-        return collection_keys(project.root, shard_keys(project.root))
-    return shard_keys(project.root) if step.per_shard else [""]
+    """The shards that a step is made for now, sorted; [""] for a step without shards."""
+    return Look(project).shards(step.shards)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from hapvr.commands.terminal import UNSAFE, say
+from hapvr.commands.terminal import say
 from hapvr.progress import Progress, duration_text, no_progress, seconds_left
+from hapvr.reporting import UNSAFE
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

@@ -17,6 +17,7 @@ from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, show
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
+from hapvr.serving.settings import MAX_AT_ONCE
 
 if TYPE_CHECKING:
     from hapvr.search.marks import Pair
@@ -211,7 +212,10 @@ def serve(
         Path | None, Option(help="Who may ask: lines of name, read or mark, SHA-256.")
     ] = None,
     workers: Annotated[
-        int, Option(min=1, max=64, help="Processes that search; 1: in the one that serves.")
+        int,
+        Option(
+            min=1, max=MAX_AT_ONCE, help="Processes that search; 1: the serving process itself."
+        ),
     ] = 1,
     model: IndexModelOption = None,
     set_: SetOption = None,

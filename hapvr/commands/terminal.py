@@ -6,7 +6,6 @@ import functools
 import inspect
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +25,7 @@ from hapvr.errors import (
     without_logins,
 )
 from hapvr.files import FULL_DISK
+from hapvr.reporting import escaped, one_line
 
 if TYPE_CHECKING:
     from hapvr.steps.project import Project
@@ -77,11 +77,6 @@ SetOption = Annotated[
 IndexModelOption = Annotated[
     str | None, typer.Option("--model", help="The index's model, if it is not at its place.")
 ]
-
-UNSAFE = re.compile(
-    "[\0-\b\v-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-"""Control characters but for tab and line end, directions, and bytes that are not UTF-8."""
 
 printing_json: ContextVar[bool | None] = ContextVar("printing_json", default=None)
 """Whether results are printed as JSON; None until a verb is called, which a call that cannot be
@@ -230,15 +225,10 @@ def show(
         raise typer.Exit(FAILED)
 
 
-def one_line(text: str) -> str:
-    """A text without line ends, which names of files may have; they appear escaped."""
-    return text.replace("\n", "\\n")
-
-
 def say(text: str, *, err: bool = False) -> None:
     """Print text. Characters of file names that would steer the terminal or turn the line are
     escaped as in JSON."""
-    typer.echo(UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text), err=err)
+    typer.echo(escaped(text), err=err)
 
 
 def counted(number: int, noun: str) -> str:

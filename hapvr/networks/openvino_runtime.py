@@ -8,7 +8,6 @@ processor time, and runs any length of batch or video.
 from __future__ import annotations
 
 import io
-import os
 import threading
 import warnings
 from functools import cache
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from hapvr.errors import DataError
 from hapvr.files import read_bytes
 from hapvr.networks.settings import Precision
+from hapvr.processors import processors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,14 +37,6 @@ OPERATIONS = """
 compares with the length."""
 
 _one_at_a_time = threading.RLock()
-_most_threads: int | None = None
-
-
-def use_threads(count: int) -> None:
-    """Let each network that is opened from now on use so many threads, instead of one per processor
-    that this process may use: others work beside it."""
-    global _most_threads
-    _most_threads = count
 
 
 class CompiledNetwork:
@@ -59,7 +51,7 @@ class CompiledNetwork:
         precision: Precision = "float32",
     ) -> None:
         """model: an ONNX file, its content, or what `convert_from_torch` gives.
-        num_threads: None for all processors that this process may use, or what `use_threads` says.
+        num_threads: None: one per processor, see `hapvr.processors`.
         precision: bfloat16 is taken where the processor multiplies it.
 
         Raises:
@@ -76,10 +68,9 @@ class CompiledNetwork:
         half = False
         if precision == "bfloat16":
             half = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        usual_threads = _most_threads or len(os.sched_getaffinity(0))
         properties = {
             "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
-            "INFERENCE_NUM_THREADS": num_threads or usual_threads,
+            "INFERENCE_NUM_THREADS": num_threads or processors(),
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,
             # Operations prepared for sizes seen before: 5000 by default, which is a megabyte more

@@ -140,10 +140,13 @@ class Collection:
         return self.opened
 
     def reach(self, state: str) -> None:
-        """Open the index that counts, unless the one that is open has this state. Raises as
-        `current` does."""
-        if self.current().state != state:
-            self.current(look=True)
+        """Open the index that counts, unless the one that is open has this state. Raises DataError
+        where neither this state nor a later one can be opened: an older one does not answer."""
+        if self.current().state == state:
+            return
+        index = self.current(look=True)
+        if index.state != state and self.problem is not None:
+            raise self.problem
 
     def is_current(self, index: OpenIndex) -> bool:
         """Whether an index is the one that counts at this moment."""

@@ -19,6 +19,7 @@ from hapvr.scorer.access import Deadline
 from hapvr.search.match import Query, SearchAnswer
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.refusals import Refusal, describe
+from hapvr.serving.settings import MAX_AT_ONCE
 from hapvr.steps.duplicate_groups import make_duplicate_groups
 from hapvr.steps.duplicate_pairs import make_duplicate_pairs, outdated_pairs
 from hapvr.steps.searcher import Searcher, SearchOptions
@@ -29,7 +30,6 @@ SEARCH_TIMEOUT_S = 300.0
 SEARCHES_AT_ONCE = 2
 """In the process of the service; other processes answer one each."""
 
-MAX_AT_ONCE = 64
 MAX_WAITING = 32
 """Searches that wait, uploads that are being received included; more are refused."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
@@ -14,7 +13,7 @@ from pydantic import BaseModel, model_validator
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import forgotten_of
-from hapvr.errors import ArgumentError, DataError
+from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.segments import Segment
 from hapvr.search import marks as stored
@@ -128,49 +127,73 @@ def _path(video: VideoMetadata | None, *, has_paths: bool) -> str:
 @router.patch("/pairs")
 def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf) -> Marked:
     """Say that two videos match or do not, or take that back."""
-    if asked.query is not None:
-        name = asked.query
-        first = _digest(index, asked.query)
-    else:
-        name, first = _query_of(service, asked.job or "")
-        if not first:
-            raise ArgumentError(
-                "pairs: the query of this search is not a file that a mark could be kept for; "
-                "fetch it"
-            )
-
+    first = _first_of(asked, service, index)
     second = _digest(index, asked.reference)
-
     root = service.project.root
     if asked.mark is None:
-        stored.unmark(root, first, second)
+        stored.unmark(root, first.digest, second)
     else:
-        names = (asked.name or name, asked.reference)
+        names = (asked.name or first.name, asked.reference)
         with root.lock(stored.MARKS_LOCK):
-            _require_listed(root, index, [asked.query or "", asked.reference])
-            stored.mark(root, first, second, asked.mark, names=names, by=caller.name)
+            for name in (first.video_id, asked.reference):
+                if name and not stored.is_digest(name):
+                    _require_listed(root, index, name)
+
+            stored.mark(root, first.digest, second, asked.mark, names=names, by=caller.name)
 
     return Marked(mark=asked.mark)
 
 
-def _require_listed(root: DataRoot, index: OpenIndex, names: Sequence[str]) -> None:
-    """Raise DataError for a video of the index that was forgotten since it was opened."""
-    shard_of = index.searcher.collection.shard_of
-    of_index = [name for name in names if name in shard_of]
-    forgotten = forgotten_of(root, of_index, shard_of)
-    if forgotten:
-        raise DataError(f"pairs: {min(forgotten)} was forgotten, so nothing is said of it any more")
+@dataclass(frozen=True, kw_only=True)
+class _First:
+    """The first video of a pair that is marked."""
+
+    name: str
+    digest: str
+    """SHA-256 of its file, "" of what is not a file"""
+    video_id: str
+    """of the collection, "" of a file that was sent or named"""
 
 
-def _query_of(service: Service, job_id: str) -> tuple[str, str]:
-    """Name and SHA-256 of the query of a search, "" of one that is not a file."""
+def _first_of(asked: MarkedPair, service: Service, index: OpenIndex) -> _First:
+    """What a mark says something about.
+
+    Raises:
+        VideoError: `unknown_id`.
+        ArgumentError: for the query of a search that is not a file.
+        Refusal: `unknown_job`.
+    """
+    if asked.query is not None:
+        return _First(name=asked.query, digest=_digest(index, asked.query), video_id=asked.query)
+    first = _query_of(service, asked.job or "")
+    if not first.digest:
+        raise ArgumentError(
+            "pairs: the query of this search is not a file that a mark could be kept for; fetch it"
+        )
+
+    return first
+
+
+def _require_listed(root: DataRoot, index: OpenIndex, video_id: str) -> None:
+    """Raise VideoError `unknown_id` for a video that the index does not have, or that was
+    forgotten since it was opened."""
+    index.metadata(video_id)
+    if forgotten_of(root, [video_id], index.searcher.collection.shard_of):
+        raise VideoError(
+            "unknown_id",
+            f"pairs: {video_id} was forgotten, so nothing is said of it any more; check its id",
+        )
+
+
+def _query_of(service: Service, job_id: str) -> _First:
+    """The query of a search. Raises Refusal `unknown_job`."""
     job = service.jobs.find(job_id)
-    if job is not None:
-        return job.name, "" if job.query is None else job.query.sha256
-    kept = service.kept.read(job_id)
+    if job is not None and job.query is not None:
+        return _First(name=job.name, digest=job.query.sha256, video_id=job.query.video_id)
+    kept = service.kept.read(job_id) if job is None else None
     if kept is not None:
-        return kept.name, kept.sha256
-    return service.jobs.get(job_id).name, ""  # raises: there is none
+        return _First(name=kept.name, digest=kept.sha256, video_id=kept.answer.query_id)
+    return _First(name=service.jobs.get(job_id).name, digest="", video_id="")
 
 
 def _digest(index: OpenIndex, name: str) -> str:

@@ -1,8 +1,9 @@
-"""A process that answers searches for the service, one at a time: a program under Python's lock
-uses hardly more than one processor, however many threads search in it.
+"""A process that answers searches for the service, one at a time: under the global interpreter lock
+a program uses hardly more than one processor, however many threads search in it.
 
-It has an index of its own, opened anew as that of the service is. The service sends a `Wanted` or
-CANCEL; the process sends READY once, then of each search `Read`, `Took` and at last `Ended`.
+It has an index of its own, reopened as that of the service is. The service sends a `ProcessPlan`
+once, then a `Wanted` or CANCEL; the process sends READY once, then, for each search, `Read`, `Took`
+and at last `Ended`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from queue import SimpleQueue
 from hapvr.config import Config
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import HapvrError
-from hapvr.networks.openvino_runtime import use_threads
+from hapvr.reporting import report_for_people
 from hapvr.scorer.access import Access
 from hapvr.search.match import Query, SearchAnswer
 from hapvr.serving.collection import Collection
@@ -49,8 +50,8 @@ class ProcessPlan:
     model: str | None
     access: Access
     limits: ServingConfig
-    threads: int
-    """Of the processor, that one search may use."""
+    num_processors: int
+    """That one search may use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +90,11 @@ class Ended:
     killed: Mapping[str, int]
 
 
-def serve_searches(connection: Connection, plan: ProcessPlan) -> None:
-    """Answer what comes through a connection until that is closed: runs in a process of its own."""
-    use_threads(plan.threads)
-    for library in ("LANCE_CPU_THREADS", "OMP_NUM_THREADS"):  # read where these are used first
-        os.environ.setdefault(library, str(plan.threads))
+def serve_searches(connection: Connection) -> None:
+    """Answer what comes through a connection, a `ProcessPlan` first, until that is closed: runs in
+    a process of its own."""
+    report_for_people()
+    plan: ProcessPlan = connection.recv()
     project = Project(plan.config, DataRoot(plan.root), plan.folder)
     work = SearchWork(
         collection=Collection(project, model=plan.model, verifies=False),
@@ -110,7 +111,7 @@ def serve_searches(connection: Connection, plan: ProcessPlan) -> None:
     connection.send(READY)
     while True:
         wanted, job = arrived.get()
-        connection.send(_ended(connection, work, wanted, job))
+        connection.send(_search(connection, work, wanted, job))
 
 
 def _listen(connection: Connection, arrived: SimpleQueue[tuple[Wanted, Job]]) -> None:
@@ -130,7 +131,7 @@ def _listen(connection: Connection, arrived: SimpleQueue[tuple[Wanted, Job]]) ->
             job.deadline.cancel()
 
 
-def _ended(connection: Connection, work: SearchWork, wanted: Wanted, job: Job) -> Ended:
+def _search(connection: Connection, work: SearchWork, wanted: Wanted, job: Job) -> Ended:
     """Answer a search."""
 
     @contextmanager
@@ -141,14 +142,14 @@ def _ended(connection: Connection, work: SearchWork, wanted: Wanted, job: Job) -
         finally:
             connection.send(Took(part, time.perf_counter() - begun_s))
 
-    def is_read(query: Query) -> None:
+    def on_read(query: Query) -> None:
         connection.send(Read(query))
 
     answer: SearchAnswer | None = None
     error: Exception | None = None
     try:
         work.collection.reach(wanted.state)
-        answer = work.answer(wanted.source, job, timed=timed, is_read=is_read)
+        answer = work.answer(wanted.source, job, timed=timed, on_read=on_read)
     except HapvrError as known:
         error = known
     except BaseException as unforeseen:  # Rust's PanicException is not an Exception

@@ -1,14 +1,14 @@
-"""The processes that answer the searches of the service: each is started anew where it ends."""
+"""The processes that answer the searches of the service: one that ends is replaced."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import Pipe
-from queue import Empty, SimpleQueue
 
 from hapvr.errors import DamagedError, VideoError
 from hapvr.scorer.access import Deadline
@@ -53,9 +53,16 @@ class SearchProcess:
 
     def __init__(self, plan: ProcessPlan) -> None:
         self._connection, theirs = Pipe()
-        self._process = start_process(serve_searches, theirs, plan)
+        self._plan = plan
+        self._process = start_process(serve_searches, theirs, num_processors=plan.num_processors)
         theirs.close()
         self._has_ended = threading.Event()
+        self._has_opened = threading.Event()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it answers searches."""
+        return self._has_opened.is_set() and not self.has_ended
 
     @property
     def has_ended(self) -> bool:
@@ -68,9 +75,18 @@ class SearchProcess:
     def wait_until_ready(self) -> bool:
         """Whether it has opened the index, or said why it cannot, before it ended."""
         try:
-            return bool(self._connection.recv() == READY)
+            self._connection.send(self._plan)
+            if self._connection.recv() == READY:
+                self._has_opened.set()
         except (EOFError, OSError):
-            return False
+            self._has_ended.set()
+
+        return self.is_ready
+
+    def is_idle(self) -> bool:
+        """Whether it waits for a search: one that has ended can be heard, by the end of its
+        connection."""
+        return self.is_ready and not self._connection.poll()
 
     def wait(self) -> None:
         """Wait for its end."""
@@ -82,16 +98,31 @@ class SearchProcess:
         self._has_ended.set()
         self._process.kill()
 
-    def answer(
-        self, wanted: Wanted, job: Job, *, took: Callable[[str, float], None]
-    ) -> SearchAnswer:
-        """The answer of a search. Raises what the search does, and _ProcessEndedError."""
+    def close(self) -> None:
+        """Give its connection back, once it has ended and nobody asks it."""
+        self._connection.close()
+
+    def send(self, wanted: Wanted) -> bool:
+        """Give it a search; False where it has ended."""
         try:
             self._connection.send(wanted)
+        except OSError:
+            self.kill()
+            return False
+
+        return True
+
+    def answer(self, job: Job, *, took: Callable[[str, float], None]) -> SearchAnswer:
+        """The answer of the search that it was sent. Raises what the search does, and
+        _ProcessEndedError."""
+        try:
             ended = self._follow(job, took)
         except (EOFError, OSError) as error:
-            self._has_ended.set()
+            self.kill()
             raise _ProcessEndedError from error
+        except BaseException:
+            self.kill()  # the next search would take what it has still to say for its own answer
+            raise
 
         killed_workers.update(ended.killed)
         if ended.answer is not None:
@@ -120,7 +151,6 @@ class SearchProcess:
                     self._connection.send(CANCEL)
                     kill_at_s = time.monotonic() + CANCEL_WITHIN_S
             elif time.monotonic() >= kill_at_s:
-                self.kill()
                 raise job.deadline.error()
 
 
@@ -142,16 +172,16 @@ class SearchProcesses:
         self._plan = plan
         self._collection = collection
         self._took = took
-        self._free: SimpleQueue[SearchProcess] = SimpleQueue()
         self._closing = threading.Event()
         self._guard = threading.Lock()
+        self._freed = threading.Condition(self._guard)
         self._present: set[SearchProcess] = set()
+        self._free: deque[SearchProcess] = deque()
+        self._asked: set[SearchProcess] = set()
         self._keepers = [
             threading.Thread(target=self._keep, name=f"search process {number}")
             for number in range(1, count + 1)
         ]
-        self.has_opened = threading.Event()
-        """That one of them is ready to answer, or was."""
         self.num_replaced = 0
         """Processes that were started in the place of one that had ended."""
 
@@ -161,13 +191,19 @@ class SearchProcesses:
         with self._guard:
             return [process.pid for process in self._present if not process.has_ended]
 
+    @property
+    def num_ready(self) -> int:
+        """How many have opened the index, and are still there."""
+        with self._guard:
+            return sum(process.is_ready for process in self._present)
+
     def start(self) -> None:
         """Start all; searches wait for the first that is ready."""
         for keeper in self._keepers:
             keeper.start()
 
     def close(self) -> None:
-        """End all processes and wait for that. No search may run any more."""
+        """End all processes and wait for that. A search that runs is canceled."""
         self._closing.set()
         with self._guard:
             for process in self._present:
@@ -181,21 +217,23 @@ class SearchProcesses:
 
         Raises: what the search does, and VideoError `crashed` where the second ends as well.
         """
-        wanted = Wanted(
-            job=job.id,
-            name=job.name,
-            options=job.options,
-            source=source,
-            state=self._state(),
-        )
-        for _ in range(TRIES):
-            process = self._take(job.deadline)
-            try:
-                return process.answer(wanted, job, took=self._took)
-            except _ProcessEndedError:
-                _LOG.warning("process %d ended while it searched", process.pid)
-            finally:
-                self._free.put(process)
+        num_ended = 0
+        while num_ended < TRIES:
+            with self._taken(job.deadline) as process:
+                wanted = Wanted(
+                    job=job.id,
+                    name=job.name,
+                    options=job.options,
+                    source=source,
+                    state=self._state(),  # of this moment: the search has waited for a process
+                )
+                if not process.send(wanted):
+                    continue
+                try:
+                    return process.answer(job, took=self._took)
+                except _ProcessEndedError:
+                    _LOG.warning("process %d ended while it searched", process.pid)
+                    num_ended += 1
 
         raise VideoError(
             "crashed",
@@ -212,42 +250,85 @@ class SearchProcesses:
             raise DamagedError(index.searcher.damage[0])
         return index.state
 
-    def _take(self, deadline: Deadline) -> SearchProcess:
-        """A process that does nothing. Raises VideoError where the deadline passes before."""
-        while True:
+    @contextmanager
+    def _taken(self, deadline: Deadline) -> Iterator[SearchProcess]:
+        """A process that nobody else asks meanwhile. Raises VideoError where the deadline passes
+        before there is one."""
+        with self._freed:
+            process = self._next_idle()
+            while process is None:
+                if self._closing.is_set():
+                    deadline.cancel()
+                deadline.check()
+                self._freed.wait(LOOK_EVERY_S)
+                process = self._next_idle()
+
+            self._asked.add(process)
+
+        try:
             deadline.check()
-            with suppress(Empty):
-                process = self._free.get(timeout=LOOK_EVERY_S)
-                if not process.has_ended:
-                    return process
+            yield process
+        finally:
+            with self._freed:
+                self._asked.remove(process)
+                if process in self._present:
+                    self._free.append(process)
+                    self._freed.notify()
+                else:
+                    process.close()
+
+    def _next_idle(self) -> SearchProcess | None:
+        """A process that waits for a search; None where there is none. Those that have ended are
+        passed over. Call it under the guard."""
+        while self._free:
+            process = self._free.popleft()
+            if process.is_idle():
+                return process
+            process.kill()
+
+        return None
 
     def _keep(self) -> None:
         """Keep one process running, whatever becomes of it."""
+        replaces = False
         while not self._closing.is_set():
             try:
-                self._run_once()
+                self._run_once(replaces=replaces)
+                replaces = True
             except OSError as error:
                 _LOG.warning("no process can be started: %s", error)
 
-            if not self._closing.wait(PAUSE_S):
-                with self._guard:
-                    self.num_replaced += 1
+            self._closing.wait(PAUSE_S)
 
-    def _run_once(self) -> None:
-        """Start a process, offer it to searches, and wait for its end. Raises OSError where the
-        system has no room for it."""
+    def _run_once(self, *, replaces: bool) -> None:
+        """Start a process, offer it to searches, and wait for its end.
+
+        replaces: whether it takes the place of one that has ended
+
+        Raises: OSError where the system has no room for it.
+        """
         with self._guard:
             if self._closing.is_set():
                 return
             process = SearchProcess(self._plan)
             self._present.add(process)
+            self.num_replaced += replaces
 
         if process.wait_until_ready():
-            self.has_opened.set()
-            self._free.put(process)
+            with self._freed:
+                self._free.append(process)
+                self._freed.notify()
 
         process.wait()
-        with self._guard:
-            self._present.remove(process)
+        self._remove(process)
         if not self._closing.is_set():
             _LOG.warning("process %d has ended; another one takes its place", process.pid)
+
+    def _remove(self, process: SearchProcess) -> None:
+        """Pass over a process that has ended."""
+        with self._guard:
+            self._present.remove(process)
+            if process in self._free:
+                self._free.remove(process)
+            if process not in self._asked:
+                process.close()

@@ -48,20 +48,20 @@ class SearchWork:
         job: Job,
         *,
         timed: Timed,
-        is_read: Callable[[Query], None] = lambda _: None,
+        on_read: Callable[[Query], None] = lambda _: None,
     ) -> SearchAnswer:
         """Read the query of a job and answer it; again where the index was replaced and removed
         meanwhile.
 
         timed: of the parts of the search
-        is_read: is told the query
+        on_read: is called with the query
         """
         index = self.collection.current()
         while True:
             try:
                 with timed("read"):
                     job.query = self._read(source, index, job)
-                is_read(job.query)
+                on_read(job.query)
                 answer = index.searcher.answer(
                     job.query, job.options, deadline=job.deadline, timed=timed
                 )

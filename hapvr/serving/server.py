@@ -109,13 +109,15 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
         with upload_folder() as service.uploads:
             if service.processes is not None:
                 service.processes.start()
-            yield
-            await service.jobs.close()
-            if service.processes is not None:
-                service.processes.close()
-            service.duplicate_job.close()
-            service.updating.close()
-            service.watching.close()
+            try:
+                yield
+            finally:  # a second Ctrl-C cancels what waits here
+                if service.processes is not None:
+                    service.processes.close()
+                await service.jobs.close()
+                service.duplicate_job.close()
+                service.updating.close()
+                service.watching.close()
 
     # the pages of docs_url and redoc_url would load scripts from elsewhere
     app = FastAPI(

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hapvr.errors import ConfigError
 from hapvr.files import require_regular
+from hapvr.processors import processors
 from hapvr.scorer.access import access_from_environment, limits_from_environment
 from hapvr.search.marks import LOCAL_USER
 from hapvr.search.match import SearchAnswer
@@ -115,7 +116,7 @@ class Service:
             model=model,
             access=self.access,
             limits=self.limits,
-            threads=max(len(os.sched_getaffinity(0)) // count, 1),
+            num_processors=max(processors() // count, 1),
         )
         return SearchProcesses(plan, count, collection=self.collection, took=self.metrics.took)
 

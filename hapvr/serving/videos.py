@@ -102,7 +102,7 @@ def ready(service: ServiceOf) -> Health:
     if searcher.damage:
         raise DamagedError(searcher.damage[0])
     read_marks(service.project.root)  # as each search does
-    if service.processes is not None and not service.processes.has_opened.is_set():
+    if service.processes is not None and not service.processes.num_ready:
         raise DataError("search: the processes that search are starting; ask again")
     return Health(busy=service.jobs.busy)
 

@@ -6,7 +6,6 @@ costs one row and no more. A good file takes as long as it takes.
 
 import functools
 import itertools
-import os
 import resource
 import time
 import warnings
@@ -25,6 +24,7 @@ from pydantic import ConfigDict, TypeAdapter
 from hapvr import __version__
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
+from hapvr.processors import processors
 from hapvr.video.decode import probe_video
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.heartbeat import (
@@ -144,8 +144,7 @@ def sample_videos(
 
 def _threads_each(num_files: int) -> int:
     """Threads of each decoder, so that no core is idle where few files are decoded at once."""
-    cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores // max(num_files, 1), MAX_THREADS))
+    return max(1, min(processors() // max(num_files, 1), MAX_THREADS))
 
 
 def _decode(

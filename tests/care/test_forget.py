@@ -19,7 +19,8 @@ from hapvr.benchmark.definition import load_definition
 from hapvr.care.forget import forget, plan_forgetting
 from hapvr.care.health import health
 from hapvr.care.verify import verify_root
-from hapvr.chain import CHAIN, lacking
+from hapvr.chain import CHAIN
+from hapvr.chain.look import Look
 from hapvr.chain.step import shards_of
 from hapvr.data import manifest
 from hapvr.errors import ArgumentError
@@ -291,9 +292,9 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
     assert [sorted(one.names) for one in read_marks(project.root).rows()] == [
         ["in/other 1.mp4", "in/short.mp4"]
     ]
-    asked = lacking(project)
+    look = Look(project)
     assert not any(
-        asked.get(name)
+        CHAIN[name].lacks(look)
         for name in ("videos", "frames", "features", "frame_descriptors", "search_index")
     )
     assert outdated_pairs(project).keys() == {shard}

@@ -12,7 +12,8 @@ import pytest
 
 from assets.factory import plain_assets
 from hapvr.care.stores import shard_stores
-from hapvr.chain import CHAIN, chain_status, lacking
+from hapvr.chain import CHAIN, chain_status
+from hapvr.chain.look import Look
 from hapvr.chain.step import ShardStep, shards_of
 from hapvr.data.frames import frames_digest
 from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_shard, failed_rows
@@ -94,10 +95,10 @@ def test_its_status_counts_shards(project: Project) -> None:
 
 def test_a_shard_is_asked_for_where_its_input_is_another(project: Project) -> None:
     make(project)
-    assert lacking(project)[NAME] == {}
+    assert CHAIN[NAME].lacks(Look(project)) == {}
     (key, *_) = shards_of(project, CHAIN[NAME])
     project.root.delete(project.shard(NAME, key).index_name)
-    assert lacking(project)[NAME] == {key: frames_digest(project.shard("frames", key))}
+    assert CHAIN[NAME].lacks(Look(project)) == {key: frames_digest(project.shard("frames", key))}
 
 
 def test_it_is_run_by_name(project: Project) -> None:

@@ -19,8 +19,8 @@ import typer
 from typer.core import TyperArgument
 
 from hapvr import cli
-from hapvr.cli import _say_warning
 from hapvr.commands.terminal import _unforeseen, as_command, fail, printing_json, say, show
+from hapvr.reporting import say_warning
 from hapvr.serving.server import Server
 from tests.commands.calls import run_until_it_answers
 from tests.commands.conftest import COMMAND, invoke
@@ -321,7 +321,7 @@ def test_a_name_never_becomes_a_line(capsys: pytest.CaptureFixture[str]) -> None
     show({}, text="a card\nof two lines")
     with pytest.raises(typer.Exit):
         fail(f"video: {name} has 0 bytes", 1)
-    _say_warning(UserWarning(f"{name} is left out"), UserWarning, cli.__file__)
+    say_warning(UserWarning(f"{name} is left out"), UserWarning, cli.__file__)
     told = capsys.readouterr()
     assert told.out.splitlines() == [
         "video    a\\nkeep  b.mp4",

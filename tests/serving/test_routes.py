@@ -11,6 +11,7 @@ from PIL import Image
 from hapvr.data.manifest import read_manifest_shard, shard_keys, write_manifest_shard
 from hapvr.search import marks
 from hapvr.steps.duplicate_groups import RANDOM_WEIGHTS
+from hapvr.steps.project import Project
 from hapvr.steps.watch_queries import watch_queries
 from tests.scorer.bundles import scene, write_scenes
 from tests.serving.served import GONE, REPLACED, Client, serving
@@ -334,20 +335,42 @@ def test_marks_are_kept_respected_and_taken_back(client: Client, mark: str, ther
     assert client.get("/duplicates", kind="copy").json["groups"]
 
 
+def without_manifest_row(project: Project, video_id: str) -> None:
+    """What `forget` begins with."""
+    for key in shard_keys(project.root):
+        rows = read_manifest_shard(project.root, key)
+        write_manifest_shard(project.root, key, [row for row in rows if row.video_id != video_id])
+
+
+@pytest.mark.parametrize("named_by", ["reference", "query", "job"])
 def test_a_video_that_was_forgotten_since_the_index_was_opened_is_not_marked(
-    collection: Path, tmp_path: Path
+    collection: Path, tmp_path: Path, named_by: str
 ) -> None:
     """`forget` begins with the manifest, and looks at the marks later."""
     project = copied(collection, tmp_path)
-    root = project.root
     with serving(project) as client:
-        asked = {"query": SHORT, "reference": COPY, "mark": "match"}
-        assert client.ask("PATCH", "/pairs", body=asked | {"mark": None}).status == 200
-        for key in shard_keys(root):
-            rows = read_manifest_shard(root, key)
-            write_manifest_shard(root, key, [row for row in rows if row.video_id != COPY])
+        pairs = {
+            "reference": {"query": SHORT, "reference": COPY},
+            "query": {"query": COPY, "reference": SHORT},
+            "job": {"job": client.search(id=COPY).json["job"], "reference": SHORT},
+        }
+        without_manifest_row(project, COPY)
+        refused = client.ask("PATCH", "/pairs", body=pairs[named_by] | {"mark": "match"})
+        assert (refused.status, refused.json["code"]) == (404, "unknown_id")
+        assert "was forgotten" in refused.json["error"]
+        assert client.get("/pairs").json["marks"] == []
 
-        assert "was forgotten" in client.ask("PATCH", "/pairs", body=asked).json["error"]
+
+def test_a_search_for_a_forgotten_video_does_not_let_it_be_marked(
+    collection: Path, tmp_path: Path
+) -> None:
+    """Also once the index is without it: the query of the search is still in memory."""
+    project = copied(collection, tmp_path)
+    with serving(project) as client:
+        asked = {"job": client.search(id=COPY).json["job"], "reference": SHORT, "mark": "match"}
+        client.service.collection.current().searcher.collection.shard_of.pop(COPY)
+        refused = client.ask("PATCH", "/pairs", body=asked)
+        assert (refused.status, refused.json["code"]) == (404, "unknown_id")
         assert client.get("/pairs").json["marks"] == []
 
 

@@ -220,3 +220,20 @@ def test_no_process_outlives_the_service(
     command.send_signal(ending)
     command.wait(60)
     assert soon(lambda: all(map(is_gone, started)))
+
+
+def test_a_second_interrupt_ends_the_service_and_its_processes(
+    command: subprocess.Popen[str],
+) -> None:
+    """With nothing left that waits for the end of a process."""
+    assert command.stdout is not None
+    assert json.loads(command.stdout.readline())["address"]
+    children = psutil.Process(command.pid).children
+    assert soon(lambda: len(children()) > WORKERS)
+    started = [child.pid for child in children(recursive=True)]
+    for _ in range(2):
+        command.send_signal(signal.SIGINT)
+        time.sleep(0.05)  # signals that come together are one
+
+    command.wait(120)  # the index is being opened, and Python waits for that
+    assert soon(lambda: all(map(is_gone, started)))

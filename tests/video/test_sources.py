@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 from hypothesis import given, strategies as st
 
-from hapvr.cli import _say_warning
 from hapvr.errors import DataError
+from hapvr.reporting import say_warning
 from hapvr.video.folders import ASIDE_MARKER, is_excluded, list_folder
 from hapvr.video.sources import (
     entries_of_files,
@@ -241,7 +241,7 @@ def test_a_folder_that_cannot_be_listed_is_named_on_the_terminal(tmp_path, monke
     touch(tmp_path, "a.mp4", "b/locked/c.mp4")
     monkeypatch.setattr(os, "scandir", listed)
     with monkeypatch.context() as shown:
-        shown.setattr("warnings.showwarning", _say_warning)
+        shown.setattr("warnings.showwarning", say_warning)
         assert ids(scan_folder(tmp_path, source="s")) == ["s/a.mp4"]
 
     assert (

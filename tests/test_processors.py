@@ -1,0 +1,44 @@
+"""How many processors a process computes with."""
+
+import os
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+import pytest
+
+from hapvr.processors import processors
+from hapvr.workers import start_process
+
+CHOSEN = ("OMP_NUM_THREADS", "LANCE_CPU_THREADS")
+
+
+def tell(connection: Connection) -> None:
+    """What a process of `start_process` computes with."""
+    import numpy
+    from threadpoolctl import threadpool_info
+
+    assert numpy
+    threads = {pool["num_threads"] for pool in threadpool_info()}
+    connection.send([processors(), *(os.environ[name] for name in CHOSEN), threads])
+
+
+def test_a_process_computes_with_the_processors_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Decoders and networks ask; libraries find it in the environment when they are imported."""
+    for name in CHOSEN:
+        monkeypatch.delenv(name, raising=False)
+    own, theirs = Pipe()
+    process = start_process(tell, theirs, num_processors=1)
+    assert own.poll(60)
+    assert own.recv() == [1, "1", "1", {1}]
+    process.join()
+
+
+def test_what_the_environment_says_of_a_library_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANCE_CPU_THREADS", "3")
+    own, theirs = Pipe()
+    process = start_process(tell, theirs, num_processors=1)
+    assert own.poll(60)
+    assert own.recv()[2] == "3"
+    process.join()
