@@ -19,8 +19,9 @@ INTERRUPTED := || [ $$? = 130 ]
 # puts first those that take longest.
 PYTEST = HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
 	--no-loadscope-reorder --max-worker-restart 0
-# Slow tests wait for other processes half of the time: with four workers the cores are busy meanwhile.
-WAITING = --numprocesses 4 --durations 40
+# Slow tests wait for other processes half of the time: with a third worker the cores are busy meanwhile. A worker grows to
+# 4 GB over all tests.
+WAITING = --numprocesses 3 --durations 40
 
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 export DAGSTER_DISABLE_TELEMETRY := 1
@@ -62,7 +63,7 @@ search: $(STAMP) ## the page of a collection of your own videos: make search VID
 ui: $(STAMP) ## Dagster's UI, an MLflow server and search on 127.0.0.1 over what the demo made
 	$(BIN)/python -m pipelines.ui $(INTERRUPTED)
 
-test: $(STAMP) ## the fast tests; TESTS=all: also those of `make test-rest`, which takes less than one after the other
+test: $(STAMP) ## the fast tests; TESTS=all: also those of `make test-rest`, which takes less time than both in turn
 	$(PYTEST) $(if $(filter all,$(TESTS)),$(WAITING) -m "not gpu")
 
 test-rest: $(STAMP) ## what `make test` leaves out, but for the tests that want a GPU
