@@ -7,7 +7,7 @@ of a network that was made for copies. `open_encoder` knows all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,9 @@ from hapvr.networks.packaged import (
     packaged_origin,
 )
 from hapvr.networks.settings import BackboneConfig, Precision
-from hapvr.networks.whitening import Whitening
+
+if TYPE_CHECKING:
+    from hapvr.networks.whitening import Whitening
 
 
 class FrameEncoder(Protocol):

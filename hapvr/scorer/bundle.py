@@ -56,7 +56,6 @@ from hapvr.settings import first_line
 
 if TYPE_CHECKING:
     from hapvr.model.family import VideoNetwork
-    from hapvr.networks.encoder import FrameEncoder
     from hapvr.scorer.scorer import AnyNetworks
     from hapvr.scorer.torch_networks import TorchNetworks
 

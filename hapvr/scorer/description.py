@@ -141,14 +141,17 @@ def read_description(folder: Path) -> Description:
             f"model: {folder} is not a model bundle; expected a folder with {SCORER_FILE}"
         )
 
-    its_format = bundle_format(folder)
-    if its_format != FORMAT_VERSION:
-        advice = "update hapvr, which is older than the model"
-        if its_format < FORMAT_VERSION:
-            advice = "register or fetch the model again, which is older than hapvr"
-        raise DataError(
-            f"model: {folder / SCORER_FILE} is of format {its_format}, and format "
-            f"{FORMAT_VERSION} is read; {advice}"
-        )
+    try:
+        return read_json_as(folder / SCORER_FILE, Description, hint=HINT)
+    except DamagedError:
+        its_format = bundle_format(folder)
+        if its_format == FORMAT_VERSION:
+            raise
 
-    return read_json_as(folder / SCORER_FILE, Description, hint=HINT)
+    advice = "update hapvr, which is older than the model"
+    if its_format < FORMAT_VERSION:
+        advice = "register or fetch the model again, which is older than hapvr"
+    raise DataError(
+        f"model: {folder / SCORER_FILE} is of format {its_format}, and format {FORMAT_VERSION} is "
+        f"read; {advice}"
+    )

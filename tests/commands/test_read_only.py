@@ -81,7 +81,14 @@ WRITING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
 }
 """Arguments that would have to write, and what the sentence names."""
 
-LEFT_OUT = {("sample",), ("train",), ("models", "register"), ("models", "push"), ("index", "add")}
+LEFT_OUT = {
+    ("sample",),
+    ("train",),
+    ("features", "labels"),
+    ("models", "register"),
+    ("models", "push"),
+    ("index", "add"),
+}
 """Stages whose data is finished, or missing, here; `download` and `extract` show what a stage says.
 `index add` wants a data root of its own, `models push` a hub."""
 
