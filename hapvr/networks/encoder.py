@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hapvr.errors import FULL_HINT, MissingPartError, is_installed, on_processor
@@ -105,14 +104,3 @@ def _require_torch(config: BackboneConfig) -> None:
             f"backbone: {config.architecture} with {config.weights.source} weights needs torch; "
             f"{FULL_HINT}"
         )
-
-
-def unwhitened(dims: int) -> Whitening:
-    """The whitening that leaves unit vectors of `dims` values as they are: of networks whose
-    vectors are compared directly."""
-    return Whitening(
-        mean=np.zeros(dims, np.float32),
-        eigenvectors=np.eye(dims, dtype=np.float32),
-        eigenvalues=np.ones(dims, np.float32),
-        eps=0.0,
-    )

@@ -146,3 +146,14 @@ def whitening_provenance(root: DataRoot) -> Provenance | None:
     data = root.read_json(PROVENANCE_NAME, hint=RESTORE)
     with root.corruption_errors(PROVENANCE_NAME, hint=RESTORE):
         return Provenance.from_json(data["provenance"])
+
+
+def unwhitened(dims: int) -> Whitening:
+    """The whitening that leaves unit vectors of `dims` values as they are: of networks whose
+    vectors are compared directly."""
+    return Whitening(
+        mean=np.zeros(dims, np.float32),
+        eigenvectors=np.eye(dims, dtype=np.float32),
+        eigenvalues=np.ones(dims, np.float32),
+        eps=0.0,
+    )

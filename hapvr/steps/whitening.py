@@ -21,7 +21,7 @@ from hapvr.data.manifest import FORGETTING, training_shard_keys
 from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256
 from hapvr.networks.batches import Frames, embed_by_networks
-from hapvr.networks.encoder import FrameEncoder, open_encoder, unwhitened
+from hapvr.networks.encoder import FrameEncoder, open_encoder
 from hapvr.networks.settings import COPY_DIMS, WhiteningConfig
 from hapvr.networks.whitening import (
     PROVENANCE_NAME,
@@ -31,6 +31,7 @@ from hapvr.networks.whitening import (
     fit_whitening,
     load_whitening,
     save_whitening,
+    unwhitened,
     whitening_provenance,
 )
 from hapvr.progress import Progress, no_progress

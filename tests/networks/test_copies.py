@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from hapvr.errors import DataError, MissingPartError
 from hapvr.networks import copies
-from hapvr.networks.encoder import open_encoder, unwhitened, weights_origin
+from hapvr.networks.encoder import open_encoder, weights_origin
 from hapvr.networks.settings import BackboneConfig
 from hapvr.networks.sscd import SSCDNetwork
+from hapvr.networks.whitening import unwhitened
 from hapvr.seeding import numpy_rng
 from hapvr.video.frames import square
 from tests.conftest import run_python
