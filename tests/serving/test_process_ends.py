@@ -131,7 +131,7 @@ def test_a_process_that_cannot_be_started_replaces_none(
     """As where the system has no room for one."""
     failed: list[None] = []
 
-    def start_process(*_: object) -> None:
+    def start_process(*_: object, num_processors: int) -> None:
         failed.append(None)
         raise OSError("no room")
 
