@@ -22,9 +22,10 @@ expect.set_options(timeout=120_000)
 SCREENSHOTS = CHECKOUT / "test-artifacts" / "browser"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests."""
+    """One browser for all tests of a file: while it is open, no other test of this process can run
+    an event loop."""
     if CHROMIUM is None:
         pytest.fail("no chromium on this machine; install the distribution's package `chromium`")
     with sync_playwright() as playwright:

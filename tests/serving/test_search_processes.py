@@ -60,9 +60,11 @@ def at_once(client: Client, count: int, **asked: Any) -> list[Answer]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended, whether or not anybody has asked how."""
+    """Whether a process has ended, whether or not anybody has asked how. Its files are open until
+    the last of its threads has ended, which may be later than the first."""
     try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        process = psutil.Process(pid)
+        return bool(process.status() == psutil.STATUS_ZOMBIE and process.num_threads() == 1)
     except psutil.NoSuchProcess:
         return True
 

@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from hapvr.data.features import FeatureStore
-from hapvr.data.manifest import read_manifest_shard, shard_keys, write_manifest_shard
+from hapvr.data.manifest import (
+    VIDEO_COLUMNS,
+    VIDEOS_STAGE,
+    read_manifest_shard,
+    shard_keys,
+    write_manifest_shard,
+)
+from hapvr.data.shards import Shard
 from hapvr.model.checkpoint import load_network, save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
@@ -180,12 +187,23 @@ def copied(made: Path, folder: Path, *, videos: bool = False, **settings: Any) -
     )
     config.write_text(text, encoding="utf-8")
     project = Project.open(config, folder=folder, overrides=settings)
-    for key in shard_keys(project.root) if videos else ():
-        rows = read_manifest_shard(project.root, key)
-        moved = [replace(row, uri=row.uri.replace(str(made), str(folder))) for row in rows]
-        write_manifest_shard(project.root, key, moved)
+    if videos:
+        for key in shard_keys(project.root):
+            name_own_videos(project, key, made=made)
 
     return project
+
+
+def name_own_videos(project: Project, key: str, *, made: Path) -> None:
+    """Let the rows of a shard name the videos of a copied project in place of those of `made`, which
+    other tests use at the same time."""
+    own = str(project.folder)
+    entries = read_manifest_shard(project.root, key)
+    moved = [replace(entry, uri=entry.uri.replace(str(made), own)) for entry in entries]
+    write_manifest_shard(project.root, key, moved)
+    shard = Shard(project.root, VIDEOS_STAGE, key)
+    rows = [row | {"path": row["path"].replace(str(made), own)} for row in shard.rows()]
+    shard.write_index(rows, provenance=shard.require({}), fields=VIDEO_COLUMNS)
 
 
 def register_bundle(project: Project, bundle: Path) -> int:
