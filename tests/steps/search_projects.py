@@ -195,8 +195,8 @@ def copied(made: Path, folder: Path, *, videos: bool = False, **settings: Any) -
 
 
 def name_own_videos(project: Project, key: str, *, made: Path) -> None:
-    """Let the rows of a shard name the videos of a copied project in place of those of `made`, which
-    other tests use at the same time."""
+    """Let the rows of a shard name the videos of a copied project in place of those of `made`,
+    which other tests use at the same time."""
     own = str(project.folder)
     entries = read_manifest_shard(project.root, key)
     moved = [replace(entry, uri=entry.uri.replace(str(made), own)) for entry in entries]
