@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -249,14 +250,26 @@ def print_answer(project: Project, console: Console) -> None:
 
 
 def _write_query(project: Project, query: Path) -> str | None:
-    """The middle half of the first training video in the index, cropped and with a logo; its id,
-    None where there is none."""
+    """An edited part of the first training video in the index; its id, None where there is none."""
+    from hapvr.demo.showcase import write_edited_part
+    from hapvr.video.pool import in_workers
+
+    source = _first_training_video(project)
+    if source is None:
+        return None
+    video_id, file = source
+    write = partial(write_edited_part, query=query)
+    for _, failure in in_workers(write, [file], config=project.config.sampling):
+        if failure is not None:
+            raise failure
+
+    return video_id
+
+
+def _first_training_video(project: Project) -> tuple[str, Path] | None:
+    """Id and file of the first training video in the index; None where there is none."""
     from hapvr.data.manifest import read_manifest
-    from hapvr.demo.edits import EDITS
-    from hapvr.demo.files import write_mp4
-    from hapvr.demo.user_clips import load_frames
     from hapvr.search.collection import current_index
-    from hapvr.seeding import numpy_rng
     from hapvr.video.sources import path_of_text
 
     indexed = current_index(project.root).open(project.root, project.config.search).videos()
@@ -264,14 +277,7 @@ def _write_query(project: Project, query: Path) -> str | None:
     for row in training.iter_rows(named=True):
         file = path_of_text(row["uri"])
         if row["video_id"] in indexed and file.is_file():
-            frames, fps = load_frames(file)
-            quarter = len(frames) // 4
-            frames = frames[quarter : len(frames) - quarter]
-            rng = numpy_rng(0, "query")
-            for edit in ("crop", "logo"):
-                frames = EDITS[edit].apply(frames, frames, fps, rng)
-            write_mp4(query, frames, fps=fps)
-            return str(row["video_id"])
+            return str(row["video_id"]), file
 
     return None
 
