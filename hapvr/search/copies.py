@@ -46,6 +46,23 @@ EDITED = (
 )
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """Why it is not sure that a file is no better than the other copies of its group."""
+
+    of_group: str
+    """in the sentence on a group in which no copy is named to keep"""
+    of_copy: str
+    """in the sentence on a copy that stays beside the one to keep"""
+
+
+UNSURE = Doubt("it is not sure that these are copies", "it is not sure that it is a copy")
+DIFFERENT = Doubt(
+    "their pictures differ, so one of them may show more, such as text or a picture in the picture",
+    "its pictures differ from those of the others, so it may show more or less than they do",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Copy:
     """A copy to choose from."""
@@ -56,6 +73,7 @@ class Copy:
     """None where its file could not be measured"""
     spoilt: str = ""
     """MIXED, EDITED or "" """
+    doubt: Doubt | None = None
 
     @property
     def measured(self) -> FileFacts:

@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.search.copies import Copy, Verdict
+from hapvr.search.copies import EDITED, Copy, Verdict
 from hapvr.video.facts import DETAIL_SCALES
 from hapvr.video.sources import is_inside
 
@@ -36,6 +36,7 @@ UNSURE_LENGTH = (
     "it is not sure how long {} is: its pictures last {:.1f} s, its header says {:.1f} s"
 )
 WRONG_CLOCK = "the lengths of {} ({:.1f} s) and {} ({:.1f} s) differ too much for copies"
+LONGER_IS_EDITED = "{} is longer, but is noisy or shows more, such as text"
 WHICH_IS_MIRRORED = "some are mirrored, and it cannot be told which"
 LARGER_IS_SILENT = "{} has more pixels, but no sound"
 MAY_BE_ENLARGED = "{} has more pixels, but shows no more detail: it may have been enlarged"
@@ -92,6 +93,9 @@ def by_length(copies: Sequence[Copy]) -> Verdict:
         if longest_s > MAX_LENGTH_RATIO * length_s:
             doubt = WRONG_CLOCK.format(longest.video_id, longest_s, copy.video_id, length_s)
             return Verdict(copies, doubt=doubt)
+
+    if all(copy.spoilt == EDITED for copy in left) and len(left) < len(copies):
+        return Verdict(copies, doubt=LONGER_IS_EDITED.format(longest.video_id))
 
     return _excluding(
         copies,

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from hapvr.scorer.calibration import Verdict
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.copies import EDITED, MIXED, Copy
-from hapvr.search.keep import choose, is_protected, one_of_each_content
+from hapvr.search.copies import DIFFERENT, EDITED, MIXED, UNSURE, Copy, Doubt
+from hapvr.search.keep import Choice, choose, is_protected, one_of_each_content
 from hapvr.search.match import verdict_of
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
@@ -34,12 +34,23 @@ MIN_AGREEMENT = 0.6
 `same_course`."""
 MIN_COURSE_FRAMES = 4
 """Fewer frames have no course; then the same picture is asked for, NEAR_IDENTICAL."""
+COURSE_ODDS = 35.0
+"""How many times likelier two videos of one course are copies than their similarity alone says: of
+1,286 pairs that it gives a probability of 0.01 or more, 95 % of the copies have one course and 1 of
+73 others (`bench.duplicates`; one more is counted, to be careful)."""
 NEAR_IDENTICAL = 0.95
 """Mean similarity of aligned frames from which on they are the same pictures, whatever their
 course; other takes of one person in one room reach 0.949."""
 MORE = 0.005
 """Mean frame similarity that a video lacks against its copies the one way, not the other, from
 which on it shows more than they do: captions, or a picture in its picture."""
+SYMMETRIC = 1e-4
+"""What is less than this lacks nothing either way: one vector a frame does not tell which of two
+videos shows more."""
+ALIKE = 0.85
+"""Mean similarity of aligned frames below which pictures differ in more than their quality. 15
+clips, SSCD: 0.92 or more where they are rescaled, halved, mirrored or have a logo, 0.84 or more for
+nine of ten crops; 0.83 or less with captions, and 0.81 or less as a picture in a picture."""
 NOISY = 2.5
 """Grey levels of noise, of 255: clips as people share them have at most 1, and visible noise begins
 at 4."""
@@ -131,7 +142,7 @@ class GroupMember:
     verdict: Verdict | None = None
     """of the pair with the medoid, None for the medoid"""
     keep: bool
-    """whether it is the copy to keep, which comes first, or protected"""
+    """whether it is the copy to keep, which comes first, is protected, or may be no worse"""
     reason: str
     """why it is kept, or why not, in a sentence"""
     probability: float
@@ -158,6 +169,11 @@ def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
         return diagonal >= NEAR_IDENTICAL
 
     return float(np.corrcoef(cross.ravel(), own.ravel())[0, 1]) >= MIN_AGREEMENT
+
+
+def probability_with_course(probability: float) -> float:
+    """Of a pair that has one course, by Bayes' rule from its probability without that evidence."""
+    return COURSE_ODDS * probability / (1 + (COURSE_ODDS - 1) * probability)
 
 
 def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:
@@ -294,11 +310,14 @@ def _group(
     ids = [medoid, *pairs]
     copies = []
     for video_id in ids:
-        spoilt = EDITED if video_id in links.edited else ""
-        if not set(links.contained.get(video_id, ())).isdisjoint(ids):
-            spoilt = MIXED
         file = metadata[video_id]
-        copy = Copy(video_id=video_id, metadata=file, facts=facts.get(file.sha256), spoilt=spoilt)
+        copy = Copy(
+            video_id=video_id,
+            metadata=file,
+            facts=facts.get(file.sha256),
+            spoilt=_fault_of(video_id, ids, links),
+            doubt=_doubt_of(pairs[video_id]) if video_id in pairs else None,
+        )
         copies.append(copy)
 
     choice = choose(copies, settings)
@@ -307,19 +326,14 @@ def _group(
     members = []
     for video_id in ids:
         pair = pairs.get(video_id)
-        is_kept = video_id == choice.named
-        is_safe = choice.named is not None and is_protected(video_id, settings)
-        reason = choice.reasons[video_id]
-        if is_safe and not is_kept:
-            reason = f"Kept: it is protected. {reason}"
-
+        is_kept, reason = _decision_on(video_id, choice, settings)
         members.append(
             GroupMember(
                 group=group,
                 video_id=video_id,
                 medoid=pair is None,
                 verdict=None if pair is None else pair.verdict,
-                keep=is_kept or is_safe,
+                keep=is_kept,
                 reason=reason,
                 probability=1.0 if pair is None else pair.probability,
                 metadata=metadata[video_id],
@@ -329,6 +343,37 @@ def _group(
 
     members.sort(key=lambda copy: (copy.video_id != choice.named, not copy.keep, copy.video_id))
     return members
+
+
+def _decision_on(video_id: str, choice: Choice, settings: DuplicatesSettings) -> tuple[bool, str]:
+    """Whether a member is kept, and why."""
+    reason = choice.reasons[video_id]
+    if choice.named is None:
+        return False, reason
+    if video_id == choice.named:
+        return True, reason
+    if is_protected(video_id, settings):
+        return True, f"Kept: it is protected. {reason}"
+    return video_id in choice.staying, reason
+
+
+def _fault_of(video_id: str, group: Collection[str], links: _Links) -> str:
+    """What a member of a group shows more than the others: MIXED, EDITED or "" for nothing."""
+    if not set(links.contained.get(video_id, ())).isdisjoint(group):
+        return MIXED
+    return EDITED if video_id in links.edited else ""
+
+
+def _doubt_of(pair: DuplicatePair) -> Doubt | None:
+    """Why a member of a group may be no worse than others, by its pair with the medoid; None where
+    it is like that, where it is known which of the two shows more, and where people have marked
+    them as a match."""
+    if pair.verdict != "match":
+        return UNSURE
+    is_like_medoid = pair.same_file or pair.frame_similarity >= ALIKE
+    if is_like_medoid or pair.mark or abs(pair.asymmetry) >= SYMMETRIC:
+        return None
+    return DIFFERENT
 
 
 def _stand_ins(copies: Sequence[Copy], settings: DuplicatesSettings) -> dict[str, str]:

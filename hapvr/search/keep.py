@@ -2,14 +2,17 @@
 
 One criterion after the other excludes the copies that are clearly worse than the best of those that
 are left. Where a criterion cannot tell, where two speak against each other, and where none
-distinguishes the last ones, no copy is named: to keep the worse one is worse than to ask.
+distinguishes the last ones, no copy is named: to keep the worse one is worse than to ask. Files of
+which it is not sure that they are copies like the others take no part: they stay.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from hapvr.search.copies import Copy
 from hapvr.search.criteria import (
+    MAX_LENGTH_RATIO,
     Criterion,
     by_bars,
     by_bits,
@@ -28,6 +31,7 @@ from hapvr.video.sources import is_inside
 
 UNMEASURED = "the file of {} could not be measured"
 TOO_CLOSE = "{} and {} are too much alike to say which is better"
+OTHER_LENGTH = "its length, {:.1f} s, differs too much from the {:.1f} s of most others"
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,47 @@ class Choice:
     """id of the copy to keep, None where none is named"""
     reasons: Mapping[str, str]
     """id -> why it is kept or not, in a sentence"""
+    staying: Collection[str] = ()
+    """ids of copies that stay, as they may be no worse than the one to keep"""
 
 
 def choose(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
     """The copy to keep of a group, whose medoid comes first."""
+    doubtful = {copy.video_id: copy.doubt for copy in copies if copy.doubt is not None}
+    sure = [copy for copy in copies if copy.video_id not in doubtful]
+    if len(sure) == 1 and doubtful:
+        return _undecided(copies, next(iter(doubtful.values())).of_group)
+
+    staying = {video_id: doubt.of_copy for video_id, doubt in doubtful.items()}
+    staying |= _other_lengths(sure)
+    compared = [copy for copy in sure if copy.video_id not in staying]
+    choice = _choose_of(compared, settings)
+    if choice.named is None:
+        doubt = choice.reasons[compared[0].video_id]
+        return Choice(None, {copy.video_id: doubt for copy in copies})
+
+    reasons = {video_id: f"It stays: {doubt}." for video_id, doubt in staying.items()}
+    return Choice(choice.named, {**choice.reasons, **reasons}, frozenset(staying))
+
+
+def _other_lengths(copies: Sequence[Copy]) -> dict[str, str]:
+    """Id -> why a copy whose length differs too much from those of most others is not compared with
+    them; nothing where fewer than two would be left."""
+    lengths_s = {copy.video_id: copy.facts.length_s for copy in copies if copy.facts is not None}
+    if len(lengths_s) < len(copies):
+        return {}
+
+    usual_s = median(lengths_s.values())
+    odd = {}
+    for video_id, length_s in lengths_s.items():
+        if max(length_s, usual_s) > MAX_LENGTH_RATIO * min(length_s, usual_s):
+            odd[video_id] = OTHER_LENGTH.format(length_s, usual_s)
+
+    return odd if len(copies) - len(odd) > 1 else {}
+
+
+def _choose_of(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
+    """The copy to keep of those that can be compared."""
     contents = one_of_each_content(copies, settings)
     if len(contents) == 1:
         return _choice_of_equals(copies, contents[0])

@@ -38,13 +38,12 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.shard_rows import rows_place
 from hapvr.video.facts import MEASURE_VERSION
 
-KEEP_VERSION = 9
+KEEP_VERSION = 11
 """Changes with the rule that chooses the copy to keep."""
 GROUPS_LOCK = "duplicate_groups"
 """Held by whoever writes groups, or what was measured of copies."""
 RANDOM_WEIGHTS = not_named("the model has random weights")
 AWAY = not_named("the file of the best copy is not there")
-UNSURE = not_named("it is not sure that these are copies")
 
 
 def make_duplicate_groups(
@@ -91,9 +90,8 @@ def outdated_groups(project: Project) -> str:
 
 
 def copy_groups(searcher: Searcher, pairs: Sequence[DuplicatePair]) -> list[GroupMember]:
-    """Groups of copies over some pairs. No copy is named to keep where the best is offline, in a
-    group that is not sure, and by a model with random weights, except among files of the same
-    bytes."""
+    """Groups of copies over some pairs. No copy is named to keep where the best is offline, nor by
+    a model with random weights, except among files of the same bytes."""
     root = searcher.project.root
     marks = read_marks(root)
     measures = read_measures(root)
@@ -134,8 +132,6 @@ def _doubts(members: Sequence[GroupMember], *, has_random_weights: bool) -> dict
             doubts[group] = AWAY
         if has_random_weights and _has_several_contents(copies):
             doubts[group] = RANDOM_WEIGHTS
-        elif any(copy.verdict not in ("match", None) for copy in copies):
-            doubts[group] = RANDOM_WEIGHTS if has_random_weights else UNSURE
 
     return doubts
 

@@ -9,13 +9,16 @@ import numpy as np
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.segments import Segment
-from hapvr.search.duplicates import DuplicatePair, same_course
+from hapvr.search.duplicates import DuplicatePair, probability_with_course, same_course
 from hapvr.search.match import coverage, thin
 from hapvr.search.scored import ScoredCandidate
 from hapvr.steps.searcher import Searcher
 
 LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
+LEAST_ALIGNED = 0.025
+"""Less probable candidates are not aligned: also with one course they would be below
+LEAST_PROBABILITY."""
 ALIGNED_FRAMES = 64
 """Frames of a common part that are compared with those of the other video, at most."""
 
@@ -53,8 +56,11 @@ def pairs_of_video(searcher: Searcher, video_id: str) -> Iterator[DuplicatePair]
 
     for candidate in candidates:
         probability = searcher.probability(candidate) or 0.0
-        if probability >= LEAST_PROBABILITY:
-            yield _pair(searcher, video_id, query, candidate, probability)
+        if probability < LEAST_ALIGNED:
+            continue
+        pair = _pair(searcher, video_id, query, candidate, probability)
+        if pair.probability >= LEAST_PROBABILITY:
+            yield pair
 
 
 def _pair(
@@ -64,7 +70,10 @@ def _pair(
     candidate: ScoredCandidate,
     probability: float,
 ) -> DuplicatePair:
-    """A query and a candidate as they are stored, in order of their ids."""
+    """A query and a candidate as they are stored, in order of their ids.
+
+    probability: by their similarity alone
+    """
     sampling = searcher.scorer.sampling
     segments = searcher.segments(query, candidate)
     covered = coverage(
@@ -92,6 +101,9 @@ def _pair(
         start_s=reference_start_s,
         similarity=similarities[1],
     )
+    if min(similarities) > 0:
+        probability = probability_with_course(probability)
+
     first, second = sorted((query_side, reference_side), key=lambda side: side.video_id)
     metadata = searcher.collection.metadata
     return DuplicatePair(

@@ -12,8 +12,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.copies import MIXED
-from hapvr.search.duplicates import DuplicatePair, GroupMember, group_copies, same_course
+from hapvr.search.copies import DIFFERENT, MIXED, UNSURE, Doubt
+from hapvr.search.duplicates import (
+    DuplicatePair,
+    GroupMember,
+    group_copies,
+    probability_with_course,
+    same_course,
+)
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
 
@@ -35,6 +41,7 @@ def pair(
     second: str,
     *,
     similarity: float = 0.9,
+    probability: float = 0.98,
     covered: tuple[float, float] = (1.0, 1.0),
     asymmetry: float = 0.0,
 ) -> DuplicatePair:
@@ -46,7 +53,7 @@ def pair(
         first_sha256=metadata(first).sha256,
         second_sha256=metadata(second).sha256,
         similarity=similarity,
-        probability=similarity,
+        probability=probability,
         first_covered=covered[0],
         second_covered=covered[1],
         first_start_s=0,
@@ -63,6 +70,13 @@ KINDS[0, 0] = "same_incident"
 @pytest.mark.parametrize(("covered", "kind"), KINDS.items())
 def test_kinds_follow_coverage(covered: tuple[float, float], kind: str) -> None:
     assert pair("a", "b", covered=covered).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("alone", "with_course"), [(0.0, 0.0), (0.5, 35 / 36), (0.9, 315 / 316), (1.0, 1.0)]
+)
+def test_one_course_makes_a_pair_so_many_times_likelier(alone: float, with_course: float) -> None:
+    assert probability_with_course(alone) == pytest.approx(with_course)
 
 
 def test_a_chain_is_broken() -> None:
@@ -130,6 +144,42 @@ def test_a_protected_file_is_kept_besides_the_better_one() -> None:
         ("in/b", False),
     ]
     assert members[1].reason.startswith("Kept: it is protected. Not kept: it has less")
+
+
+@pytest.mark.parametrize(
+    ("unlike", "doubt"),
+    [
+        pytest.param({"probability": 0.93}, UNSURE, id="unsure"),
+        pytest.param({"similarity": 0.84}, DIFFERENT, id="other pictures"),
+    ],
+)
+def test_what_may_be_no_copy_or_a_better_one_stays_beside_the_one_to_keep(
+    unlike: dict[str, float], doubt: Doubt
+) -> None:
+    """It keeps nobody from choosing among the others; of two alone none is named."""
+    videos = {name: metadata(name) for name in "abz"}
+    measured = facts(videos, b=2 * 10**6)
+    pairs = [pair("a", "b"), pair("a", "z", **unlike)]
+    members = {member.video_id: member for member in group_copies(pairs, videos, facts=measured)}
+    assert {name: member.keep for name, member in members.items()} == {
+        "a": False,
+        "b": True,
+        "z": True,
+    }
+    assert members["z"].reason == f"It stays: {doubt.of_copy}."
+
+    alone = group_copies([pairs[1]], videos, facts=measured)
+    assert {(member.keep, member.reason) for member in alone} == {
+        (False, f"No copy is named to keep: {doubt.of_group}.")
+    }
+
+
+def test_a_copy_that_is_known_to_show_more_is_not_kept() -> None:
+    """By a network that tells which of two videos lacks what the other shows."""
+    videos = {name: metadata(name) for name in "az"}
+    pairs = [pair("a", "z", similarity=0.8, asymmetry=0.02)]
+    members = group_copies(pairs, videos, facts=facts(videos))
+    assert {member.video_id: member.keep for member in members} == {"a": True, "z": False}
 
 
 def test_of_equal_files_a_protected_one_is_never_replaced_by_a_link() -> None:

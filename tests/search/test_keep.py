@@ -253,3 +253,21 @@ def test_of_equal_files_the_preferred_one_stays() -> None:
 def test_what_is_no_folder_is_refused(key: str, value: str) -> None:
     with pytest.raises(ValidationError, match="folder"):
         DuplicatesSettings(**{key: (value,)})
+
+
+def test_a_copy_of_another_length_keeps_nobody_from_choosing_among_the_others() -> None:
+    """At twice the speed, for instance: it stays."""
+    copies = [copy("a"), copy("b", **HD), copy("c"), copy("fast", length_s=5.0)]
+    choice = choose(copies, DuplicatesSettings())
+    assert choice.named == "b"
+    assert set(choice.staying) == {"fast"}
+    assert choice.reasons["fast"] == (
+        "It stays: its length, 5.0 s, differs too much from the 10.0 s of most others."
+    )
+
+
+def test_a_longer_copy_with_text_is_not_kept_in_place_of_a_shorter_one() -> None:
+    """Nor the other way round."""
+    choice = choose([copy("a"), copy("b", length_s=12.0, spoilt=EDITED)], DuplicatesSettings())
+    assert choice.named is None
+    assert "b is longer, but is noisy or shows more" in choice.reasons["a"]
