@@ -165,10 +165,24 @@ def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any
 
     values: names and by, as of `mark_of`
     """
+    digests = FileDigests()
+    mark_of(contents(root, digests), video, match, verdict, **values)  # nobody waits for files
     with root.lock(MARKS_LOCK):  # a video that is forgotten meanwhile is not marked
-        new = mark_of(contents(root), video, match, verdict, **values)
+        new = mark_of(contents(root, digests), video, match, verdict, **values)
         keep_marks(root, [new])
+
     return new
+
+
+def import_marks(root: DataRoot, path: Path) -> tuple[list[Mark], Marks]:
+    """Keep the marks of a CSV file, see `read_marks_table`. Returns them, and the marks before."""
+    digests = FileDigests()
+    read_marks_table(root, path, digests)  # nobody waits for files
+    with root.lock(MARKS_LOCK):  # a video that is forgotten meanwhile is not marked
+        new = read_marks_table(root, path, digests)
+        before = keep_marks(root, new)
+
+    return new, before
 
 
 def unmark(root: DataRoot, video: str, match: str) -> Mark | None:
@@ -186,9 +200,22 @@ def is_digest(name: str) -> bool:
     return re.fullmatch(r"[0-9a-f]{64}", name) is not None
 
 
-def contents(root: DataRoot) -> Callable[[str], str]:
+class FileDigests(dict[str, str]):
+    """The SHA-256 of files that were read."""
+
+    def __missing__(self, name: str) -> str:
+        """Raises OSError and ValueError, as `file_sha256` does."""
+        self[name] = file_sha256(Path(name))
+        return self[name]
+
+
+def contents(root: DataRoot, digests: FileDigests | None = None) -> Callable[[str], str]:
     """Gives the SHA-256 of what a name stands for: a video of the collection, a file, or the digest
-    itself; else a DataError."""
+    itself; else a DataError.
+
+    digests: of files outside the collection, which are not read again
+    """
+    of_file = FileDigests() if digests is None else digests
 
     @cache
     def collection() -> tuple[Mapping[str, str], CollectionMetadata]:
@@ -211,7 +238,7 @@ def contents(root: DataRoot) -> Callable[[str], str]:
             return metadata.of(name).sha256
 
         try:
-            return file_sha256(Path(name))
+            return of_file[name]
         except (OSError, ValueError) as error:
             raise DataError(
                 f"pairs: {name!r:.200} is neither a video of the collection nor a readable file "
@@ -229,16 +256,19 @@ def write_marks(marks: Marks, path: Path) -> None:
     export_csv(COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows), path)
 
 
-def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
+def read_marks_table(root: DataRoot, path: Path, digests: FileDigests | None = None) -> list[Mark]:
     """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest
     of COLUMNS may lack. Raises DataError for a file that is not such a table, and where any line
-    cannot be used, naming the first ones."""
+    cannot be used, naming the first ones.
+
+    digests: see `contents`
+    """
     try:
         require_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.DictReader(file, restval="", strict=True)
             _require_columns(lines.fieldnames or ())
-            marks, problems = _marks_of_lines(lines, contents(root))
+            marks, problems = _marks_of_lines(lines, contents(root, digests))
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(
             f"{path}: {file_problem(error)}; expected a CSV file with the columns "

@@ -5,13 +5,14 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
-from hapvr.files import digest_of
-from hapvr.search.marks import PLACE, mark, read_marks, unmark
+from hapvr.files import digest_of, file_sha256
+from hapvr.search.marks import MARKS_LOCK, PLACE, import_marks, mark, read_marks, unmark
 
 A = "a" * 64
 B = "b" * 64
@@ -42,6 +43,37 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(mark_one, range(40)))
     assert len(read_marks(root)) == 40
+
+
+@pytest.mark.parametrize("call", ["mark", "import"])
+def test_files_are_read_before_others_have_to_wait(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file would keep everybody else from marking, and from forgetting."""
+    root = DataRoot(tmp_path / "data")
+    film = tmp_path / "film.mp4"
+    film.write_bytes(b"film")
+    table = tmp_path / "marks.csv"
+    table.write_text(f"first,second,verdict\n{film},{A},match\n")
+    read: list[Path] = []
+
+    def take_lock(path: Path) -> None:
+        with root.lock(MARKS_LOCK):
+            read.append(path)
+
+    def read_while_others_mark(path: Path) -> str:
+        other = Thread(target=take_lock, args=(path,), daemon=True)
+        other.start()
+        other.join(5)
+        return file_sha256(path)
+
+    monkeypatch.setattr("hapvr.search.marks.file_sha256", read_while_others_mark)
+    if call == "mark":
+        mark(root, str(film), A, "match")
+    else:
+        import_marks(root, table)
+    assert read == [film]
+    assert len(read_marks(root)) == 1
 
 
 ROW = {
