@@ -153,6 +153,7 @@ def _unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
             f"model: the registry at {shown} is in use by another process; wait for it to end, "
             "then repeat this call"
         )
+
     return RegistryError(
         f"model: the registry at {shown} answers with {error.error_code}; try again later"
     )

@@ -153,18 +153,18 @@ def test_a_database_that_is_held_during_a_change_is_reported_as_busy(
 ) -> None:
     """Once it is free, the repeated call goes on where the first one stopped."""
     client = versions_of(tmp_path).client
-    with closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as other:
+    with closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as holder:
         describe = client.update_model_version
 
         def describe_and_hold(*arguments: Any, **values: Any) -> None:
             describe(*arguments, **values)
-            other.execute("BEGIN EXCLUSIVE")
+            holder.execute("BEGIN EXCLUSIVE")
 
         with monkeypatch.context() as patch:
             patch.setattr(client, "update_model_version", describe_and_hold)
             with pytest.raises(RegistryBusyError, match="repeat this call"):
                 change(client, NAME)
-        other.execute("ROLLBACK")
+        holder.execute("ROLLBACK")
 
     change(client, NAME)
     champion = champion_of(client, NAME)

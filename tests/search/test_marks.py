@@ -62,9 +62,9 @@ def test_files_are_read_before_others_have_to_wait(
             read.append(path)
 
     def read_while_others_mark(path: Path) -> str:
-        other = Thread(target=take_lock, args=(path,), daemon=True)
-        other.start()
-        other.join(5)
+        waiting = Thread(target=take_lock, args=(path,), daemon=True)
+        waiting.start()
+        waiting.join(5)
         return file_sha256(path)
 
     monkeypatch.setattr("hapvr.search.marks.file_sha256", read_while_others_mark)
