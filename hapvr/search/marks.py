@@ -242,7 +242,7 @@ def contents(root: DataRoot, digests: FileDigests | None = None) -> Callable[[st
         except (OSError, ValueError) as error:
             raise DataError(
                 f"pairs: {name!r:.200} is neither a video of the collection nor a readable file "
-                f"({error}); expected an id such as SOURCE/NAME.mp4, or a path"
+                f"({file_problem(error)}); expected an id such as SOURCE/NAME.mp4, or a path"
             ) from error
 
     return content_of
@@ -318,8 +318,8 @@ def _mark_of_line(content_of: Callable[[str], str], row: dict[str, str]) -> Mark
     if verdict is None:
         raise ValueError(f"the verdict is {row['verdict']!r:.80}; expected {' or '.join(VERDICTS)}")
     since = row.get("since", "")
-    if since:
-        datetime.fromisoformat(since)
+    if since and not _is_moment(since):
+        raise ValueError(f"since is {since!r:.80}; expected ISO 8601 or nothing")
     first = row["first"]
     second = row["second"]
     return mark_of(
@@ -331,6 +331,16 @@ def _mark_of_line(content_of: Callable[[str], str], row: dict[str, str]) -> Mark
         since=since,
         by=row.get("by") or LOCAL_USER,
     )
+
+
+def _is_moment(text: str) -> bool:
+    """Whether a text is a time in ISO 8601."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+
+    return True
 
 
 def label_studio_tasks(
