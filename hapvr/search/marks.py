@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import manifest_table
-from hapvr.errors import ArgumentError, DataError
+from hapvr.data.manifest import forgotten_digests, manifest_table, name_digest
+from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.files import digest_of, file_problem, file_sha256, require_regular
 from hapvr.search.collection import CollectionMetadata
 from hapvr.search.match import printable
@@ -160,6 +161,20 @@ def keep_marks(root: DataRoot, marks: Iterable[Mark], *, without: Iterable[Mark]
     return before
 
 
+def _require_not_forgotten(root: DataRoot, marks: Iterable[Mark]) -> None:
+    """Marks are also made by digest, and come back from tables that were written before.
+
+    Raises: VideoError `unknown_id` for one that names a forgotten video.
+    """
+    forgotten = forgotten_digests(root)
+    for name in chain.from_iterable(mark.names for mark in marks):
+        if name_digest(name) in forgotten:
+            raise VideoError(
+                "unknown_id",
+                f"pairs: {name} was forgotten, so nothing is said of it any more; leave it out",
+            )
+
+
 def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any) -> Mark:
     """Keep a mark of two videos; it replaces an earlier one.
 
@@ -169,6 +184,7 @@ def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any
     mark_of(contents(root, digests), video, match, verdict, **values)  # nobody waits for files
     with root.lock(MARKS_LOCK):  # a video that is forgotten meanwhile is not marked
         new = mark_of(contents(root, digests), video, match, verdict, **values)
+        _require_not_forgotten(root, [new])
         keep_marks(root, [new])
 
     return new
@@ -180,6 +196,7 @@ def import_marks(root: DataRoot, path: Path) -> tuple[list[Mark], Marks]:
     read_marks_table(root, path, digests)  # nobody waits for files
     with root.lock(MARKS_LOCK):  # a video that is forgotten meanwhile is not marked
         new = read_marks_table(root, path, digests)
+        _require_not_forgotten(root, new)
         before = keep_marks(root, new)
 
     return new, before

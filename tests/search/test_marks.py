@@ -10,7 +10,8 @@ from threading import Thread
 import pytest
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError
+from hapvr.data.manifest import FORGOTTEN, name_digest
+from hapvr.errors import DamagedError, VideoError
 from hapvr.files import digest_of, file_sha256
 from hapvr.search.marks import MARKS_LOCK, PLACE, import_marks, mark, read_marks, unmark
 
@@ -74,6 +75,24 @@ def test_files_are_read_before_others_have_to_wait(
         import_marks(root, table)
     assert read == [film]
     assert len(read_marks(root)) == 1
+
+
+def marked(root: DataRoot, _: Path) -> None:
+    mark(root, A, B, "match", names=("in/gone.mp4", "b"))
+
+
+@pytest.mark.parametrize("call", [marked, import_marks], ids=["mark", "import"])
+def test_a_forgotten_video_is_not_named_by_a_mark_of_digests(
+    call: Callable[[DataRoot, Path], object], tmp_path: Path
+) -> None:
+    """Such as one of a table that was written before it was forgotten."""
+    root = DataRoot(tmp_path / "data")
+    root.write_json(FORGOTTEN, {"names": [name_digest("in/gone.mp4")]})
+    table = tmp_path / "marks.csv"
+    table.write_text(f"first,second,verdict,first_name\n{A},{B},match,in/gone.mp4\n{A},{C},match,a")
+    with pytest.raises(VideoError, match=r"in/gone.mp4 was forgotten"):
+        call(root, table)
+    assert not read_marks(root)
 
 
 ROW = {
