@@ -88,6 +88,7 @@ LAYERS = (
         "provenance",
         "reasons",
         "reporting",
+        "scratch",
         "tables",
         "progress",
         "workers",

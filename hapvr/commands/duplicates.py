@@ -205,6 +205,12 @@ def _group_lines(members: list[GroupMember]) -> list[str]:
         lines.append(
             f"{len(unsure)} of the groups are unsure: look at them before you delete anything"
         )
+    undecided = [group for group in groups if not any(member.keep for member in group)]
+    if undecided:
+        lines.append(
+            f"{len(undecided)} of the groups name no copy to keep: compare them with `hapvr "
+            "serve`, or say what you prefer in duplicates.prefer"
+        )
 
     for group in groups:
         verdicts = [member.verdict for member in group if member.verdict]

@@ -276,13 +276,9 @@ def import_(
     config: ConfigOption,
 ) -> None:
     """Keep the marks of a CSV file, all or none. They replace earlier marks of the same pairs."""
-    from hapvr.search.marks import MARKS_LOCK, keep_marks, read_marks_table
+    from hapvr.search.marks import import_marks
 
-    root = open_project(config).root
-    with root.lock(MARKS_LOCK):
-        marks = read_marks_table(root, file)
-        before = keep_marks(root, marks)
-
+    marks, before = import_marks(open_project(config).root, file)
     num_new = sum(before.of(mark.first, mark.second) is None for mark in marks)
     text = f"{len(marks)} marks are kept, {num_new} of them new"
     show({"marks": len(marks), "new": num_new}, text=text)

@@ -2,7 +2,8 @@
 its history."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.mlflow_tags import MLFLOW_USER
 
-from hapvr.errors import DataError, RegistryError
+from hapvr.errors import DataError, RegistryBusyError, RegistryError
 from hapvr.registry.client import is_absent, without_login
 from hapvr.registry.logged_model import log_model
 from hapvr.registry.records import count_of, created_text, measure_of
@@ -73,14 +74,15 @@ def register_bundle(
 
     name: of the registered model.
     target: as of `register`."""
-    run_id = tracker.start(run.key, name=run.name, params=run.params, tags=run.tags)
-    if run.metrics:
-        tracker.metrics(run_id, run.metrics)
-    if (bundle / CARD_FILE).exists():
-        tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
-    uri = log_model(tracker, run_id, bundle)
-    tracker.client.set_terminated(run_id)
-    return register(tracker, name, run_id=run_id, model_uri=uri, target=target, tags=run.tags)
+    with _change(tracker.client):
+        run_id = tracker.start(run.key, name=run.name, params=run.params, tags=run.tags)
+        if run.metrics:
+            tracker.metrics(run_id, run.metrics)
+        if (bundle / CARD_FILE).exists():
+            tracker.client.log_artifact(run_id, str(bundle / CARD_FILE))
+        uri = log_model(tracker, run_id, bundle)
+        tracker.client.set_terminated(run_id)
+        return register(tracker, name, run_id=run_id, model_uri=uri, target=target, tags=run.tags)
 
 
 def register(
@@ -145,10 +147,25 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
 
 
 def _unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
+    shown = without_login(client.tracking_uri)
+    if "database is locked" in str(error):
+        return RegistryBusyError(
+            f"model: the registry at {shown} is in use by another process; wait for it to end, "
+            "then repeat this call"
+        )
+
     return RegistryError(
-        f"model: the registry at {without_login(client.tracking_uri)} answers with "
-        f"{error.error_code}; try again later"
+        f"model: the registry at {shown} answers with {error.error_code}; try again later"
     )
+
+
+@contextmanager
+def _change(client: MlflowClient) -> Iterator[None]:
+    """A change of several calls. Raises RegistryError where the registry refuses one of them."""
+    try:
+        yield
+    except MlflowException as error:
+        raise _unanswered(client, error) from error
 
 
 def decide(client: MlflowClient, name: str, version: int, decision: str, reason: str = "") -> None:
@@ -261,43 +278,45 @@ def promote(
     (baseline, gate, hand) and why. Returns the version that was champion before, None if none was.
     A call that was killed is finished by repeating it.
 
-    Raises DataError if there is no such version.
+    Raises DataError if there is no such version, and RegistryError where the registry refuses.
     """
-    version_tags(client, name, version)  # raises where there is no such version
-    before = champion_of(client, name)
-    numbers = _champion_numbers(client, name)
-    _count_promotion(client, name, version, before=before, numbers=numbers)
-    client.set_registered_model_alias(name, CHAMPION, str(version))
-    now = datetime.now(UTC).isoformat()
-    client.set_model_version_tag(name, str(version), SINCE_TAG, now)
-    decide(client, name, version, f"champion by {how}", reason)
-    replaced = None if before is None else before.version
-    if replaced == version:  # by a call that was killed, which may not have written it down
-        replaced = _champion_before(numbers, version)
-    _decide_replaced(client, name, replaced, by=version, how=how)
-    return None if before is None else before.version
+    with _change(client):
+        version_tags(client, name, version)  # raises where there is no such version
+        before = champion_of(client, name)
+        numbers = _champion_numbers(client, name)
+        _count_promotion(client, name, version, before=before, numbers=numbers)
+        client.set_registered_model_alias(name, CHAMPION, str(version))
+        now = datetime.now(UTC).isoformat()
+        client.set_model_version_tag(name, str(version), SINCE_TAG, now)
+        decide(client, name, version, f"champion by {how}", reason)
+        replaced = None if before is None else before.version
+        if replaced == version:  # by a call that was killed, which may not have written it down
+            replaced = _champion_before(numbers, version)
+        _decide_replaced(client, name, replaced, by=version, how=how)
+        return None if before is None else before.version
 
 
 def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
     """Make the champion before this one champion again; returns its version. Versions that were
     deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if
     there is none."""
-    numbers = _champion_numbers(client, name)
-    current = champion_of(client, name)
-    version = _champion_before(numbers, None if current is None else current.version)
-    if version is None:
-        raise DataError(
-            f"model: {name} has no earlier champion; `hapvr models promote VERSION` chooses "
-            "one by hand"
-        )
+    with _change(client):
+        numbers = _champion_numbers(client, name)
+        current = champion_of(client, name)
+        version = _champion_before(numbers, None if current is None else current.version)
+        if version is None:
+            raise DataError(
+                f"model: {name} has no earlier champion; `hapvr models promote VERSION` chooses "
+                "one by hand"
+            )
 
-    # The alias comes last: a call that was killed has not gone back, so that repeating it goes back
-    # once.
-    decide(client, name, version, "champion by rollback", reason)
-    if current is not None:
-        _decide_replaced(client, name, current.version, by=version, how="rollback")
-    client.set_registered_model_alias(name, CHAMPION, str(version))
-    return version
+        # The alias comes last: a call that was killed has not gone back, so that repeating it goes
+        # back once.
+        decide(client, name, version, "champion by rollback", reason)
+        if current is not None:
+            _decide_replaced(client, name, current.version, by=version, how="rollback")
+        client.set_registered_model_alias(name, CHAMPION, str(version))
+        return version
 
 
 def _champion_numbers(client: MlflowClient, name: str) -> dict[int, int]:

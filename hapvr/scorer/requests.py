@@ -4,7 +4,6 @@ what that may cost."""
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from hapvr.errors import FULL_HINT, VideoError, is_installed
 from hapvr.scorer.access import Access, Deadline
 from hapvr.scorer.videos import Outcome, SampledFeatures, VideoReader
+from hapvr.scratch import scratch_folder
 from hapvr.settings import ServingConfig
 from hapvr.video.settings import DownloadConfig
 from hapvr.video.sources import ManifestEntry
@@ -20,6 +20,8 @@ from hapvr.video.sources import ManifestEntry
 if TYPE_CHECKING:
     from hapvr.video.download import Downloader
 
+PREFIX = "hapvr-request-"
+"""Of the names of folders for downloads."""
 GROUP = 8
 """Videos decoded together and held at once, in addition to the query's and the cache."""
 
@@ -39,8 +41,8 @@ class RequestVideos(contextlib.ExitStack):
 
     def __post_init__(self) -> None:
         super().__init__()
-        folder = tempfile.TemporaryDirectory(prefix="hapvr-request-", ignore_cleanup_errors=True)
-        self._folder = Path(self.enter_context(folder))
+        self._folder: Path | None = None
+        """Of downloads, once there are some."""
         self._held: dict[str, Outcome] = {}
         self._downloader: Downloader | None = None
 
@@ -77,7 +79,7 @@ class RequestVideos(contextlib.ExitStack):
         )
         for name, path in paths.items():
             self._held[name] = outcomes[path]
-            if path.is_relative_to(self._folder):
+            if self._folder is not None and path.is_relative_to(self._folder):
                 path.unlink(missing_ok=True)
 
     def _local(self, name: str) -> Path:
@@ -94,6 +96,8 @@ class RequestVideos(contextlib.ExitStack):
         from hapvr.video.download import Downloader
 
         self.deadline.check()
+        if self._folder is None:
+            self._folder = self.enter_context(scratch_folder(PREFIX))
         if self._downloader is None:
             config = DownloadConfig(max_bytes=self.limits.max_bytes, retries=1, workers=1)
             self._downloader = self.enter_context(Downloader(config))

@@ -31,6 +31,8 @@ BEST_FRAMES = 8
 """Frame pairs of a path, the most similar ones, whose mean says how alike its parts are."""
 MAX_STEP = 5
 """Frames that a path may move on at once, in each video: it bridges up to four unlike ones."""
+MIN_PAUSE_S = 60.0
+"""Key frames are closer; the frames around a picture that stays for many minutes are not."""
 FRAME_PAIRS = 200
 """Irrelevant pairs whose frame similarities are looked at."""
 
@@ -133,6 +135,15 @@ class FrameTimes:
         apart_s = [float(later - earlier) for earlier, later in pairwise(self.times_s)]
         steps = round(median(apart_s) * fps)
         return steps if steps >= SPARSE_STEPS else 1
+
+    def pauses(self) -> list[int]:
+        """Frames before which far more time passes than usual: the picture before stays for longer
+        than it is sampled."""
+        apart_s = np.diff(np.asarray(self.times_s, np.float64))
+        if not len(apart_s):
+            return []
+        longest_s = max(MIN_PAUSE_S, MAX_STEP * float(np.median(apart_s)))
+        return [int(place) + 1 for place in np.flatnonzero(apart_s > longest_s)]
 
     def length_s(self, fps: float, max_frames: int) -> float:
         """How long the picture lasts, from the first frame to the end of the last one, or of the

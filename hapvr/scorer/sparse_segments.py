@@ -7,7 +7,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hapvr.scorer.segments import Alignment, FrameTimes, Segment, align, best_run, settled
+from hapvr.scorer.segments import (
+    MAX_STEP,
+    Alignment,
+    FrameTimes,
+    Segment,
+    align,
+    best_run,
+    settled,
+)
+
+UNLIKE = -1.0
+"""Similarity of what is no pair of frames."""
 
 
 def best_timed_run(
@@ -60,24 +71,60 @@ def align_timed(
     threshold: float,
     fps: float,
 ) -> list[Alignment]:
-    """As `settled` of what `align` finds. Frames of the denser video are grouped as far apart as
-    those of the sparser one, and the most similar one speaks for its group."""
+    """As `settled` of what `align` finds, where no part goes on over a pause of either video.
+    Frames of the denser video are grouped as far apart as those of the sparser one, and the most
+    similar one speaks for its group."""
     matrix = np.asarray(similarity, np.float64)
     query_steps = query.steps(fps)
     reference_steps = reference.steps(fps)
     if query_steps == reference_steps:
-        return settled(align(matrix, threshold=threshold), matrix)
+        rows = _with_room(len(query.times_s), query.pauses())
+        columns = _with_room(len(reference.times_s), reference.pauses())
+        return _aligned_between_pauses(matrix, rows, columns, threshold)
     if query_steps < reference_steps:
         return _aligned_groups(matrix, reference_steps // query_steps, threshold)
     swapped = _aligned_groups(matrix.T, query_steps // reference_steps, threshold)
     return [replace(part, query=part.reference, reference=part.query) for part in swapped]
 
 
+def _with_room(num_frames: int, pauses: Sequence[int]) -> NDArray[np.intp]:
+    """The numbers of all frames, with so many times -1 before each pause that no path leads on.
+
+    pauses: frames before which there is one
+    """
+    room = np.full(MAX_STEP, -1)
+    parts = np.split(np.arange(num_frames), pauses)
+    return np.concatenate([parts[0], *(np.append(room, part) for part in parts[1:])])
+
+
+def _aligned_between_pauses(
+    matrix: NDArray[np.float64],
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
+    threshold: float,
+) -> list[Alignment]:
+    """Alignments of the matrix.
+
+    rows, columns: of the matrix, see `_with_room`
+    """
+    apart = matrix[np.ix_(rows, columns)]
+    apart[rows < 0] = UNLIKE
+    apart[:, columns < 0] = UNLIKE
+    return [
+        replace(
+            part,
+            query=(int(rows[part.query[0]]), int(rows[part.query[1]])),
+            reference=(int(columns[part.reference[0]]), int(columns[part.reference[1]])),
+        )
+        for part in settled(align(apart, threshold=threshold), apart)
+    ]
+
+
 def _aligned_groups(matrix: NDArray[np.float64], group: int, threshold: float) -> list[Alignment]:
     """Alignments of rows that are in groups with columns that are not."""
     num_groups = -(-len(matrix) // group)
     missing = num_groups * group - len(matrix)
-    padded = np.pad(matrix, ((0, missing), (0, 0)), constant_values=-1.0)
+    padded = np.pad(matrix, ((0, missing), (0, 0)), constant_values=UNLIKE)
     groups = padded.reshape(num_groups, group, matrix.shape[1])
     best = groups.max(axis=1)
     rows = groups.argmax(axis=1) + group * np.arange(num_groups)[:, None]

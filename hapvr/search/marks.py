@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import manifest_table
-from hapvr.errors import ArgumentError, DataError
+from hapvr.data.manifest import forgotten_digests, manifest_table, name_digest
+from hapvr.errors import ArgumentError, DataError, VideoError
 from hapvr.files import digest_of, file_problem, file_sha256, require_regular
 from hapvr.search.collection import CollectionMetadata
 from hapvr.search.match import printable
@@ -160,15 +161,45 @@ def keep_marks(root: DataRoot, marks: Iterable[Mark], *, without: Iterable[Mark]
     return before
 
 
+def _require_not_forgotten(root: DataRoot, marks: Iterable[Mark]) -> None:
+    """Marks are also made by digest, and come back from tables that were written before.
+
+    Raises: VideoError `unknown_id` for one that names a forgotten video.
+    """
+    forgotten = forgotten_digests(root)
+    for name in chain.from_iterable(mark.names for mark in marks):
+        if name_digest(name) in forgotten:
+            raise VideoError(
+                "unknown_id",
+                f"pairs: {name} was forgotten, so nothing is said of it any more; leave it out",
+            )
+
+
 def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any) -> Mark:
     """Keep a mark of two videos; it replaces an earlier one.
 
     values: names and by, as of `mark_of`
     """
+    digests = FileDigests()
+    mark_of(contents(root, digests), video, match, verdict, **values)  # nobody waits for files
     with root.lock(MARKS_LOCK):  # a video that is forgotten meanwhile is not marked
-        new = mark_of(contents(root), video, match, verdict, **values)
+        new = mark_of(contents(root, digests), video, match, verdict, **values)
+        _require_not_forgotten(root, [new])
         keep_marks(root, [new])
+
     return new
+
+
+def import_marks(root: DataRoot, path: Path) -> tuple[list[Mark], Marks]:
+    """Keep the marks of a CSV file, see `read_marks_table`. Returns them, and the marks before."""
+    digests = FileDigests()
+    read_marks_table(root, path, digests)  # nobody waits for files
+    with root.lock(MARKS_LOCK):  # a video that is forgotten meanwhile is not marked
+        new = read_marks_table(root, path, digests)
+        _require_not_forgotten(root, new)
+        before = keep_marks(root, new)
+
+    return new, before
 
 
 def unmark(root: DataRoot, video: str, match: str) -> Mark | None:
@@ -186,9 +217,22 @@ def is_digest(name: str) -> bool:
     return re.fullmatch(r"[0-9a-f]{64}", name) is not None
 
 
-def contents(root: DataRoot) -> Callable[[str], str]:
+class FileDigests(dict[str, str]):
+    """The SHA-256 of files that were read."""
+
+    def __missing__(self, name: str) -> str:
+        """Raises OSError and ValueError, as `file_sha256` does."""
+        self[name] = file_sha256(Path(name))
+        return self[name]
+
+
+def contents(root: DataRoot, digests: FileDigests | None = None) -> Callable[[str], str]:
     """Gives the SHA-256 of what a name stands for: a video of the collection, a file, or the digest
-    itself; else a DataError."""
+    itself; else a DataError.
+
+    digests: of files outside the collection, which are not read again
+    """
+    of_file = FileDigests() if digests is None else digests
 
     @cache
     def collection() -> tuple[Mapping[str, str], CollectionMetadata]:
@@ -211,11 +255,11 @@ def contents(root: DataRoot) -> Callable[[str], str]:
             return metadata.of(name).sha256
 
         try:
-            return file_sha256(Path(name))
+            return of_file[name]
         except (OSError, ValueError) as error:
             raise DataError(
                 f"pairs: {name!r:.200} is neither a video of the collection nor a readable file "
-                f"({error}); expected an id such as SOURCE/NAME.mp4, or a path"
+                f"({file_problem(error)}); expected an id such as SOURCE/NAME.mp4, or a path"
             ) from error
 
     return content_of
@@ -229,16 +273,19 @@ def write_marks(marks: Marks, path: Path) -> None:
     export_csv(COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows), path)
 
 
-def read_marks_table(root: DataRoot, path: Path) -> list[Mark]:
+def read_marks_table(root: DataRoot, path: Path, digests: FileDigests | None = None) -> list[Mark]:
     """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest
     of COLUMNS may lack. Raises DataError for a file that is not such a table, and where any line
-    cannot be used, naming the first ones."""
+    cannot be used, naming the first ones.
+
+    digests: see `contents`
+    """
     try:
         require_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.DictReader(file, restval="", strict=True)
             _require_columns(lines.fieldnames or ())
-            marks, problems = _marks_of_lines(lines, contents(root))
+            marks, problems = _marks_of_lines(lines, contents(root, digests))
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(
             f"{path}: {file_problem(error)}; expected a CSV file with the columns "
@@ -288,8 +335,8 @@ def _mark_of_line(content_of: Callable[[str], str], row: dict[str, str]) -> Mark
     if verdict is None:
         raise ValueError(f"the verdict is {row['verdict']!r:.80}; expected {' or '.join(VERDICTS)}")
     since = row.get("since", "")
-    if since:
-        datetime.fromisoformat(since)
+    if since and not _is_moment(since):
+        raise ValueError(f"since is {since!r:.80}; expected ISO 8601 or nothing")
     first = row["first"]
     second = row["second"]
     return mark_of(
@@ -301,6 +348,16 @@ def _mark_of_line(content_of: Callable[[str], str], row: dict[str, str]) -> Mark
         since=since,
         by=row.get("by") or LOCAL_USER,
     )
+
+
+def _is_moment(text: str) -> bool:
+    """Whether a text is a time in ISO 8601."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+
+    return True
 
 
 def label_studio_tasks(

@@ -180,7 +180,7 @@ def _script(members: Sequence[GroupMember]) -> str:
             words.append(aside_name(file.path, file.sha256))
             lines.append(f"move {shlex.join(words)}\n")
 
-    lines.append("exit $failed\n")
+    lines.append("finish\n")
     return "".join(lines)
 
 

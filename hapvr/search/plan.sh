@@ -3,7 +3,8 @@
 #   bash PLAN.sh          prints what it would do
 #   bash PLAN.sh --act    does it: files of the same bytes become hard links to the one that is kept,
 #                         other copies move to $ASIDE; nothing is deleted
-#   bash PLAN.sh --undo   puts everything back that is in the record, PLAN.sh.record
+#   bash PLAN.sh --undo   puts everything back that is in the record, PLAN.sh.record, and what else of
+#                         this plan is in $ASIDE
 set -u
 act=${1:-}
 plan=${BASH_SOURCE[0]:-copies-plan.sh}
@@ -37,11 +38,18 @@ escaped() { # a name on one line, which printf %b reads again
   text=${text//$'\n'/\\n}
   printf '%s' "${text//$'\t'/\\t}"
 }
+checked() { # the fields of a line of the record; prints what its last field must be
+  local digest
+  digest=$(printf '%s' "$1" | sha256sum)
+  printf '%s' "${digest:0:8}"
+}
 note() { # fields of a line of the record, written before anything is done
   [ "$act" = --act ] || return 0
   local field line=
   for field in "$@"; do line+=$(escaped "$field"; printf '\t.'); line=${line%.}; done
-  printf '%s\n' "${line%$'\t'}" >> "$record" || complain 'the record cannot be written' "$record"
+  line+=$(checked "${line%$'\t'}")
+  [ ! -s "$record" ] || [ -z "$(tail -c 1 -- "$record")" ] || echo >> "$record" # a full disk has cut it
+  printf '%s\n' "$line" >> "$record" || complain 'the record cannot be written' "$record"
 }
 make_aside() {
   run mkdir -p -- "$ASIDE" || return
@@ -49,14 +57,19 @@ make_aside() {
 }
 
 link() { # kept, bytes, SHA-256, copy, bytes, SHA-256
+  [ "$act" != --undo ] || return 0
   as_planned "${@:1:3}" && as_planned "${@:4:3}" && [ ! "$1" -ef "$4" ] || return
   local part=${4%/*}/.hapvr-link-$$
   note linked "$6" "$5" "$1" "$4" "$(stat -c '%a %y' -- "$4")" || return
   run ln -T -- "$1" "$part" && run mv -fT -- "$part" "$4"
 }
 move() { # kept, bytes, SHA-256, copy, bytes, SHA-256, name below $ASIDE
-  as_planned "${@:1:3}" && as_planned "${@:4:3}" && make_aside || return
   local to=$ASIDE/$7
+  if [ "$act" = --undo ]; then # what the record has lost
+    if holds "$to" "$5" "$6"; then put_back moved "$6" "$5" "$4" "$to" || failed=1; fi
+    return
+  fi
+  as_planned "${@:1:3}" && as_planned "${@:4:3}" && make_aside || return
   if [ "${7#*-}" != "${4##*/}" ]; then printf 'a long name is shortened to %q\n' "$7"; fi
   if [ -e "$to" ]; then complain 'there already' "$to"; return; fi
   note moved "$6" "$5" "$4" "$to" && run mv -nT -- "$4" "$to"
@@ -78,17 +91,33 @@ put_back() { # moved or linked, SHA-256, bytes, then as noted
 }
 undo() {
   local line field fields text
-  [ -f "$record" ] || { echo "nothing was done: there is no $record" >&2; exit 1; }
+  if [ ! -f "$record" ]; then
+    echo "there is no $record, so nothing was done, or was undone" >&2
+    failed=1
+    return
+  fi
   while IFS= read -r line; do
+    if [ "$(checked "${line%$'\t'*}")" != "${line##*$'\t'}" ]; then
+      complain 'a line of the record is damaged, and left there' "$record"
+      printf '%s\n' "$line" >> "$record.left"
+      continue
+    fi
+    line=${line%$'\t'*}
     fields=()
     while IFS= read -r -d $'\t' field; do
       printf -v text '%b' "$field"
       fields+=("$text")
     done <<< "$line"$'\t'
-    put_back "${fields[@]}" || { failed=1; printf '%s\n' "$line" >> "$record.left"; }
-  done < <(tac -- "$record")
+    put_back "${fields[@]}" ||
+      { failed=1; printf '%s\t%s\n' "$line" "$(checked "$line")" >> "$record.left"; }
+  done < <(sed -e '$a\' -- "$record" | tac)
   if [ "$failed" = 0 ]; then rm -- "$record"; else tac -- "$record.left" > "$record"; rm -- "$record.left"; fi
-  if [ -d "$ASIDE" ] && [ "$(ls -A -- "$ASIDE")" = .hapvr-aside ]; then rm -- "$marker"; rmdir -- "$ASIDE"; fi
+}
+finish() { # after all calls of link and move
+  if [ "$act" = --undo ] && [ -d "$ASIDE" ] && [ "$(ls -A -- "$ASIDE")" = .hapvr-aside ]; then
+    rm -- "$marker"
+    rmdir -- "$ASIDE"
+  fi
   exit "$failed"
 }
 if [ "$act" = --undo ]; then undo; fi

@@ -7,7 +7,7 @@ Only the event loop starts, ends and forgets them.
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -66,6 +66,16 @@ class Job:
             return self.deadline.error()
         return self.task.exception() if self.task.done() else None
 
+    @property
+    def video_ids(self) -> set[str]:
+        """The videos of the collection that it names."""
+        names = set[str]()
+        if self.query is not None and self.query.video_id:
+            names.add(self.query.video_id)
+        if self.status == "done":
+            names.update(match.reference for match in self.task.result().matches)
+        return names
+
     def read_query(self) -> Query:
         """What was searched for. Raises Refusal `gone` where it could not be read."""
         if self.query is None:
@@ -84,9 +94,19 @@ class Job:
 class SearchJobs:
     """Runs searches. busy: how many run or wait, with uploads that are being received."""
 
-    def __init__(self, at_once: int | None = None) -> None:
-        """at_once: how many run at the same time; default is SEARCHES_AT_ONCE."""
+    def __init__(
+        self,
+        at_once: int | None = None,
+        *,
+        are_known: Callable[[Set[str]], bool] = lambda video_ids: True,
+    ) -> None:
+        """How searches are run and found.
+
+        at_once: how many run at the same time; default is SEARCHES_AT_ONCE.
+        are_known: whether none of these videos was forgotten.
+        """
         self.busy = 0
+        self._are_known = are_known
         self._at_once = at_once
         self._threads = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="search")
         self._changed = asyncio.Condition()
@@ -165,12 +185,14 @@ class SearchJobs:
                 del self._jobs[job.id]
 
     def find(self, job_id: str) -> Job | None:
-        """A job; None for one that is not kept any more."""
-        return self._jobs.get(job_id)
+        """A job; None for one that is not kept any more, or that names a video that was
+        forgotten."""
+        job = self._jobs.get(job_id)
+        return job if job is not None and self._are_known(job.video_ids) else None
 
     def get(self, job_id: str) -> Job:
         """Raises Refusal `unknown_job` for one that is not kept any more."""
-        job = self._jobs.get(job_id)
+        job = self.find(job_id)
         if job is None:
             sentence = f"jobs: there is no search {job_id!r:.100} any more; search again"
             raise Refusal(404, "unknown_job", sentence)

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
 
-from hapvr.errors import ConfigError
+from hapvr.data.manifest import manifest_table
+from hapvr.errors import ConfigError, DataError
 from hapvr.files import require_regular
 from hapvr.processors import processors
 from hapvr.scorer.access import access_from_environment, limits_from_environment
@@ -84,7 +85,7 @@ class Service:
         self.limits = limits_from_environment(project.config.serving)
         self.access = access_from_environment()
         self.collection = Collection(project, model=model)
-        self.jobs = SearchJobs(None if workers == 1 else workers)
+        self.jobs = SearchJobs(None if workers == 1 else workers, are_known=self.are_known)
         self.kept = KeptAnswers(project)
         self.duplicate_job = DuplicateJob()
         self.updating = Work("update")
@@ -128,6 +129,21 @@ class Service:
             collection=self.collection, kept=self.kept, access=self.access, limits=self.limits
         )
         return work.answer(source, job, timed=self.metrics.timed)
+
+    def are_known(self, video_ids: AbstractSet[str]) -> bool:
+        """Whether none of the videos was forgotten, as far as the open index tells."""
+        index = self.collection.opened
+        indexed = {} if index is None else index.searcher.collection.shard_of
+        missing = video_ids - indexed.keys()
+        if not missing:
+            return True
+        try:
+            # it also has those whose files cannot be used any more
+            listed = manifest_table(self.project.root)["video_id"].to_pylist()
+        except DataError:  # the data root is offline: what was answered stands
+            return True
+
+        return missing.issubset(listed)
 
     def live_job(self, job_id: str) -> Job:
         """A search with all that it read. Raises Refusal `gone` where only its answer is kept, and

@@ -2,23 +2,18 @@
 behind."""
 
 import asyncio
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hapvr.scratch import scratch_folder
 from hapvr.serving.refusals import Refusal
 
 PREFIX = "hapvr-uploads-"
-LOCK = "in-use.lock"
 MAX_JSON_BYTES = 2**16
 GRACE_S = 20.0
 MIN_BYTES_S = 2**15
@@ -91,27 +86,9 @@ def is_json(headers: Headers) -> bool:
     return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-@contextmanager
-def upload_folder() -> Iterator[Path]:
-    """A folder for this service's uploads, which is removed at the end; those of services that were
-    killed are removed first. A lock in the folder says that its service lives; the system releases
-    it however the service ends."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        _remove_if_abandoned(folder)
-    with (
-        tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as own,
-        FileLock(f"{own}/{LOCK}"),
-    ):
-        yield Path(own)
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    """Remove a folder for uploads that is ours and that no service holds any more."""
-    with suppress(Timeout, OSError):
-        is_ours = folder.lstat().st_uid == os.getuid() and not folder.is_symlink()
-        if is_ours and (folder / LOCK).is_file():
-            with FileLock(folder / LOCK, timeout=0):
-                shutil.rmtree(folder)
+def upload_folder() -> AbstractContextManager[Path]:
+    """A folder for this service's uploads, see `scratch_folder`."""
+    return scratch_folder(PREFIX)
 
 
 def shown_name(name: str) -> str:

@@ -71,7 +71,7 @@ BAD = {
     f"{HEAD}\n{A},{B},match,\n{A},absent.mp4,match,": "line 3: pairs: 'absent.mp4' is "
     "neither a video",
     f"{HEAD}\n{A},{A},match,": "line 2: pairs: a.* have the same content",
-    f"{HEAD}\n{A},{B},match,yesterday": "line 2: Invalid isoformat string: 'yesterday'",
+    f"{HEAD}\n{A},{B},match,yesterday": "line 2: since is 'yesterday'; expected ISO 8601",
     f"{HEAD}\n{A},{B},match,\n{B},{A},not-a-match,": "line 3: it contradicts an earlier line",
     f"{HEAD}\n{A}": "line 2: the verdict is ''",
     HEAD + f"\n{A},{A},match," * 7: "7 lines cannot be used.*line 6: ",

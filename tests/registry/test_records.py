@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from hapvr.registry.runs import Tracker
 from hapvr.registry.versions import (
     NUMBER_TAG,
     TARGET_TAG,
+    champion_of,
     list_versions,
     promote,
     register,
+    rollback,
 )
 from hapvr.steps.project import REGISTRY
 from tests.registry.empty_store import new_store
@@ -135,3 +138,35 @@ def test_a_database_that_another_process_holds_is_neither_lost_nor_damaged(tmp_p
     assert "in use by another process" in state.registry_busy
     assert "champion_lost" not in {concern.event for concern in state.concerns}
     assert any("not known" in line for line in state.lines())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "version"),
+    [
+        pytest.param(partial(promote, version=3, reason=""), 3, id="promote"),
+        pytest.param(partial(rollback, reason=""), 1, id="rollback"),
+    ],
+)
+def test_a_database_that_is_held_during_a_change_is_reported_as_busy(
+    change: Callable[..., object], version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is free, the repeated call goes on where the first one stopped."""
+    client = versions_of(tmp_path).client
+    with closing(sqlite3.connect(tmp_path / "mlflow.db", isolation_level=None)) as holder:
+        describe = client.update_model_version
+
+        def describe_and_hold(*arguments: Any, **values: Any) -> None:
+            describe(*arguments, **values)
+            holder.execute("BEGIN EXCLUSIVE")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "update_model_version", describe_and_hold)
+            with pytest.raises(RegistryBusyError, match="repeat this call"):
+                change(client, NAME)
+        holder.execute("ROLLBACK")
+
+    change(client, NAME)
+    champion = champion_of(client, NAME)
+    assert champion is not None
+    assert champion.version == version

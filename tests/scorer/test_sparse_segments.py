@@ -60,6 +60,24 @@ def test_even_videos_are_compared_as_ever() -> None:
     assert best_timed_run(matrix, EVEN, EVEN, fps=1) == 1.0
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 30.0, 590.0])
+def test_a_part_does_not_go_on_over_a_pause(pause_s: float) -> None:
+    """The picture before it stays for a minute, and is like all of the other video, as with a fixed
+    camera."""
+    early_s = [float(second) for second in range(63)]
+    late_s = [63.0 + pause_s + second for second in range(3)]
+    query = FrameTimes((*early_s, *late_s), duration_s=late_s[-1] + 1)
+    reference = FrameTimes(tuple(map(float, range(6))), duration_s=6.0)
+    matrix = np.full((66, 6), 0.9)
+    matrix[range(3), range(3)] = 1.0
+    matrix[range(63, 66), range(3, 6)] = 1.0
+    parts = align_timed(matrix, query, reference, threshold=0.6, fps=1)
+    swapped = align_timed(matrix.T, reference, query, threshold=0.6, fps=1)
+    paths = [part.query for part in parts] + [part.reference for part in swapped]
+    over_pause = [rows for rows in paths if rows[0] < 63 <= rows[1]]
+    assert bool(over_pause) is (pause_s < 60)
+
+
 def test_a_segment_goes_on_by_half_of_the_time_between_key_frames() -> None:
     """No further than both videos."""
     query, _ = of_part(3.0, 20)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from hapvr.search.collection import VideoMetadata
@@ -204,8 +205,32 @@ def test_the_mirrored_one_of_three_is_not_kept() -> None:
         assert choice.named == "c"
         assert choice.reasons["a"] == "Not kept: it is mirrored."
 
-    assert not is_mirrored(np.full((16, 16), 7, np.uint8), MIRROR)
-    assert not is_mirrored(None, MIRROR)
+
+LANDSCAPE = np.tile(np.arange(16, dtype=np.uint8)[:, None] * 10, (1, 16))
+"""A bright sky above dark ground, the same on both sides."""
+HOUSE = LANDSCAPE.copy()
+HOUSE[9:12, 2:6] += 30
+"""Something stands on the left of it."""
+NOISE = np.random.default_rng(0).integers(0, 3, (16, 16)).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("picture", "reference", "expected"),
+    [
+        pytest.param(MIRROR[:, ::-1], MIRROR, True, id="mirrored"),
+        pytest.param(MIRROR, MIRROR, False, id="the same"),
+        pytest.param(HOUSE[:, ::-1], HOUSE, True, id="mirrored, mostly symmetric"),
+        pytest.param(HOUSE[:, ::-1] + NOISE, HOUSE, True, id="mirrored and compressed"),
+        pytest.param(HOUSE + NOISE, HOUSE, False, id="compressed"),
+        pytest.param(LANDSCAPE + NOISE[:, ::-1], LANDSCAPE + NOISE, False, id="symmetric"),
+        pytest.param(np.full((16, 16), 7, np.uint8), MIRROR, False, id="one colour"),
+        pytest.param(None, MIRROR, False, id="not known"),
+    ],
+)
+def test_a_mirrored_picture_is_told_by_what_is_not_symmetric(
+    picture: NDArray[np.uint8] | None, reference: NDArray[np.uint8], expected: bool
+) -> None:
+    assert is_mirrored(picture, reference) is expected
 
 
 @pytest.mark.parametrize("step", [1, -1], ids=["in order", "backwards"])
@@ -216,6 +241,37 @@ def test_an_enlarged_one_does_not_win_beside_a_worn_one(step: int) -> None:
     choice = choose(copies[::step], DuplicatesSettings())
     assert choice.named is None
     assert "may have been enlarged" in choice.reasons["original"]
+
+
+SMALL_SOFT = {"width_px": 320, "height_px": 180, "detail": (0.862, 0.832, 0.586, 0.392)}
+"""A real clip at half size."""
+WORN = {"detail": (0.742, 0.509, 0.423, 0.468), "video_bytes": 61_108}
+"""The same clip at full size and CRF 30."""
+# what another copy at full size is like; what is said of it beside the two above, "" for a doubt
+BESIDE_WORN: dict[str, tuple[dict[str, Any], str]] = {
+    "original": ({"detail": (0.704, 0.483, 0.384, 0.38)}, ""),
+    "detail not known": ({"detail": ()}, ""),
+    "enlarged": ({"detail": (0.6, 0.45, 0.15, 0.14)}, "it shows less detail"),
+    "older codec": (
+        {"detail": (0.518, 0.384, 0.271, 0.242), "codec": "mpeg2video"},
+        "it shows less detail",
+    ),
+    "bars": (
+        {"detail": (0.8, 0.49, 0.4, 0.4), "height_px": 480, "content": (1.0, 0.75)},
+        "it has bars or blurred sides",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE_WORN)
+def test_what_compression_adds_does_not_let_the_better_copy_be_moved(case: str) -> None:
+    """Its noise passes for detail that the original lacks."""
+    facts, fault = BESIDE_WORN[case]
+    copies = [copy("worn", **WORN), copy("other", **facts), copy("small", **SMALL_SOFT)]
+    for first in range(3):
+        choice = choose(copies[first:] + copies[:first], DuplicatesSettings())
+        assert choice.named == ("worn" if fault else None)
+        assert (fault or "other has more pixels, but shows no more") in choice.reasons["other"]
 
 
 PREFERRED: dict[str, tuple[dict[str, Any], dict[str, Any], list[str], str | None]] = {

@@ -5,13 +5,15 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError
-from hapvr.files import digest_of
-from hapvr.search.marks import PLACE, mark, read_marks, unmark
+from hapvr.data.manifest import FORGOTTEN, name_digest
+from hapvr.errors import DamagedError, VideoError
+from hapvr.files import digest_of, file_sha256
+from hapvr.search.marks import MARKS_LOCK, PLACE, import_marks, mark, read_marks, unmark
 
 A = "a" * 64
 B = "b" * 64
@@ -42,6 +44,55 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(mark_one, range(40)))
     assert len(read_marks(root)) == 40
+
+
+@pytest.mark.parametrize("call", ["mark", "import"])
+def test_files_are_read_before_others_have_to_wait(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file would keep everybody else from marking, and from forgetting."""
+    root = DataRoot(tmp_path / "data")
+    film = tmp_path / "film.mp4"
+    film.write_bytes(b"film")
+    table = tmp_path / "marks.csv"
+    table.write_text(f"first,second,verdict\n{film},{A},match\n")
+    read: list[Path] = []
+
+    def take_lock(path: Path) -> None:
+        with root.lock(MARKS_LOCK):
+            read.append(path)
+
+    def read_while_others_mark(path: Path) -> str:
+        waiting = Thread(target=take_lock, args=(path,), daemon=True)
+        waiting.start()
+        waiting.join(5)
+        return file_sha256(path)
+
+    monkeypatch.setattr("hapvr.search.marks.file_sha256", read_while_others_mark)
+    if call == "mark":
+        mark(root, str(film), A, "match")
+    else:
+        import_marks(root, table)
+    assert read == [film]
+    assert len(read_marks(root)) == 1
+
+
+def marked(root: DataRoot, _: Path) -> None:
+    mark(root, A, B, "match", names=("in/gone.mp4", "b"))
+
+
+@pytest.mark.parametrize("call", [marked, import_marks], ids=["mark", "import"])
+def test_a_forgotten_video_is_not_named_by_a_mark_of_digests(
+    call: Callable[[DataRoot, Path], object], tmp_path: Path
+) -> None:
+    """Such as one of a table that was written before it was forgotten."""
+    root = DataRoot(tmp_path / "data")
+    root.write_json(FORGOTTEN, {"names": [name_digest("in/gone.mp4")]})
+    table = tmp_path / "marks.csv"
+    table.write_text(f"first,second,verdict,first_name\n{A},{B},match,in/gone.mp4\n{A},{C},match,a")
+    with pytest.raises(VideoError, match=r"in/gone.mp4 was forgotten"):
+        call(root, table)
+    assert not read_marks(root)
 
 
 ROW = {

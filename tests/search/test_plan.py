@@ -149,6 +149,56 @@ def test_undo_replaces_nothing(members: list[GroupMember], tmp_path: Path, run: 
     assert moved_file.read_text() == "other"
 
 
+RECORDS: dict[str, Callable[[bytes], bytes]] = {
+    "lost": lambda record: b"",
+    "cut within a line": lambda record: record[:-20],
+    "cut within the first line": lambda record: record[:20],
+    "another byte": lambda record: record.replace(b"moved", b"mowed"),
+    "another place": lambda record: record.replace(b"videos of", b"videos 0f"),
+    "line ends of Windows": lambda record: record.replace(b"\n", b"\r\n"),
+    "other text behind it": lambda record: record + b"\n\t\nhello",
+    "two lines in one": lambda record: record.replace(b"\n", b"", 1),
+    "each line twice": lambda record: record + record,
+}
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_what_was_moved_is_put_back_whatever_became_of_the_record(
+    case: str, members: list[GroupMember], tmp_path: Path, run: Run
+) -> None:
+    """And nothing else is touched; links stay where no line tells of them, and damage is told."""
+    folder = tmp_path / "videos of $HOME"
+    before = {name: values[0] for name, values in state(folder).items()}
+    write_plan(tmp_path / "plan.sh", members)
+    assert run("--act").returncode == 0
+    record = tmp_path / "plan.sh.record"
+    damaged = RECORDS[case](record.read_bytes())
+    record.write_bytes(damaged)
+    undone = run("--undo")
+    assert {name: values[0] for name, values in state(folder).items()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == (
+        ["plan.sh", folder.name]
+        if case in ("lost", "each line twice")
+        else ["plan.sh", "plan.sh.record", folder.name]
+    )
+    is_told = b"a line of the record is damaged" in undone.stderr
+    assert is_told is (case not in ("lost", "each line twice"))
+
+
+def test_a_plan_that_is_followed_again_after_a_full_disk_keeps_its_record(
+    members: list[GroupMember], tmp_path: Path, run: Run
+) -> None:
+    """A line that was cut does not spoil the next one."""
+    folder = tmp_path / "videos of $HOME"
+    before = state(folder)
+    write_plan(tmp_path / "plan.sh", members)
+    (tmp_path / "plan.sh.record").write_bytes(b"moved\tabc")
+    assert run("--act").returncode == 0
+    assert run("--undo").returncode == 1
+    assert state(folder) == before
+    assert (tmp_path / "plan.sh.record").read_bytes() == b"moved\tabc\n"
+
+
 def test_equal_names_and_long_names_are_moved(tmp_path: Path, run: Run) -> None:
     """Two files of one name, even of the same bytes, and names that file systems just allow."""
     longest = "ä" * 123 + ".mp4"

@@ -12,9 +12,9 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from hapvr.scratch import LOCK
 from hapvr.serving.server import Server
 from hapvr.serving.service import Service
-from hapvr.serving.uploads import LOCK
 from hapvr.steps.duplicate_pairs import make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from hapvr.errors import VideoError
+from hapvr.scorer import requests
+from hapvr.scratch import LOCK, scratch_folder
 from hapvr.search.match import SearchAnswer
+from hapvr.serving import uploads
 from hapvr.serving.jobs import KEPT_JOBS, Job, SearchJobs
 from hapvr.serving.refusals import without_paths
 from hapvr.serving.server import MAX_CONNECTIONS
-from hapvr.serving.uploads import LOCK, PREFIX, upload_folder
 from hapvr.steps.searcher import SearchOptions
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Answer, Client, serving
@@ -140,20 +142,21 @@ def test_a_browser_that_stops_half_way_leaves_nothing(client: Client) -> None:
     assert soon(lambda: client.get("/health").json["busy"] == 0)
 
 
-def test_uploads_of_a_service_that_was_killed_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("prefix", [uploads.PREFIX, requests.PREFIX])
+def test_videos_of_a_process_that_was_killed_are_removed(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the next start; those of a service that runs stay, and so does what looks alike and is not
-    ours."""
+    """Once there are others; those of a process that runs stay, and so does what looks alike and is
+    not ours."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    killed = tmp_path / f"{PREFIX}killed"
-    foreign = tmp_path / f"{PREFIX}foreign"
+    killed = tmp_path / f"{prefix}killed"
+    foreign = tmp_path / f"{prefix}foreign"
     for folder in (killed, foreign):
         folder.mkdir()
         (folder / "film.mp4").touch()
 
     (killed / LOCK).touch()
-    with upload_folder() as first, upload_folder() as second:
+    with scratch_folder(prefix) as first, scratch_folder(prefix) as second:
         assert {path.name for path in tmp_path.iterdir()} == {foreign.name, first.name, second.name}
     assert list(tmp_path.iterdir()) == [foreign]
 

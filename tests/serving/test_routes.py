@@ -10,6 +10,7 @@ from PIL import Image
 
 from hapvr.data.manifest import read_manifest_shard, shard_keys, write_manifest_shard
 from hapvr.search import marks
+from hapvr.search.kept_answers import remove_answer
 from hapvr.steps.duplicate_groups import RANDOM_WEIGHTS
 from hapvr.steps.project import Project
 from hapvr.steps.watch_queries import watch_queries
@@ -372,6 +373,29 @@ def test_a_search_for_a_forgotten_video_does_not_let_it_be_marked(
         refused = client.ask("PATCH", "/pairs", body=asked)
         assert (refused.status, refused.json["code"]) == (404, "unknown_id")
         assert client.get("/pairs").json["marks"] == []
+
+
+@pytest.mark.parametrize("named_by", ["query", "match"])
+def test_what_names_a_forgotten_video_is_not_answered_from_memory(
+    collection: Path, tmp_path: Path, named_by: str
+) -> None:
+    """Once the index is without it: `forget` removes what is kept on the disk."""
+    project = copied(collection, tmp_path)
+    with serving(project) as client:
+        job = client.search(id={"query": COPY, "match": SHORT}[named_by]).json["job"]
+        addresses = {
+            f"/jobs/{job}": {},
+            f"/jobs/{job}/table": {},
+            f"/jobs/{job}/explanation": {"reference": SHORT},
+            f"/query-pictures/{job}": {},
+            "/pairs/matrix": {"job": job, "reference": SHORT},
+        }
+        before = {client.get(path, **values).status for path, values in addresses.items()}
+        remove_answer(project.root, job)
+        without_manifest_row(project, COPY)
+        client.service.collection.current().searcher.collection.shard_of.pop(COPY)
+        after = {client.get(path, **values).json["code"] for path, values in addresses.items()}
+        assert (before, after) == ({200}, {"unknown_job"})
 
 
 def test_nothing_is_shown_or_said_while_the_data_root_is_away(

@@ -288,6 +288,18 @@ def test_groups_between_two_videos_come_with_a_plan_and_tasks(
     assert [row["action"] for row in json.loads(plan.read_text())] == ["keep", "link"]
 
 
+def test_people_are_told_what_to_do_where_no_copy_is_named(grown: Project) -> None:
+    """As of each group with different bytes, where the network has random weights."""
+    config = ["--config", str(grown.folder / "config.yaml")]
+    config += ["--set", f"search.min_duplicate_probability={LIKELY}"]
+    lines = CliRunner().invoke(app, ["duplicates", *config]).stdout.splitlines()
+    reasons = [line for line in lines if line.startswith("  No copy is named to keep")]
+    assert reasons
+    assert any(
+        f"{len(reasons)} of the groups name no copy to keep: compare" in line for line in lines
+    )
+
+
 @pytest.mark.slow
 def test_a_model_that_cannot_say_how_sure_it_is_names_files_of_equal_bytes_alone(
     grown: Project, tmp_path: Path
