@@ -50,6 +50,7 @@ def import_vcdb(folder: Path, out: Path, *, distractors: Path | None = None) -> 
             f"{len(segments):,} copied segments, the papers have {VCDB_SEGMENTS:,}: "
             "not their labels"
         )
+
     if distractors is not None:
         notes.append(_count_note("distractors", len(added), VCDB_DISTRACTORS))
     return _write(
