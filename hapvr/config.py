@@ -53,6 +53,10 @@ class OptimizerConfig(Settings):
     whose papers give none"""
 
 
+VIEW_STEPS = frozenset({"training_views", "pseudo_labels"})
+"""The steps of the chain that make augmented clips."""
+
+
 class TrainConfig(Settings):
     """One training run (HAP-VR section 4). The objective is that of the similarity network, the
     contrast that of TCA."""
@@ -93,6 +97,15 @@ class TrainConfig(Settings):
     def reads_pairs(self) -> bool:
         """Whether its source is one of labelled pairs, see `train.pairs`."""
         return self.source == "labelled_pairs"
+
+    @property
+    def view_steps(self) -> frozenset[str]:
+        """The steps that make augmented clips, of which its source reads the results."""
+        if self.source == "cached_views":
+            return VIEW_STEPS
+        if self.reads_pairs and self.pairs.single_rate > 0:
+            return frozenset({"training_views"})
+        return frozenset()
 
     def identity_fields(self) -> dict[str, Any]:
         """What determines the weights; the other keys may change when a run continues."""

@@ -17,6 +17,8 @@ VCDB_CORE = 528
 VCDB_DISTRACTORS = 100_000
 SVD_UNLABELLED = 526_787
 """Videos of the data sets as S2VS 4.1 and HAP-VR B.1 count them."""
+VCDB_SEGMENTS = 9_236
+"""Copied segments of VCDB, as VVS counts them."""
 _HINT = "is this the file of the data set, whole?"
 _TIME = re.compile(r"\d{1,3}:\d{2}:\d{2}")
 
@@ -30,7 +32,8 @@ def import_vcdb(folder: Path, out: Path, *, distractors: Path | None = None) -> 
     folder of video files, which join the database. Ids are file names without their extension.
     Raises DataError for files that are not there, are cut off or hold something else, and for a
     distractor that is a core video."""
-    pairs = _vcdb_pairs(folder)
+    segments = _vcdb_segments(folder)
+    pairs = _pairs_of(segments)
     core = _stems(folder / "core_dataset") or sorted({video for pair in pairs for video in pair})
     if unknown := sorted({video for pair in pairs for video in pair} - set(core)):
         raise DataError(
@@ -42,6 +45,12 @@ def import_vcdb(folder: Path, out: Path, *, distractors: Path | None = None) -> 
     added = _distractors(distractors)
     _require_apart(added, core, place=distractors, what="core video")
     notes = [_count_note("core videos", len(core), VCDB_CORE)]
+    if len(segments) < VCDB_SEGMENTS:
+        notes.append(
+            f"{len(segments):,} copied segments, the papers have {VCDB_SEGMENTS:,}: "
+            "not their labels"
+        )
+
     if distractors is not None:
         notes.append(_count_note("distractors", len(added), VCDB_DISTRACTORS))
     return _write(
@@ -94,12 +103,12 @@ def import_svd(folder: Path, out: Path) -> BenchmarkDefinition:
     )
 
 
-def _vcdb_pairs(folder: Path) -> list[tuple[str, str]]:
-    """Pairs of different videos that share a segment, in both directions, each once."""
+def _vcdb_segments(folder: Path) -> list[tuple[str, str]]:
+    """The videos of each copied segment of the annotation."""
     files = sorted((folder / "annotation").glob("*.txt"))
     if not files:
         raise DataError(f"{folder / 'annotation'}: no files *.txt, expected one or more; {_HINT}")
-    pairs: dict[tuple[str, str], None] = {}
+    segments = []
     for file in files:
         for number, row in enumerate(_rows(file, num_fields=6, separator=","), start=1):
             if wrong := [text for text in row[2:] if not _TIME.fullmatch(text)]:
@@ -108,11 +117,18 @@ def _vcdb_pairs(folder: Path) -> list[tuple[str, str]]:
                     f"{_HINT}"
                 )
 
-            first = Path(row[0]).stem
-            second = Path(row[1]).stem
-            if first != second:
-                pairs[first, second] = None
-                pairs[second, first] = None
+            segments.append((Path(row[0]).stem, Path(row[1]).stem))
+
+    return segments
+
+
+def _pairs_of(segments: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Pairs of different videos that share a segment, in both directions, each once."""
+    pairs: dict[tuple[str, str], None] = {}
+    for first, second in segments:
+        if first != second:
+            pairs[first, second] = None
+            pairs[second, first] = None
 
     return list(pairs)
 

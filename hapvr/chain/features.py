@@ -1,5 +1,6 @@
 """Features of whole videos, and what is trained on."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from hapvr.chain.look import Look
@@ -49,7 +50,23 @@ class Features(ShardStep):
         return make_features(project, key, progress=progress, **options)
 
 
-class TrainingViews(ShardStep):
+class ViewStep(ShardStep):
+    """A step that makes augmented clips, where `train.source` reads them."""
+
+    def lacks(self, look: Look) -> Mapping[str, str] | None:
+        """As any step of shards; None where the training reads nothing of it."""
+        if self.name not in look.project.config.train.view_steps:
+            return None
+        return super().lacks(look)
+
+    def status(self, look: Look) -> StepStatus:
+        """As any step of shards; nothing where the training reads nothing of it."""
+        if self.name not in look.project.config.train.view_steps:
+            return StepStatus(self.name, 0, 0)
+        return super().status(look)
+
+
+class TrainingViews(ViewStep):
     """Step 6."""
 
     name = "training_views"
@@ -68,7 +85,7 @@ class TrainingViews(ShardStep):
         return make_training_views(project, key, progress=progress, **options)
 
 
-class PseudoLabels(ShardStep):
+class PseudoLabels(ViewStep):
     """Step 7."""
 
     name = "pseudo_labels"

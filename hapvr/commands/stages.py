@@ -79,7 +79,9 @@ def _chain_verb(name: str, does: str, *steps: str) -> Callable[..., None]:
             bool, Option("--retry-failed", help="Try only failed videos again.")
         ] = False,
     ) -> None:
-        _run_steps(open_project(config, set_), steps, shard, retry_failed=retry_failed)
+        project = open_project(config, set_)
+        used = _steps_in_use(project, steps)
+        _run_steps(project, used, shard, retry_failed=retry_failed)
 
     verb.__name__ = name
     verb.__doc__ = does
@@ -95,7 +97,8 @@ download = _chain_verb(
 sample = _chain_verb("sample", "Decode videos and store their sampled frames.", "frames")
 extract = _chain_verb(
     "extract",
-    "Whitening, features of all shards, and views and pseudo labels of the training shards.",
+    "Whitening, features of all shards, and of the training shards the views and pseudo labels "
+    "that `train.source` reads.",
     "whitening",
     "features",
     "training_views",
@@ -271,6 +274,22 @@ def export_labels(
     with progress_bar("shards") as progress:
         num_pairs = label_export.export_labels(project, chosen, out, progress=progress)
     show({"file": str(out), "shards": chosen, "pairs": num_pairs})
+
+
+def _steps_in_use(project: Project, names: Sequence[str]) -> list[str]:
+    """These steps without those whose results the training does not read, which are named."""
+    from hapvr.config import VIEW_STEPS
+
+    settings = project.config.train
+    unread = [name for name in names if name in VIEW_STEPS - settings.view_steps]
+    for name in unread:
+        say(
+            f"{name}: left out, as train.source {settings.source} does not read it; "
+            f"`hapvr run {name}` makes it",
+            err=True,
+        )
+
+    return [name for name in names if name not in unread]
 
 
 def _run_steps(

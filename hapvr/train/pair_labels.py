@@ -293,9 +293,18 @@ class _Names:
                 f"{name!r:.120}, such as {candidates[0]}; write the id of the one that is meant"
             )
 
+        elsewhere = self._of_file.get(name.rpartition("/")[2])
+        if elsewhere:
+            advice = f"{elsewhere[0]} has the same file name: if it is meant, write its id"
+        else:
+            advice = (
+                "add it to a source whose split is train and run `hapvr extract`, or remove the "
+                "line"
+            )
+
         raise DataError(
-            f"labelled pairs: {place}: {name!r:.120} is not a training video with features; add it "
-            "to a source whose split is train and run `hapvr extract`, or remove the line"
+            f"labelled pairs: {place}: {name!r:.120} is not a training video with features; "
+            f"{advice}"
         )
 
 

@@ -91,6 +91,23 @@ def test_vcdb_equals_the_loop_over_queries(tmp_path, with_distractors):
     assert "56 core videos, the papers have 528" in str(definition.provenance["note"])
 
 
+@pytest.mark.parametrize(
+    ("num_lines", "marked"),
+    [pytest.param(9_235, True, id="cut"), pytest.param(9_236, False, id="whole")],
+)
+def test_annotation_that_lacks_segments_is_noted(tmp_path, num_lines, marked):
+    """A file that was cut between two lines has other labels than the papers."""
+    (tmp_path / "vcdb" / "annotation").mkdir(parents=True)
+    lines = [
+        f"video{number % 528}.flv,video{number % 527}.flv,00:00:01,00:00:10,00:01:05,00:01:14"
+        for number in range(num_lines)
+    ]
+    (tmp_path / "vcdb" / "annotation" / "all.txt").write_text("\n".join(lines) + "\n")
+    definition = import_vcdb(tmp_path / "vcdb", tmp_path / "out")
+    note = "9,235 copied segments, the papers have 9,236: not their labels"
+    assert definition.provenance["note"] == (note if marked else "")
+
+
 def write_svd(folder, *, unlabelled):
     """SVD's test set as it ships here, in the form of its authors, and a list of unlabelled
     videos."""

@@ -42,6 +42,7 @@ def test_published_rows_stand_beside_ours_with_their_sources(benchmark: str, row
         ("evve", "VVS_3840", "70.5 % of the set"),
         ("evve", "S2VS (DnS-100K)", "504 of the 620 queries"),
         ("fivr-200k", "S2VS (DnS-100K), hard", "4,828 easy videos"),
+        ("cc_web_video", "TCA_c", "13,129 videos"),
     ],
 )
 def test_numbers_of_other_videos_are_marked(benchmark: str, row: str, measured_on: str) -> None:

@@ -71,6 +71,21 @@ def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Pr
     assert text.out.endswith("(was finished)\n")
 
 
+def test_what_no_training_reads_is_not_extracted(call: Call, small_project: Project) -> None:
+    """Views and labels of new ones in every step; they are named, with the way to make them, and
+    count neither as done nor as missing."""
+    online = ("--config", small_project.folder / "config.yaml", "--set", "train.source=online")
+    done = call("extract", *online, "--json")
+    assert {row["step"] for row in done.json["shards"]} == {"whitening", "features"}
+    for step in ("training_views", "pseudo_labels"):
+        assert f"{step}: left out, as train.source online does not read it" in done.error
+        assert f"`hapvr run {step}` makes it" in done.error
+
+    steps = {row["step"]: row for row in call("status", *online, "--json").json["steps"]}
+    assert steps["training_views"]["done"] == 0
+    assert steps["training_views"]["missing"] == 0
+
+
 def test_unknown_shards_and_steps_are_refused_with_those_there_are(
     call: Call, small_project: Project
 ) -> None:

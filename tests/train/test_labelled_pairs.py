@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hapvr.config import Config
+from hapvr.config import VIEW_STEPS, Config
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.checkpoint import build_network
 from hapvr.model.family import split_extras, video_vectors
@@ -21,6 +21,7 @@ from hapvr.train.families import build_training
 from hapvr.train.pair_labels import CopiedSegment, PairLabels
 from hapvr.train.run_folder import list_checkpoints, read_history
 from hapvr.train.settings import PairsConfig
+from hapvr.train.sources import SOURCES
 from hapvr.train.sources.labelled_pairs import LabelledPairs
 from hapvr.train.sources.mining import nearest_distractors
 from hapvr.train.tca import ContrastTraining
@@ -64,6 +65,24 @@ def source_of(project: Project, config: Config, folder: Path) -> LabelledPairs:
 
 def floats(batch: Batch) -> Batch:
     return replace(batch, regions=batch.regions.float())
+
+
+@pytest.mark.parametrize(
+    ("source", "single_rate"),
+    [
+        pytest.param("cached_views", 0.0, id="cached views"),
+        pytest.param("online", 0.0, id="online"),
+        pytest.param("labelled_pairs", 0.0, id="labelled pairs"),
+        pytest.param("labelled_pairs", 0.5, id="labelled pairs and single videos"),
+    ],
+)
+def test_the_steps_of_views_are_those_that_the_source_reads(
+    project: Project, source: str, single_rate: float
+) -> None:
+    pairs = PAIRS.model_copy(update={"single_rate": single_rate})
+    config = with_train(project, source=source, pairs=pairs)
+    read = set(SOURCES[source].reads(config))
+    assert config.train.view_steps == read & VIEW_STEPS
 
 
 def test_a_batch_is_pairs_each_with_its_negatives(project: Project, tmp_path: Path) -> None:

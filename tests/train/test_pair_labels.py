@@ -88,6 +88,11 @@ BAD_ROWS: dict[str, tuple[str, str]] = {
         PAIR + "core/a.flv,d.mp4,0,5,0,5\n",
         r"pairs\.csv, line 3: 'd\.mp4' is not a training video with features; add it to a source",
     ),
+    "the id of another source": (
+        "own/a.flv,core/b.mp4,0,5,0,5\n",
+        r"line 2: 'own/a\.flv' is not a training video with features; "
+        r"core/a\.flv has the same file name: if it is meant, write its id",
+    ),
     "a file name of two videos": (
         "a.flv,c.mp4,0,5,0,5\n",
         r"line 2: 2 training videos are called 'c\.mp4', such as core/c\.mp4; write the id",

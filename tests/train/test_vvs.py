@@ -14,7 +14,14 @@ from hapvr.model.vvs import VvsNetwork
 from hapvr.steps.project import Project
 from hapvr.train.batch import Batch
 from hapvr.train.run_folder import list_checkpoints, read_history
-from hapvr.train.vvs import SuppressionTraining, draw_distractors, easy_frames, hardest_negatives
+from hapvr.train.vvs import (
+    SuppressionTraining,
+    draw_distractors,
+    easy_frames,
+    hardest_negatives,
+    inserted,
+    scattered_source,
+)
 from tests.train.runs import cached_views, run, same_weights, with_train, without_times
 
 SMALL = VvsSettings.model_validate({"distractor": {"hidden": (16, 8)}, "saliency": {"width": 8}})
@@ -28,6 +35,29 @@ def test_easy_frames_are_those_of_small_magnitude() -> None:
     assert easy_frames(magnitude, max_magnitude=None).nonzero().tolist() == [[1, 1]]
     assert easy_frames(magnitude, max_magnitude=5).nonzero().tolist() == [[1, 1]]
     assert easy_frames(torch.ones(2, 4), max_magnitude=None).all()
+
+
+@pytest.mark.parametrize(
+    ("places", "shown"),
+    [
+        pytest.param([], [0, 1, 2], id="none"),
+        pytest.param([0, 3], [-1, 0, 1, -1, 2], id="before and between"),
+        pytest.param([3, 4], [0, 1, 2, -1, -1], id="behind the last"),
+    ],
+)
+def test_scattered_frames_stand_between_those_of_the_clip(
+    places: list[int], shown: list[int]
+) -> None:
+    """The clip keeps its order, each insertion has its own frame, and a label says which it is."""
+    source = scattered_source(3, places)
+    assert source.tolist() == shown
+    clip = torch.tensor([[10, 11, 12]])
+    easy = torch.arange(90, 90 + len(places))[None]
+    expected = iter(easy[0].tolist())
+    wanted = [next(expected) if frame < 0 else 10 + frame for frame in shown]
+    assert inserted(clip, easy, source)[0].tolist() == wanted
+    labels = inserted(torch.ones_like(clip), torch.zeros((), dtype=torch.int64), source)
+    assert labels[0].tolist() == [int(frame >= 0) for frame in shown]
 
 
 def test_distractors_are_of_other_videos() -> None:

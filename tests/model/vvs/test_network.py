@@ -1,10 +1,10 @@
 """VVS against its definition at other seeds and shapes, and the laws of its parts."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -54,6 +54,45 @@ def clips(seed: int, *shape: int) -> Tensor:
 
 def vector(network: VvsNetwork, regions: Tensor, pooled: Tensor | None) -> Tensor:
     return F.normalize(network.frame_vectors(regions, pooled).double().sum(0), dim=-1)
+
+
+def attended(layer: nn.TransformerEncoderLayer, states: Tensor) -> Tensor:
+    """What an encoder layer gives for the frames of one video [T, d], head by head."""
+    attention = layer.self_attn
+    query, key, value = F.linear(states, attention.in_proj_weight, attention.in_proj_bias).chunk(
+        3, dim=-1
+    )
+    heads = []
+    for q, k, v in zip(
+        query.chunk(8, dim=-1), key.chunk(8, dim=-1), value.chunk(8, dim=-1), strict=True
+    ):
+        heads.append((q @ k.T / q.shape[1] ** 0.5).softmax(-1) @ v)
+
+    mixed = layer.norm1(states + attention.out_proj(torch.cat(heads, dim=-1)))
+    return layer.norm2(mixed + layer.linear2(torch.relu(layer.linear1(mixed))))
+
+
+@pytest.mark.parametrize(
+    ("attention", "group"),
+    [
+        pytest.param("video", 7, id="all frames of the video, as the paper"),
+        pytest.param("frame", 1, id="each frame alone, as the release"),
+    ],
+)
+def test_saliency_attends_to_what_the_setting_says(
+    attention: Literal["video", "frame"], group: int
+) -> None:
+    torch.manual_seed(3)
+    settings = SaliencySettings(width=4, attention=attention, temperature=2.0)
+    saliency = TemporalSaliency(settings).double().eval()
+    with torch.no_grad():
+        for weight in saliency.encoder.parameters():
+            weight.add_(torch.randn_like(weight) * 0.3)
+
+        states = torch.randn(7, 16, dtype=torch.float64)
+        parts = [attended(saliency.encoder, part) for part in states.split(group)]
+        weights = saliency.weights_of_states(states)
+        assert_close(weights, torch.sigmoid(torch.cat(parts).mean(-1) / 2.0))
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 30, 301])
