@@ -3,10 +3,16 @@ real clips, and sampled thoroughly and by key frames, beside a plain reader of o
 Rows of one file are of one run, one after the other.
 
 PYTHONPATH=. python bench/archive.py --clips FOLDER [--seconds 60] [--rounds 3]
+PYTHONPATH=. python bench/archive.py --clips FOLDER --readers thorough key_frames "add thorough"
+PYTHONPATH=. python bench/archive.py --folder FOLDER
 
 A file's bytes and every measure are of one minute of video. The readers of other packages take part
 where these are installed: `decord`, `imagehash` and `vpdq`. `every picture` is what a thorough
-sample costs where all pictures are decoded; `times as fast` is against it.
+sample costs where all pictures are decoded; `times as fast` is against the slowest reader.
+`add thorough` and `add key_frames` are `hapvr index add` all in all: what it costs more for the
+file than for its first seconds, so without its start. `MiB` is the most that `index add` and its
+processes held at one time, or that another reader held more than before it began. --folder:
+instead, what `hapvr index add` of this folder takes.
 """
 
 import importlib
@@ -14,11 +20,14 @@ import importlib.util
 import itertools
 import math
 import multiprocessing
-import resource
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
-import time
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -27,10 +36,12 @@ from typing import Any, Literal, get_args
 
 import av
 import numpy as np
+import psutil
 from av.video.frame import PictureType, VideoFrame
 from av.video.stream import VideoStream
 
 from bench.table import parse, show
+from hapvr.collection import add_folders
 from hapvr.video.frames import display_frame, encode_jpeg
 from hapvr.video.sampler import Wanted
 from hapvr.video.sampling import Reading, sample_every_picture, sample_frames
@@ -42,6 +53,12 @@ CLIP_S = 4
 ENCODED_S = 8
 """So much is encoded; large pictures take minutes."""
 MODES: tuple[SamplingMode, ...] = get_args(SamplingMode)
+INDEXED_S = 4
+"""What `index add` of so much of a file costs is taken for its start."""
+ADD = "add "
+"""Before a mode: the name of a reader that is `hapvr index add`."""
+LOOK_EVERY_S = 0.1
+"""How often the memory of a reader is looked at."""
 
 
 @dataclass(frozen=True)
@@ -208,55 +225,183 @@ def readers() -> dict[str, Callable[[Path], int]]:
     return by_name
 
 
-def cost(reader: str, path: Path) -> tuple[float, float, int]:
-    """Processor seconds, MiB of memory at most, and frames of one reading; runs in a process of its
-    own."""
-    work = readers()[reader]
-    start_s = time.process_time()
-    frames = work(path)
-    spent_s = time.process_time() - start_s
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return spent_s, peak_kib / 1024, frames
+@dataclass(frozen=True)
+class Cost:
+    """What one reading took, with all of its processes."""
+
+    cpu_s: float
+    peak_mib: float
+    """at one time, pages that processes share counted once"""
+    frames: int = 0
 
 
-def measure(kind: ArchiveFile, path: Path, *, seconds: int, rounds: int) -> list[dict[str, Any]]:
+def read_in_process(reader: str, path: Path) -> Cost:
+    """One reading, in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        (worker,) = multiprocessing.active_children()
+        pool.apply(load_readers)
+        before_s = cpu_seconds(worker.pid)
+        with PeakMemory(worker.pid) as memory:
+            frames = pool.apply(read, (reader, path))
+        held_mib = memory.peak_mib - memory.first_mib
+        return Cost(cpu_seconds(worker.pid) - before_s, held_mib, frames)
+
+
+def load_readers() -> None:
+    """Import what readers need: it is no part of a reading."""
+    readers()
+
+
+def read(reader: str, path: Path) -> int:
+    """Frames that a reader takes of a file."""
+    return readers()[reader](path)
+
+
+def cpu_seconds(pid: int | None) -> float:
+    """Of a process, and of those of its children that have ended."""
+    return float(sum(psutil.Process(pid).cpu_times()[:4]))
+
+
+class PeakMemory:
+    """The most memory that a process and its descendants hold at one time while the block runs.
+    The kernel's own figure of a process begins with what its parent held."""
+
+    def __init__(self, pid: int | None) -> None:
+        self._process = psutil.Process(pid)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self.first_mib = 0.0
+        self.peak_mib = 0.0
+
+    def __enter__(self) -> "PeakMemory":
+        self.first_mib = self.peak_mib = self._held_mib()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK_EVERY_S):
+            self.peak_mib = max(self.peak_mib, self._held_mib())
+
+    def _held_mib(self) -> float:
+        num_bytes = 0
+        with suppress(psutil.Error):
+            for process in (self._process, *self._process.children(recursive=True)):
+                with suppress(psutil.Error):  # it has just ended
+                    num_bytes += process.memory_full_info().pss
+        return num_bytes / 2**20
+
+
+def index_folder(folder: Path, mode: SamplingMode) -> Cost:
+    """`hapvr index add` of a folder, in a new collection."""
+    with tempfile.TemporaryDirectory() as parent:
+        root = Path(parent) / "collection"
+        add_folders(root, [folder])
+        with (root / "collection.yaml").open("a") as config:
+            config.write(f"sampling: {{mode: {mode}}}\n")
+
+        call = "from hapvr.cli import main; main()"
+        command = [sys.executable, "-c", call, "index", "add", "--data", str(root)]
+        before_s = sum(os.times()[2:4])
+        with (
+            subprocess.Popen(command, stdout=subprocess.DEVNULL) as process,
+            PeakMemory(process.pid) as memory,
+        ):
+            process.wait()
+
+        if process.returncode:
+            raise SystemExit(f"index add of {folder} failed")
+        return Cost(sum(os.times()[2:4]) - before_s, memory.peak_mib)
+
+
+def index_file(path: Path, mode: SamplingMode, *, seconds: int) -> Cost:
+    """What `hapvr index add` costs more for a file than for its first seconds, as if these were
+    left out."""
+    with tempfile.TemporaryDirectory() as parent:
+        folders = Path(parent) / "whole", Path(parent) / "start"
+        for folder in folders:
+            folder.mkdir()
+        whole, start = folders
+        os.link(path, whole / path.name)
+        copy_start(path, start / path.name)
+        cost = index_folder(whole, mode)
+        of_start = index_folder(start, mode)
+
+    more_s = cost.cpu_s - of_start.cpu_s
+    return Cost(more_s * seconds / (seconds - INDEXED_S), cost.peak_mib)
+
+
+def copy_start(path: Path, to: Path) -> None:
+    """The packets of the first `INDEXED_S` of a file."""
+    with av.open(str(path)) as source, av.open(str(to), "w") as target:
+        video = source.streams.video[0]
+        stream = target.add_stream_from_template(video)
+        for packet in source.demux(video):
+            if packet.pts is None or packet.time_base is None:
+                continue
+            if packet.pts * packet.time_base < INDEXED_S:
+                packet.stream = stream
+                target.mux(packet)
+
+
+def measure(
+    kind: ArchiveFile, path: Path, names: list[str], *, seconds: int, rounds: int
+) -> list[dict[str, Any]]:
     """A row per reader. Readers take turns, so that other load meets all of them alike."""
-    names = list(readers())
-    costs: dict[str, list[tuple[float, float, int]]] = {name: [] for name in names}
+    costs: dict[str, list[Cost]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                costs[name].append(pool.apply(cost, (name, path)))
+            if name.startswith(ADD):
+                mode: Any = name.removeprefix(ADD)
+                cost = index_file(path, mode, seconds=seconds)
+            else:
+                cost = read_in_process(name, path)
 
-    rows = []
-    for name in names:
-        ratios = [
-            slow[0] / fast[0]
-            for slow, fast in zip(costs["every picture"], costs[name], strict=True)
-        ]
-        rows.append(
-            {
-                "file": kind.name,
-                "MB/min": round(path.stat().st_size * 60 / seconds / 1e6),
-                "reader": name,
-                "CPU s/min": statistics.median(each[0] for each in costs[name]) * 60 / seconds,
-                "times as fast": statistics.median(ratios),
-                "MiB": round(max(each[1] for each in costs[name])),
-                "frames": costs[name][0][2],
-            }
-        )
+            costs[name].append(cost)
 
-    return rows
+    medians = {
+        name: statistics.median(cost.cpu_s for cost in costs[name]) * 60 / seconds for name in names
+    }
+    return [
+        {
+            "file": kind.name,
+            "MB/min": round(path.stat().st_size * 60 / seconds / 1e6),
+            "reader": name,
+            "CPU s/min": medians[name],
+            "times as fast": max(medians.values()) / medians[name],
+            "MiB": round(max(cost.peak_mib for cost in costs[name])),
+            "frames": costs[name][0].frames,
+        }
+        for name in names
+    ]
 
 
 def main() -> None:
     """Measures and prints a table per file."""
-    options = parse(__doc__, clips=Path(), seconds=60, rounds=3, files=len(FILES))
+    names = list(readers()) + [f"{ADD}{mode}" for mode in MODES]
+    options = parse(
+        __doc__,
+        clips=Path(),
+        folder=Path(),
+        seconds=60,
+        rounds=3,
+        files=len(FILES),
+        readers=tuple(names),
+    )
+    if options.folder != Path():
+        cost = index_folder(options.folder, "thorough")
+        show([{"index add": options.folder.name, "CPU s": cost.cpu_s, "MiB": round(cost.peak_mib)}])
+        return
+
     with tempfile.TemporaryDirectory() as folder:
         for number, kind in enumerate(FILES[: options.files]):
             path = Path(folder) / f"{number}.mp4"
             write_file(path, kind, options.clips, options.seconds)
-            show(measure(kind, path, seconds=options.seconds, rounds=options.rounds))
+            readers_asked = list(options.readers)
+            show(measure(kind, path, readers_asked, seconds=options.seconds, rounds=options.rounds))
             path.unlink()
 
 

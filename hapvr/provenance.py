@@ -14,10 +14,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from hapvr import __version__
 from hapvr.errors import DataError
+from hapvr.files import adapter_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Provenance:
     @staticmethod
     def from_json(text: str) -> Provenance:
         """Inverse of `to_json`. Raises ValueError or RecursionError for anything else."""
-        return TypeAdapter(Provenance).validate_python(json.loads(text))
+        return adapter_of(Provenance).validate_python(json.loads(text))
 
 
 def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:

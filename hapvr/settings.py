@@ -63,6 +63,8 @@ class Settings(BaseModel):
         frozen=True,
         extra="forbid",
         allow_inf_nan=False,
+        # Most processes check the values of few of these classes, and some of none.
+        defer_build=True,
         use_attribute_docstrings=DESCRIBE_VARIABLE in os.environ,
     )
 

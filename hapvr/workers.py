@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
-from hapvr.processors import use_processors
+from hapvr.processors import collect_garbage_seldom, use_processors
 
 Result = TypeVar("Result")
 
@@ -142,6 +142,7 @@ def _prepare_worker(
     sys.dont_write_bytecode = (
         True  # a limit of file size would cut it, and other processes would read what is left
     )
+    collect_garbage_seldom()
     for kind, wanted in limits.items():
         given = [value for value in resource.getrlimit(kind) if value != resource.RLIM_INFINITY]
         resource.setrlimit(kind, (min([wanted, *given]), min([wanted, *given])))

@@ -84,6 +84,12 @@ class FeatureFile(VideoRows):
         """[T], the perceptual hashes of these frames. Raises DataError if the video has none."""
         return np.asarray(self.rows(video_id, first, last, "hash").column("hash"), np.uint64)
 
+    def times_and_hashes(self, video_id: str) -> tuple[Sequence[float], npt.NDArray[np.uint64]]:
+        """`times` and `hashes` of all frames of a video, by one look at the file."""
+        rows = self.rows(video_id, 0, None, "timestamp_s", "hash")
+        times = tuple(rows.column("timestamp_s").to_pylist())
+        return times, np.asarray(rows.column("hash"), np.uint64)
+
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> npt.NDArray[Any]:
         """Regions of the frames from `first` to `last` - 1 of a video, with frame extras. Raises
         DataError if it has none."""

@@ -17,11 +17,10 @@ from typing import IO, Any, TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 from filelock import FileLock, Timeout
-from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
 from hapvr.errors import ConfigError, DamagedError, DataError
-from hapvr.files import PART_SUFFIX, require_regular, without_mark, write_atomic
+from hapvr.files import PART_SUFFIX, adapter_of, require_regular, without_mark, write_atomic
 from hapvr.settings import first_line
 
 Value = TypeVar("Value")
@@ -246,7 +245,7 @@ class DataRoot:
         the file. Raises DataError where it does not exist, DamagedError where it holds
         something else."""
         with self.open(name) as file, self.corruption_errors(name, hint=hint):
-            return TypeAdapter(kind).validate_json(without_mark(file.read()))
+            return adapter_of(kind).validate_json(without_mark(file.read()))
 
     @contextmanager
     def corruption_errors(self, name: str, *, hint: str) -> Iterator[None]:

@@ -71,7 +71,7 @@ class PackagedCopyNetwork:
     def embedder(self, whitening: Whitening | None, device: str, *, extras: bool = False) -> Embed:
         """See `FrameEncoder`. The vectors have unit length, and `whitening` leaves them so."""
         assert not extras, "the configuration refuses these"
-        network = CompiledNetwork(self.content, precision=self.precision)
+        network = CompiledNetwork(self.content, precision=self.precision, is_known=True)
 
         def embed(frames: Frames) -> Vectors:
             pictures = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))

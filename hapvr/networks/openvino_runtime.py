@@ -49,10 +49,13 @@ class CompiledNetwork:
         *,
         num_threads: int | None = None,
         precision: Precision = "float32",
+        is_known: bool = False,
     ) -> None:
         """model: an ONNX file, its content, or what `convert_from_torch` gives.
         num_threads: None: one per processor, see `hapvr.processors`.
         precision: bfloat16 is taken where the processor multiplies it.
+        is_known: whether the caller compared the file with a digest of this release; any other is
+            read as data first.
 
         Raises:
             DataError: for a file that cannot be read.
@@ -80,7 +83,7 @@ class CompiledNetwork:
         }
         try:
             if isinstance(model, Path | bytes):
-                model = _converted(model)
+                model = _converted(model, is_known=is_known)
             self._request: Any = core.compile_model(model, "CPU", properties).create_infer_request()
         except Exception as error:  # the converter raises classes of its own
             raise DataError(f"OpenVINO cannot load {self._name} ({last_line(error)})") from error
@@ -126,13 +129,14 @@ def last_line(error: Exception) -> str:
     return lines[-1][:200] if lines else type(error).__name__
 
 
-def _converted(model: Path | bytes) -> Any:
-    """An ONNX file as a model of OpenVINO. It is read as data first: converting computes constants,
-    and other operations may never end, or read foreign memory."""
+def _converted(model: Path | bytes, *, is_known: bool) -> Any:
+    """An ONNX file as a model of OpenVINO. One that is not known is read as data first: converting
+    computes constants, and other operations may never end, or read foreign memory."""
     import openvino
 
     content = model if isinstance(model, bytes) else read_bytes(model)
-    _require_known_operations(content)
+    if not is_known:
+        _require_known_operations(content)
     frontend = openvino.frontend.FrontEndManager().load_by_framework("onnx")
     source = model if isinstance(model, Path) else io.BytesIO(content)
     return frontend.convert(frontend.load(source))

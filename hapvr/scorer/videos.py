@@ -21,8 +21,8 @@ from hapvr.scorer.access import ComputeLock, Deadline
 from hapvr.scorer.query_views import WHOLE, crops_of
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
-from hapvr.video.content import cut_to, seen_box
-from hapvr.video.frames import Hashes, decode_jpegs, frame_hashes, square
+from hapvr.video.decoded import DecodedFrames
+from hapvr.video.frames import Hashes, square
 from hapvr.video.pool import SampledVideo, sample_videos
 from hapvr.video.probe import FileState, check_file
 from hapvr.video.settings import Picture, SamplingConfig
@@ -51,7 +51,7 @@ class SampledFeatures:
     clock: FrameTimes
     """Their times."""
     hashes: Hashes
-    """[T], see `frame_hashes`."""
+    """[T], see `picture_hash`."""
     crops: tuple[SampledFeatures, ...] = ()
     """The same frames of each crop of a query, see `hapvr.scorer.query_views`."""
     jpegs: tuple[bytes, ...] = ()
@@ -253,9 +253,11 @@ class VideoReader:
         Raises:
             VideoError: `timeout`."""
         parts: list[list[NDArray[np.float32]]] = []
-        film = seen_box(jpegs, self._pictures.picture)
-        for start in range(0, len(jpegs), BATCH_FRAMES):
-            frames = cut_to(decode_jpegs(jpegs[start : start + BATCH_FRAMES]), film)
+        hashes: list[Hashes] = []
+        decoded = DecodedFrames(jpegs, self._pictures.picture)
+        for start in range(0, len(decoded), BATCH_FRAMES):
+            frames, of_frames = decoded.part(start, start + BATCH_FRAMES)
+            hashes.append(of_frames)
             boxes = [WHOLE]
             if crops:
                 boxes += crops_of(*frames.shape[-2:])
@@ -267,8 +269,8 @@ class VideoReader:
                 with self._computing.hold(deadline):
                     part.append(self._embed(shown))
 
-        hashes = frame_hashes(jpegs)
-        views = [SampledFeatures(np.concatenate(part), clock, hashes) for part in parts]
+        joined = np.concatenate(hashes)
+        views = [SampledFeatures(np.concatenate(part), clock, joined) for part in parts]
         kept = tuple(jpegs) if crops else ()
         return replace(views[0], crops=tuple(views[1:]), jpegs=kept)
 

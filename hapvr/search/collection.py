@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -39,8 +39,8 @@ REFRESH_S = 5.0
 """How long what is stored is taken to be unchanged."""
 MAX_OPEN_SHARDS = 256
 """A process may open about a thousand files."""
-MAX_KEPT_TIMES = 1000
-"""Videos whose times are in memory, 30 kB each of an hour."""
+MAX_KEPT_FRAMES = 1000
+"""Videos whose times and hashes are in memory, 60 kB each of an hour."""
 
 IndexPlace = Annotated[str, Field(pattern=r"^search/[0-9a-f]{16}/index-\d{4,}$")]
 """Below the data root; old ones are removed, so it is nothing else."""
@@ -157,6 +157,8 @@ class _ShardRows:
     written_ns: list[int]
     """when the indexes of its steps were written"""
     rows: Rows
+    described: dict[str, VideoMetadata] = field(default_factory=dict)
+    """of the videos that were asked for"""
 
 
 def _read_rows(root: DataRoot, key: str, written_ns: list[int]) -> Rows:
@@ -197,6 +199,20 @@ def _of_frames(
     }
 
 
+def _without_file(video_id: str) -> VideoMetadata:
+    """Of a video that no shard describes."""
+    digest = hashlib.sha256(f"id:{video_id}".encode()).hexdigest()
+    return VideoMetadata(path=None, sha256=digest)
+
+
+def _of_row(row: Mapping[str, Any]) -> VideoMetadata:
+    """Of a video as `_read_rows` gives it."""
+    measures = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
+    names = (*measures, "missing", "clock_note")
+    values = {name: row[name] for name in names if row.get(name) is not None}
+    return VideoMetadata(path=path_of_text(row["path"]), sha256=row["sha256"], **values)
+
+
 class CollectionMetadata:
     """Metadata by video id, from the steps that looked at the video's file; read again where these
     change, as files do whose pictures, and so whose place in the index, stay the same. Any thread
@@ -208,49 +224,48 @@ class CollectionMetadata:
         self._shards = shards
         self._read: dict[str, _ShardRows] = {}
 
-    def _rows(self, key: str) -> Rows:
+    def _shard(self, key: str) -> _ShardRows:
         """The rows of a shard, as they were at most REFRESH_S ago."""
         now_s = time.monotonic()
         last = self._read.get(key)
         if last is not None and now_s - last.looked_s < REFRESH_S:
-            return last.rows
+            return last
 
         stages = (VIDEOS_STAGE, FRAMES_STAGE, STAGE)
         names = [Shard(self._root, stage, key).index_name for stage in stages]
         written_ns = self._root.modified_ns(*names)
         if last is not None and last.written_ns == written_ns:
-            rows = last.rows
+            shard = replace(last, looked_s=now_s)
         else:
-            rows = _read_rows(self._root, key, written_ns)
+            shard = _ShardRows(now_s, written_ns, _read_rows(self._root, key, written_ns))
 
-        self._read[key] = _ShardRows(now_s, written_ns, rows)
-        return rows
+        self._read[key] = shard
+        return shard
 
     def contents(self, key: str) -> dict[str, str]:
         """Video id -> SHA-256 of all videos of a shard that can be used; none of a shard that
         cannot be read."""
         with suppress(DataError):
-            return {name: row["sha256"] for name, row in self._rows(key).items()}
+            return {name: row["sha256"] for name, row in self._shard(key).rows.items()}
         return {}
 
     def has_changed(self, video_id: str) -> bool:
         """Whether what is known of a video's file, its frames and its features is not of the same
         content."""
-        return bool(self._rows(self._shards[video_id]).get(video_id, {}).get("changed"))
+        return bool(self._shard(self._shards[video_id]).rows.get(video_id, {}).get("changed"))
 
     def of(self, video_id: str) -> VideoMetadata:
         """Metadata of a video; those of an id that no shard describes have no path, and the digest
         of the id. Raises as `Shard.read` does."""
-        row = self._rows(self._shards[video_id]).get(video_id) if video_id in self._shards else None
-        if row is None:
-            return VideoMetadata(
-                path=None, sha256=hashlib.sha256(f"id:{video_id}".encode()).hexdigest()
-            )
+        if video_id not in self._shards:
+            return _without_file(video_id)
+        shard = self._shard(self._shards[video_id])
+        if video_id not in shard.described:
+            row = shard.rows.get(video_id)
+            file = _without_file(video_id) if row is None else _of_row(row)
+            shard.described[video_id] = file
 
-        measures = ("num_bytes", "duration_s", "width_px", "height_px", "codec")
-        names = (*measures, "missing", "clock_note")
-        values = {name: row[name] for name in names if row.get(name) is not None}
-        return VideoMetadata(path=path_of_text(row["path"]), sha256=row["sha256"], **values)
+        return shard.described[video_id]
 
     def clock_notes(self, video_ids: Iterable[str]) -> list[str]:
         """What is wrong with the clocks of videos, a sentence each: their seconds are not those of
@@ -290,8 +305,8 @@ class SearchableCollection:
         # no function refers to the collection: files close when it is dropped, not when a cycle is
         # found
         self._opened = opened
-        self._times = lru_cache(MAX_KEPT_TIMES)(
-            lambda video_id: tuple(opened(shards[video_id]).times(video_id))
+        self._frames = lru_cache(MAX_KEPT_FRAMES)(
+            lambda video_id: opened(shards[video_id]).times_and_hashes(video_id)
         )
         for key in self.shards():
             provenance = Shard(root, STAGE, key).provenance()
@@ -312,7 +327,7 @@ class SearchableCollection:
         more."""
         with self._guard:
             self._file(video_id)
-            return self._times(video_id)
+            return self._frames(video_id)[0]
 
     def read(
         self, video_id: str, times_s: Sequence[float], first: int, last: int
@@ -322,7 +337,7 @@ class SearchableCollection:
         with self._guard:
             file = self._file(video_id)
             regions = file.regions(video_id, first, last)
-            hashes = file.hashes(video_id, first, last)
+            hashes = self._frames(video_id)[1][first:last]
 
         if self.metadata.has_changed(video_id):
             raise DataError(CHANGED.format(video_id))

@@ -30,13 +30,8 @@ from hapvr.progress import Progress, no_progress
 from hapvr.settings import explain
 from hapvr.steps.project import Project
 from hapvr.steps.videos import open_frames
-from hapvr.steps.whitening import squares
-from hapvr.video.frames import (
-    HASH_VERSION,
-    NO_HASH,
-    Hashes,
-    frame_hashes,
-)
+from hapvr.video.decoded import DecodedFrames
+from hapvr.video.frames import HASH_VERSION, NO_HASH, Hashes
 from hapvr.video.settings import SourceName
 
 
@@ -107,8 +102,10 @@ def make_features(project: Project, key: str, *, progress: Progress = no_progres
                 if video_id not in wanted:
                     continue
                 video = reader.read(video_id)
-                shown.append((video.timestamps_s, frame_hashes(video.jpegs)))
-                yield video_id, squares(video.jpegs, backbone.crop_px, backbone.picture)
+                frames = DecodedFrames(video.jpegs, backbone.picture)
+                pictures, hashes = frames.squares(backbone.crop_px)
+                shown.append((video.timestamps_s, hashes))
+                yield video_id, pictures
 
         for video_id, (values,) in embed_by_networks(clips(), [extractor.embed]):
             row = index_row(video_id, len(values), frames_sha256=digests[video_id])

@@ -27,7 +27,11 @@ MIN_DETAIL = 1.0
 
 def film_box(jpegs: Sequence[bytes]) -> Box:
     """Where the film is in the frames of one video, by a few of them."""
-    frames = [luma(jpeg) for jpeg in spread(jpegs, SAMPLED_FRAMES)]
+    return film_of([luma(jpeg) for jpeg in spread(jpegs, SAMPLED_FRAMES)])
+
+
+def film_of(frames: Sequence[NDArray[np.uint8]]) -> Box:
+    """Where the film is in a few frames of one video, [H, W] grey levels each."""
     frames = [frame for frame in frames if frame.shape == frames[0].shape]
     left, top, right, bottom = content_box(frames)
     are_bars = max(abs(left + right - 1), abs(top + bottom - 1)) <= UNEVEN

@@ -233,6 +233,12 @@ def luma(jpeg: bytes) -> NDArray[np.uint8]:
         return np.asarray(frame.convert("L"))
 
 
+def grey_levels(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """[H, W], what `luma` gives of a frame that is decoded, [3, H, W] RGB."""
+    picture = Image.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0)))
+    return np.asarray(picture.convert("L"))
+
+
 def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
     """The first row that is not a bar, and the one behind the last."""
     # near black to 95 %, so that a logo or subtitle on a bar leaves it one; noise of compression
@@ -252,20 +258,11 @@ def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
     return (first, last) if first < last else (0, len(rows))
 
 
-def frame_hashes(
-    jpegs: Sequence[bytes], part: tuple[slice, slice] = (slice(None), slice(None))
-) -> Hashes:
-    """[T], the hashes of the frames of one video, whose bars are the same throughout. part: rows
-    and columns that are hashed."""
-    box = content_box([luma(jpeg)[part] for jpeg in spread(jpegs, SAMPLED_FRAMES)])
-    return np.array(in_threads(lambda jpeg: picture_hash(luma(jpeg)[part], box), jpegs), np.uint64)
-
-
 def picture_hash(
     grey: NDArray[np.uint8], box: tuple[float, float, float, float] = (0, 0, 1, 1)
 ) -> int:
     """The hash of one picture [H, W], or NO_HASH: a bit for each low coefficient above their
-    median. box: its `content_box`."""
+    median. box: the `content_box` of its video, whose bars are the same throughout."""
     height, width = grey.shape
     left, top, right, bottom = box
     area = (left * width, top * height, right * width, bottom * height)

@@ -1,16 +1,19 @@
 """Perceptual hashes: what they are, what they survive, and which pictures have none."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from hapvr.seeding import numpy_rng
+from hapvr.video.decoded import DecodedFrames
 from hapvr.video.frames import (
     HASH_SIDE_PX,
     NO_HASH,
+    Hashes,
     encode_jpeg,
-    frame_hashes,
     picture_hash,
 )
 from tests.scorer.bundles import scene
@@ -20,6 +23,12 @@ LUMA = np.repeat([[0.299], [0.587], [0.114]], 3, axis=1)
 
 def grey(seed: int) -> NDArray[np.uint8]:
     return np.asarray(scene(seed).mean(axis=2), np.uint8)
+
+
+def frame_hashes(pictures: Sequence[NDArray[np.uint8]]) -> Hashes:
+    """Of the frames of one video, stored as they are."""
+    frames = DecodedFrames(list(map(encode_jpeg, pictures)), "cropped")
+    return frames.part(0, len(frames))[1]
 
 
 def bits(first: int, second: int) -> int:
@@ -49,16 +58,16 @@ def test_a_golden_hash() -> None:
 def test_a_hash_survives_grey_noise_scale_and_bars_but_no_flip() -> None:
     """Within the radius of a look-up, where unrelated frames differ in about 32 bits."""
     pictures = [scene(seed) for seed in range(6)]
-    own = frame_hashes(list(map(encode_jpeg, pictures)))
+    own = frame_hashes(pictures)
     rng = numpy_rng(0, "noise")
     noisy = [
         np.clip(one @ LUMA + rng.normal(0, 20, one.shape), 0, 255).astype(np.uint8)
         for one in pictures
     ]
     barred = [np.pad(one[::2, ::2], ((20, 20), (0, 0), (0, 0))) for one in pictures]
-    assert np.bitwise_count(own ^ frame_hashes(list(map(encode_jpeg, noisy)))).max() <= 10
-    assert np.bitwise_count(own ^ frame_hashes(list(map(encode_jpeg, barred)))).max() <= 10
-    flipped = frame_hashes([encode_jpeg(np.ascontiguousarray(one[:, ::-1])) for one in pictures])
+    assert np.bitwise_count(own ^ frame_hashes(noisy)).max() <= 10
+    assert np.bitwise_count(own ^ frame_hashes(barred)).max() <= 10
+    flipped = frame_hashes([np.ascontiguousarray(one[:, ::-1]) for one in pictures])
     assert np.bitwise_count(own ^ flipped).min() > 10
     assert np.median(np.bitwise_count(own[:, None] ^ own[None])[~np.eye(6, dtype=bool)]) > 20
 

@@ -1,0 +1,59 @@
+"""The sampled frames of one video as a network sees them, and their hashes, from the same pixels:
+decoding a JPEG takes longer than either."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.video.content import WHOLE_PICTURE, cut_to, film_of
+from hapvr.video.frames import (
+    SAMPLED_FRAMES,
+    Hashes,
+    content_box,
+    decode_jpegs,
+    grey_levels,
+    in_threads,
+    luma,
+    picture_hash,
+    spread,
+    square,
+)
+from hapvr.video.settings import Picture
+
+DECODED_FRAMES = 8
+"""Frames of one video that a thread holds at their full size."""
+
+
+class DecodedFrames:
+    """The frames of one video, decoded when they are asked for. Any thread may ask."""
+
+    def __init__(self, jpegs: Sequence[bytes], picture: Picture) -> None:
+        """picture: what of a frame the network sees."""
+        self._jpegs = jpegs
+        self._picture = picture
+        few = [luma(jpeg) for jpeg in spread(jpegs, SAMPLED_FRAMES)]
+        self._content = content_box(few)
+        self._film = film_of(few) if picture == "squeezed" else WHOLE_PICTURE
+
+    def __len__(self) -> int:
+        return len(self._jpegs)
+
+    def part(self, start: int, end: int) -> tuple[NDArray[np.uint8], Hashes]:
+        """The frames from `start` to `end` - 1, [N, 3, H, W] of what the network sees, and the
+        hashes of the frames, [N]."""
+        frames = decode_jpegs(self._jpegs[start:end])
+        hashes = [picture_hash(grey_levels(frame), self._content) for frame in frames]
+        return cut_to(frames, self._film), np.array(hashes, np.uint64)
+
+    def squares(self, size_px: int) -> tuple[NDArray[np.uint8], Hashes]:
+        """[T, 3, size_px, size_px] and [T], as `part` has them of all frames; a long video is never
+        whole in memory at its full size."""
+
+        def squares_from(start: int) -> tuple[NDArray[np.uint8], Hashes]:
+            frames, hashes = self.part(start, start + DECODED_FRAMES)
+            return square(frames, size_px, self._picture), hashes
+
+        parts = in_threads(squares_from, range(0, len(self), DECODED_FRAMES))
+        pictures = np.concatenate([frames for frames, _ in parts])
+        return pictures, np.concatenate([hashes for _, hashes in parts])
