@@ -73,11 +73,28 @@ class _Shelf:
     """Idle workers of this process, in the order in which they became idle."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Iterators that nobody reads to their end give back their workers where they are collected
+        # as garbage, which may be while this thread holds the lock.
+        self._lock = threading.RLock()
         self._timers: dict[Workers, threading.Timer] = {}
+        # Workers must not be garbage themselves then: their pipes would be closed before.
+        self._lent: set[Workers] = set()
 
-    def take(self, kind: WorkerKind) -> Workers | None:
-        """Workers of this kind, which are idle no more."""
+    def lend(self, kind: WorkerKind) -> Workers:
+        """Workers of this kind, idle ones or new ones."""
+        workers = self._take(kind) or Workers(kind)
+        self._lent.add(workers)
+        return workers
+
+    def give_back(self, workers: Workers) -> None:
+        """Keep workers that are idle, and end those that were left with work."""
+        self._lent.discard(workers)
+        if workers.are_idle():
+            self._keep(workers)
+        else:
+            workers.end()
+
+    def _take(self, kind: WorkerKind) -> Workers | None:
         with self._lock:
             workers = next((each for each in reversed(self._timers) if each.kind == kind), None)
             if workers is None:
@@ -89,7 +106,7 @@ class _Shelf:
         workers.end()  # one of them was killed meanwhile
         return None
 
-    def keep(self, workers: Workers) -> None:
+    def _keep(self, workers: Workers) -> None:
         """Let workers wait for more work, for IDLE_S."""
         timer = threading.Timer(IDLE_S, self._end, (workers,))
         timer.daemon = True
@@ -130,12 +147,9 @@ def end_idle_workers() -> None:
 def borrowed_workers(kind: WorkerKind) -> Iterator[Workers]:
     """Workers that nobody else has. They end with the block where it leaves them with work."""
     shelf = _shelves[-1]
-    workers = shelf.take(kind) or Workers(kind)
+    workers = shelf.lend(kind)
     workers.beats.words()  # those of the work before
     try:
         yield workers
     finally:
-        if workers.are_idle():
-            shelf.keep(workers)
-        else:
-            workers.end()
+        shelf.give_back(workers)

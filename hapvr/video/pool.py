@@ -9,7 +9,7 @@ import itertools
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -107,7 +107,7 @@ def sample_videos(
     pictures: bool = False,
     left_s: Callable[[], float] | None = None,
     doing: Callable[[str], None] | None = None,
-) -> Iterator[SampledVideo]:
+) -> Generator[SampledVideo, None, None]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
     Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. frames:
@@ -229,7 +229,7 @@ def in_workers(
     config: SamplingConfig,
     left_s: Callable[[], float] | None = None,
     doing: Callable[[str], None] | None = None,
-) -> Iterator[tuple[Item, Result | VideoError]]:
+) -> Generator[tuple[Item, Result | VideoError], None, None]:
     """Compute function(item) for each item in at most `config.workers` processes; yield (item,
     result) in the items' order.
 

@@ -20,7 +20,7 @@ from hapvr.data.manifest import collection_keys, shard_keys
 from hapvr.registry.versions import champion_of, promote, rollback, version_tags
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
-from tests.conftest import small_settings, write_clip, write_settings
+from tests.conftest import short_edits, small_settings, write_clip, write_settings
 from tests.orchestration.conftest import Storage, execute, materialize, requested
 
 SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
@@ -134,9 +134,9 @@ class Week:
         wanted: dict[str | None, list[str]] = {}
         for asset in (*FLOWING, "whitening", *SEARCHED):
             key = dg.AssetKey(asset)
-            if result.get_numrequested(key):
+            if result.get_num_requested(key):
                 whole = asset in ("whitening", "search_index")
-                partitions = [None] if whole else sorted(result.getrequested_partitions(key))
+                partitions = [None] if whole else sorted(result.get_requested_partitions(key))
                 for partition in partitions:
                     wanted.setdefault(partition, []).append(asset)
 
@@ -168,7 +168,7 @@ def begun(folder: Path, clips: Path, storage: Storage, *, mlflow_server: str) ->
     settings["automation"] = {"enabled": True, "retrain_new_videos": 3}
     settings["tracking"]["uri"] = mlflow_server
     config = write_settings(folder / "config.yaml", settings)
-    with storage.instance(folder, config) as instance:
+    with storage.instance(folder, config) as instance, short_edits():
         yield Week(folder, settings, instance, importlib.import_module("pipelines.automation"))
 
 

@@ -1,5 +1,6 @@
 """Workers that stay for a while after their work: whose they are, and when they end."""
 
+import gc
 import os
 import signal
 import time
@@ -52,6 +53,23 @@ def test_work_at_the_same_time_has_workers_of_its_own() -> None:
     _, pid = next(first)
     assert pid_of_worker() != pid
     assert {later for _, later in first} == {pid}
+
+
+def test_workers_of_work_that_nobody_ends_stay_as_well() -> None:
+    """As an error keeps it alive with its traceback until it is collected as garbage, with all that
+    only it refers to."""
+
+    def unread() -> int:
+        results = in_workers(worker_pid, [0], config=ALONE)
+        _, pid = next(results)
+        circle: list[object] = [results]
+        circle.append(circle)
+        assert isinstance(pid, int)
+        return pid
+
+    pid = unread()
+    gc.collect()
+    assert pid_of_worker() == pid
 
 
 def test_work_within_other_limits_has_workers_of_its_own() -> None:
