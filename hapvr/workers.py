@@ -45,6 +45,9 @@ def open_pool(
             pool.stop()  # type: ignore[no-untyped-call]
 
 
+MAX_BYTECODE_BYTES = 1 << 24
+"""More than the bytecode of any module: a worker whose limit of file size is below that writes
+none, as other processes would read what is left of it."""
 LIMIT_ERRORS = (ProcessExpired, TimeoutError, MemoryError, PicklingError)
 """What a pool raises where a process ended or reached a limit; Rust panics cannot be pickled."""
 
@@ -139,13 +142,14 @@ class _WorkerContext(SpawnContext):
 def _prepare_worker(
     limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None
 ) -> None:
-    sys.dont_write_bytecode = (
-        True  # a limit of file size would cut it, and other processes would read what is left
-    )
     collect_garbage_seldom()
     for kind, wanted in limits.items():
         given = [value for value in resource.getrlimit(kind) if value != resource.RLIM_INFINITY]
         resource.setrlimit(kind, (min([wanted, *given]), min([wanted, *given])))
+
+    most_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if most_bytes != resource.RLIM_INFINITY and most_bytes < MAX_BYTECODE_BYTES:
+        sys.dont_write_bytecode = True
 
     def die_with_parent() -> (
         None

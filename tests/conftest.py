@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
+from hapvr.data.filesystem import LOCKS_FOLDER
 from hapvr.seeding import numpy_rng
 from hapvr.steps.project import Project
 
@@ -42,15 +44,24 @@ LONGEST_FIRST = (
     "orchestration/test_week.py",
     "orchestration/test_daemon.py",
     "orchestration/test_chain.py",
-    "care/test_repair.py",
     "orchestration/test_ray.py",
-    "care/test_forget.py",
-    "care/test_verify.py",
     "orchestration/test_year.py",
-    "registry/test_travel.py",
-    "train/test_demo_pairs.py",
-    "commands/test_stages.py",
+    "care/test_repair.py",
     "steps/test_watch_lists.py",
+    "care/test_forget.py",
+    "registry/test_travel.py",
+    "care/test_verify.py",
+    "train/test_demo_pairs.py",
+    "orchestration/test_search.py",
+    "commands/test_stages.py",
+    "commands/test_read_only.py",
+    "registry/test_runs.py",
+    "test_many_copies.py",
+    "test_copies_kept.py",
+    "scorer/test_slim_install.py",
+    "steps/test_families.py",
+    "steps/test_seeds.py",
+    "registry/test_documents.py",
     "steps/test_data_stages.py",
     "steps/test_searcher.py",
     "steps/test_duplicates.py",
@@ -173,6 +184,15 @@ def write_settings(path: Path, settings: dict[str, Any]) -> Path:
     return path
 
 
+@contextmanager
+def short_edits() -> Iterator[None]:
+    """What answers are worth is fitted on searches for shorter edits, where a test asks for a
+    fitted model and not for how good it is: networks compute a third then."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hapvr.steps.search_calibration.EDITED_FRAMES", 2)
+        yield
+
+
 @pytest.fixture(scope="session")
 def golden() -> "dict[str, Tensor]":
     """Arrays of similarity_and_losses.npz; tests/golden/README.md says where they come from and
@@ -184,14 +204,16 @@ def golden() -> "dict[str, Tensor]":
 
 
 @pytest.fixture(scope="session")
-def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeOnce:
+def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[MakeOnce]:
     """Gives a folder of this name that one of the test processes has filled; the others wait for
-    it, and only read it. HAPVR_TESTS_MADE: where these folders are, so that several runs of pytest
-    over the same code share them."""
+    it, and only read it: a test that writes there would change what others read at that moment, so
+    the run fails. HAPVR_TESTS_MADE: where these folders are, so that several runs of pytest over
+    the same code share them."""
     base = tmp_path_factory.getbasetemp()
     shared = Path(
         os.environ.get("HAPVR_TESTS_MADE") or (base if worker_id == "master" else base.parent)
     )
+    filled: dict[Path, dict[str, int]] = {}
 
     def made(name: str, fill: Callable[[Path], object]) -> Path:
         folder = shared / name
@@ -202,9 +224,28 @@ def make_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> MakeO
                 fill(folder)
                 end.touch()
 
+        if folder not in filled:
+            filled[folder] = times_of_files(folder)
         return folder
 
-    return made
+    yield made
+
+    changes = {
+        folder.name: sorted(dict(before.items() ^ times_of_files(folder).items()))
+        for folder, before in filled.items()
+    }
+    written = {name: files for name, files in changes.items() if files}
+    assert not written, f"tests have written into folders that all share: {written}"
+
+
+def times_of_files(folder: Path) -> dict[str, int]:
+    """When each file below a folder was written last, but for locks, which readers take too."""
+    files = [path for path in folder.rglob("*") if LOCKS_FOLDER not in path.parts]
+    return {
+        path.relative_to(folder).as_posix(): path.lstat().st_mtime_ns
+        for path in files
+        if not path.is_dir()
+    }
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -188,18 +189,21 @@ class VideoReader:
             pictures=True,
             left_s=deadline.wait_s,
         )
-        for path in paths:
-            video = None if deadline.passed() else next(sampled)
-            if video is None or (video.reason == "timeout" and deadline.passed()):
-                outcomes[path] = deadline.error()
-                continue
+        with closing(sampled):  # errors keep it alive with their tracebacks, and so its workers
+            for path in paths:
+                video = None if deadline.passed() else next(sampled)
+                if video is None or (video.reason == "timeout" and deadline.passed()):
+                    outcomes[path] = deadline.error()
+                    continue
 
-            try:
-                features = self._features_of(path, video, limits, deadline, crops=missing[path][1])
-            except VideoError as error:
-                outcomes[path] = error
-            else:
-                outcomes[path] = self._recent.keep(missing[path], features)
+                try:
+                    features = self._features_of(
+                        path, video, limits, deadline, crops=missing[path][1]
+                    )
+                except VideoError as error:
+                    outcomes[path] = error
+                else:
+                    outcomes[path] = self._recent.keep(missing[path], features)
 
         return outcomes
 

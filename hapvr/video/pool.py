@@ -6,11 +6,10 @@ costs one row and no more. A good file takes as long as it takes.
 
 import functools
 import itertools
-import resource
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,9 +31,9 @@ from hapvr.video.heartbeat import (
     BeatReader,
     FileBeats,
     beat,
-    connect,
     ended_when_silent,
 )
+from hapvr.video.kept_workers import WorkerKind, borrowed_workers
 from hapvr.video.moving_pictures import is_moving_picture
 from hapvr.video.probe import VideoProbe, check_file
 from hapvr.video.sampling import Reading, sample_frames
@@ -42,7 +41,6 @@ from hapvr.video.sandbox import call_confined, missing_protection, report
 from hapvr.video.settings import SamplingConfig, SamplingMode
 from hapvr.video.sources import is_picture
 from hapvr.video.stills import read_picture
-from hapvr.workers import open_pool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -109,7 +107,7 @@ def sample_videos(
     pictures: bool = False,
     left_s: Callable[[], float] | None = None,
     doing: Callable[[str], None] | None = None,
-) -> Iterator[SampledVideo]:
+) -> Generator[SampledVideo, None, None]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
     Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. frames:
@@ -231,7 +229,7 @@ def in_workers(
     config: SamplingConfig,
     left_s: Callable[[], float] | None = None,
     doing: Callable[[str], None] | None = None,
-) -> Iterator[tuple[Item, Result | VideoError]]:
+) -> Generator[tuple[Item, Result | VideoError], None, None]:
     """Compute function(item) for each item in at most `config.workers` processes; yield (item,
     result) in the items' order.
 
@@ -247,23 +245,18 @@ def in_workers(
     if not first:
         return
     watched = functools.partial(_watched, function, limit_s=config.timeout_s)
-    limits = {resource.RLIMIT_AS: config.max_memory_bytes}
-    with (
-        BeatReader() as beats,
-        open_pool(
-            workers=len(first), limits=limits, prepare=functools.partial(connect, beats.sending)
-        ) as pool,
-    ):
+    kind = WorkerKind(num_workers=len(first), memory_bytes=config.max_memory_bytes)
+    with borrowed_workers(kind) as workers:
 
         def outcome(item: Item, future: ProcessFuture[Any]) -> tuple[Item, Any]:
-            if not _await(future, left_s, beats, doing):
+            if not _await(future, left_s, workers.beats, doing):
                 killed_workers["timeout"] += 1
                 return item, VideoError("timeout", "video: not done in the time of the request")
             return item, _result(future, config)
 
         waiting = deque[tuple[Item, ProcessFuture[Any]]]()
         for item in itertools.chain(first, iterator):
-            waiting.append((item, pool.schedule(watched, args=(item,))))
+            waiting.append((item, workers.schedule(watched, item)))
             if len(waiting) >= LOOKAHEAD * config.workers:
                 yield outcome(*waiting.popleft())
 

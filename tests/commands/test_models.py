@@ -1,7 +1,8 @@
 """`hapvr models`."""
 
+import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hapvr.registry.versions import WARNING_TAG, promote, register
 from hapvr.seeding import torch_rng
 from hapvr.steps.project import Project
 from hapvr.steps.whitening import make_whitening
-from tests.commands.conftest import COMMAND, Call
+from tests.commands.conftest import COMMAND, Call, invoke
 from tests.conftest import small_settings, write_settings
 from tests.registry.empty_store import new_store
 from tests.scorer.bundles import make_bundle
@@ -55,56 +56,73 @@ def test_import_stores_the_weights_and_says_what_they_are(call: Call, tmp_path: 
         torch.testing.assert_close(stored.state_dict()[name], tensor)
 
 
-def test_import_of_a_pca_makes_it_the_whitening(
-    call: Call, small_project: Project, tmp_path: Path
-) -> None:
-    """A published PCA, its eigenvalues rising, is whitening by the largest ones, and fitting leaves
-    it alone."""
+@dataclass(frozen=True)
+class ImportedPca:
+    """A project with frames, whose whitening was imported."""
+
+    project: Project
+    file: Path
+    sha256: str
+    """as the import says it"""
+
+    @property
+    def folder(self) -> Path:
+        return self.file.parent
+
+
+@pytest.fixture(scope="module")
+def imported_pca(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> ImportedPca:
+    """A published PCA, whose eigenvalues rise."""
+    folder = tmp_path_factory.mktemp("pca")
     vectors, _ = torch.linalg.qr(
         torch.randn(40, 40, generator=torch_rng("pca"), requires_grad=True)
     )
-    torch.save(
-        {"mean": torch.zeros(1, 40), "d": torch.arange(1.0, 41.0), "V": vectors},
-        tmp_path / "pca.pth",
-    )
-    root = DataRoot(tmp_path / "data")
-    done = call(
-        "models",
-        "import",
-        tmp_path / "pca.pth",
-        "--pca",
-        "--out",
-        root.url,
-        "--dims",
-        "32",
-        "--json",
-    )
-    assert done.code == 0, done.error
-    whitening = load_whitening(root)
-    assert done.json["sha256"] == whitening.sha256
-    assert whitening.eigenvalues.tolist() == list(range(40, 8, -1))
-    project = Project(small_project.config, root, small_project.folder)
+    file = folder / "pca.pth"
+    torch.save({"mean": torch.zeros(1, 40), "d": torch.arange(1.0, 41.0), "V": vectors}, file)
+    root = DataRoot(folder / "data")
+    to = ("--out", root.url, "--dims", "32")
+    result = invoke("models", "import", str(file), "--pca", *to, "--json")
+    assert result.exit_code == 0, result.stderr
     for key in shard_keys(small_project.root):
-        shutil.copytree(
-            small_project.root.local_path(f"frames/{key}"), tmp_path / "data" / "frames" / key
-        )
+        frames = small_project.root.local_path(f"frames/{key}")
+        shutil.copytree(frames, folder / "data" / "frames" / key)
 
-    kept = make_whitening(project)
+    project = Project(small_project.config, root, small_project.folder)
+    return ImportedPca(project, file, json.loads(result.stdout)["sha256"])
+
+
+def test_an_imported_pca_is_whitening_by_the_largest_eigenvalues(
+    imported_pca: ImportedPca,
+) -> None:
+    whitening = load_whitening(imported_pca.project.root)
+    assert whitening.sha256 == imported_pca.sha256
+    assert whitening.eigenvalues.tolist() == list(range(40, 8, -1))
+
+
+def test_fitting_leaves_an_imported_whitening_alone(imported_pca: ImportedPca) -> None:
+    kept = make_whitening(imported_pca.project)
     assert not kept.done
-    assert kept.whitening.sha256 == whitening.sha256
-    done = call(
-        "models", "import", tmp_path / "pca.pth", "--pca", "--out", root.url, "--dims", "16"
-    )
+    assert kept.whitening.sha256 == imported_pca.sha256
+
+
+def test_a_second_import_of_a_pca_is_refused(call: Call, imported_pca: ImportedPca) -> None:
+    to = ("--out", imported_pca.project.root.url, "--dims", "16")
+    done = call("models", "import", imported_pca.file, "--pca", *to)
     assert done.code == 2
     assert "has a whitening already" in done.error
-    for lost, error in (
-        ("safetensors", DamagedError),
-        ("json", DataError),
-    ):  # the first is fitted again
-        shutil.copytree(tmp_path / "data" / "whitening", tmp_path / lost / "whitening")
-        (tmp_path / lost / "whitening" / f"whitening.{lost}").unlink()
-        with pytest.raises(error, match="is lost"):
-            make_whitening(replace(project, root=DataRoot(tmp_path / lost)))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "error"), [("safetensors", DamagedError), ("json", DataError)], ids=str
+)
+def test_a_lost_file_of_an_imported_whitening_is_named(
+    imported_pca: ImportedPca, tmp_path: Path, suffix: str, error: type[Exception]
+) -> None:
+    """It is not fitted in place of what was imported."""
+    shutil.copytree(imported_pca.folder / "data" / "whitening", tmp_path / "whitening")
+    (tmp_path / "whitening" / f"whitening.{suffix}").unlink()
+    with pytest.raises(error, match="is lost"):
+        make_whitening(replace(imported_pca.project, root=DataRoot(tmp_path)))
 
 
 @pytest.fixture(scope="module")
@@ -139,50 +157,105 @@ def config_of(registry: Tracker, folder: Path) -> Path:
     return write_settings(folder / "config.yaml", settings)
 
 
-def test_versions_are_listed_promoted_shown_and_rolled_back(
-    call: Call, registry: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Version 2 by hand: its parts and card; back to 1. Tags, descriptions and the list say so, and
-    who made what."""
+@dataclass(frozen=True)
+class Changed:
+    """What `hapvr models` answered while version 2 was promoted by hand, shown, and taken back."""
+
+    listed_at_first: list[dict[str, Any]]
+    promoted: dict[str, Any]
+    shown: dict[str, dict[str, Any]]
+    """the champion, by each name that it has"""
+    card: str
+    rolled_back: dict[str, Any]
+    listed: list[dict[str, Any]]
+    """at last, the newest version first"""
+    lines: list[str]
+    """the same as text"""
+
+
+NAMES_OF_THE_CHAMPION = ("champion", "2", "models:/hapvr@champion")
+
+
+@pytest.fixture(scope="module")
+def changed(registry: Tracker) -> Changed:
     address = ("--tracking-uri", registry.uri)
 
     def models(*words: object) -> Any:
-        return call("models", *words, *address, "--json").json
+        return json.loads(invoke("models", *map(str, words), *address, "--json").stdout)
 
-    assert [row["aliases"] for row in models("list")["versions"]] == [["challenger"], ["champion"]]
-    assert models("promote", 2, "--reason", "reviewed") == {
-        "name": "hapvr",
-        "champion": 2,
-        "before": 1,
-    }
-    described = models("show", "champion")
-    assert described == models("show", "2") == models("show", "models:/hapvr@champion")
+    listed_at_first = models("list")["versions"]
+    promoted = models("promote", 2, "--reason", "reviewed")
+    shown = {name: models("show", name) for name in NAMES_OF_THE_CHAMPION}
+    card = invoke("models", "show", *address).stdout
+    rolled_back = models("rollback")
+    listed = models("list")["versions"]
+    lines = invoke("models", "list", *address).stdout.splitlines()
+    return Changed(listed_at_first, promoted, shown, card, rolled_back, listed, lines)
+
+
+def test_versions_are_listed_with_their_aliases(changed: Changed) -> None:
+    """The newest first."""
+    aliases = [row["aliases"] for row in changed.listed_at_first]
+    assert aliases == [["challenger"], ["champion"]]
+
+
+def test_a_promotion_names_both_champions(changed: Changed) -> None:
+    assert changed.promoted == {"name": "hapvr", "champion": 2, "before": 1}
+
+
+@pytest.mark.parametrize("name", NAMES_OF_THE_CHAMPION)
+def test_a_version_is_shown_by_any_of_its_names(changed: Changed, name: str) -> None:
+    """Its parts and its card."""
+    described = changed.shown[name]
+    assert described == changed.shown["2"]
     assert described["backbone"]["architecture"] == "resnet18.tv_in1k"
     assert described["card"] == "# The card\n"
-    assert call("models", "show", *address).out == "# The card\n\n"
-    assert models("rollback") == {"name": "hapvr", "champion": 1}
-    second, first = models("list")["versions"]
+
+
+def test_the_champions_card_is_shown_as_text(changed: Changed) -> None:
+    assert changed.card == "# The card\n\n"
+
+
+def test_a_rollback_names_the_champion(changed: Changed) -> None:
+    assert changed.rolled_back == {"name": "hapvr", "champion": 1}
+
+
+def test_a_listed_version_says_what_it_is_worth_and_who_made_it(changed: Changed) -> None:
+    second, _ = changed.listed
     assert second["target"] == 0.5
     assert second["weights"] == "random"
     assert second["made_by"] == "Dagster run abc"
+
+
+def test_a_listed_version_says_what_was_decided_of_it_and_when(changed: Changed) -> None:
+    second, first = changed.listed
     assert second["decision"] == "was champion; version 1 replaced it by rollback: reviewed"
     assert first["decision"] == "champion by rollback: rolled back by hand"
     assert first["decided"] > first["created"] > "2026"
-    for row in (first, second):
-        paragraphs = registry.client.get_model_version(
-            "hapvr", str(row["version"])
-        ).description.split("\n\n")
+
+
+def test_a_decision_is_in_the_description_that_mlflow_shows(
+    changed: Changed, registry: Tracker
+) -> None:
+    """Behind the warning."""
+    for row in changed.listed:
+        version = registry.client.get_model_version("hapvr", str(row["version"]))
+        paragraphs = version.description.split("\n\n")
         assert paragraphs[:2] == ["Warning: do not believe it", row["decision"]]
 
-    lines = call("models", "list", *address).out.splitlines()
-    assert [line[:15].split() for line in lines if line[2].isdigit()] == [
-        ["2", "challenger"],
-        ["1", "champion"],
-    ]
-    assert lines[2] == lines[5] == "     warning: do not believe it"
-    monkeypatch.delenv(
-        "MLFLOW_TRACKING_URI", raising=False
-    )  # MLflow sets it where it is told an address
+
+def test_a_list_as_text_has_the_warnings(changed: Changed) -> None:
+    rows = [line[:15].split() for line in changed.lines if line[2].isdigit()]
+    assert rows == [["2", "challenger"], ["1", "champion"]]
+    assert changed.lines[2] == changed.lines[5] == "     warning: do not believe it"
+
+
+@pytest.mark.usefixtures("changed")
+def test_the_configuration_names_the_registry(
+    call: Call, registry: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no address is given. MLflow sets a variable where it is told one."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setenv("HAPVR_CONFIG", str(config_of(registry, tmp_path)))
     assert call("models", "show", "champion", "--json").json["card"] == ""
 

@@ -1,8 +1,9 @@
 """Bytes of every kind of file that the product reads: an error of ours, or an answer."""
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,8 +25,10 @@ from hapvr.scorer.calibration import fit_calibration
 from hapvr.scorer.description import CALIBRATION_FILE
 from hapvr.steps.searcher import Searcher, SearchOptions
 from hapvr.steps.whitening import read_pca
+from hapvr.tables import USER_MEMORY_BYTES
 from hapvr.train.run_folder import read_record
 from hapvr.video.sources import read_list
+from hapvr.workers import open_pool
 from tests.fuzz.budget import damage, fuzz
 from tests.serving.conftest import collection  # noqa: F401
 from tests.steps.search_projects import bundle_of, copied
@@ -124,6 +127,16 @@ FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
 """Name of a file -> what writes a whole one, and what reads it."""
 
 
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Users' tables are read by one process with limits, which stays, in place of one for each: to
+    start takes it a second."""
+    with open_pool(workers=1, limits={resource.RLIMIT_AS: USER_MEMORY_BYTES}) as pool:
+        monkeypatch.setattr("hapvr.workers.open_pool", lambda **_: nullcontext(pool))
+        yield
+
+
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("name", FILES)
 def test_files_from_elsewhere(name: str, tmp_path: Path) -> None:
     """Configurations, tables, features and checkpoints that were damaged, or never were any."""

@@ -27,7 +27,7 @@ from hapvr.steps import training
 from hapvr.steps.project import Project
 from hapvr.steps.training import MODELS, tracker_of
 from pipelines.monitoring import old_runs, remove_old_runs, sensors, waiting_alerts
-from tests.conftest import small_settings, write_settings
+from tests.conftest import short_edits, small_settings, write_settings
 from tests.orchestration.conftest import Storage, execute
 from tests.steps.test_alerts import Receiver, receiver
 
@@ -179,7 +179,7 @@ def year(tmp_path: Path, small_project: Project, receiver: Receiver) -> Iterator
         source / "data", tmp_path / "data", ignore=shutil.ignore_patterns("models")
     )  # of other tests
     clips = Path(small_project.config.sources[0].path)
-    with Storage().instance(tmp_path, tmp_path / "config.yaml") as instance:
+    with Storage().instance(tmp_path, tmp_path / "config.yaml") as instance, short_edits():
         importlib.import_module("pipelines.automation")
         yield Year(tmp_path, clips, f"http://127.0.0.1:{receiver.port}/hook", instance)
 

@@ -3,12 +3,14 @@ again, nothing blocks that."""
 
 import shutil
 import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hapvr.care.repair import repair
-from hapvr.care.verify import verify_root
+from hapvr.care.verify import FileCheck, verify_root
 from hapvr.errors import DamagedError
 from hapvr.search.blank_file import BLANK_FILE
 from hapvr.search.collection import CURRENT, current_index
@@ -30,15 +32,14 @@ __all__ = ["call"]
 KEY = "in-00001"
 
 
-@pytest.fixture
-def project(searchable: Path, tmp_path: Path) -> Project:
+def watched_project(searchable: Path, folder: Path) -> Project:
     """A collection with an index, pairs, groups, a watch list with matches, a message that waits,
     and a mark."""
-    (tmp_path / "watched").mkdir()
-    shutil.copy(searchable / "videos" / "short.mp4", tmp_path / "watched" / "clip.mp4")
-    lists = [{"name": "clips", "path": str(tmp_path / "watched"), "min_probability": 0.5}]
+    (folder / "watched").mkdir()
+    shutil.copy(searchable / "videos" / "short.mp4", folder / "watched" / "clip.mp4")
+    lists = [{"name": "clips", "path": str(folder / "watched"), "min_probability": 0.5}]
     webhook = {"url": "http://127.0.0.1:9/none"}
-    project_copy = copied(searchable, tmp_path, **{"watch.lists": lists, "watch.webhook": webhook})
+    project_copy = copied(searchable, folder, **{"watch.lists": lists, "watch.webhook": webhook})
     mark(project_copy.root, "in/short.mp4", "in/long.mp4", "match")
     searcher = Searcher.open(project_copy)
     for key in searcher.collection.shards():
@@ -50,57 +51,112 @@ def project(searchable: Path, tmp_path: Path) -> Project:
     return project_copy
 
 
+@pytest.fixture
+def project(searchable: Path, tmp_path: Path) -> Project:
+    return watched_project(searchable, tmp_path)
+
+
 def damage(project: Project, name: str) -> None:
     path = project.root.local_path(name)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*(counts as missing|are made again)")
-def test_what_can_be_made_again_is(project: Project) -> None:
-    digest = current_index(project.root).digest
-    descriptors = f"search/{digest}/descriptors"
-    names = [
-        f"{descriptors}/{KEY}/index.parquet",
+def states(checks: Sequence[FileCheck]) -> set[str]:
+    return {check.state for check in checks}
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A collection, several of whose files were damaged at once, and repaired."""
+
+    digest: str
+    """of the network"""
+    at_first: list[FileCheck]
+    damaged: list[FileCheck]
+    repaired: list[FileCheck]
+    afterwards: list[FileCheck]
+
+
+@pytest.fixture(scope="module")
+def repaired(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Repaired:
+    project = watched_project(searchable, tmp_path_factory.mktemp("damaged"))
+    index = current_index(project.root)
+    at_first = verify_root(project.root)
+    names = (
+        f"search/{index.digest}/descriptors/{KEY}/index.parquet",
         f"{PAIRS_STAGE}/{KEY}/rows.parquet",
         f"{WATCH_STAGE}/{KEY}/rows.parquet",
         GROUPS_PLACE,
         CURRENT,
-        f"search/{digest}/blank.safetensors",
-    ]
-    assert {check.state for check in verify_root(project.root)} == {"ok"}
-    model = current_index(project.root).model
+        f"search/{index.digest}/blank.safetensors",
+    )
     for name in names:
         damage(project, name)
-    checks = verify_root(project.root)
-    damaged_keys = sorted((check.kind, check.key) for check in checks if check.state == "damaged")
-    wanted = [
-        ("descriptors", f"{digest}/{KEY}"),
+    damaged = verify_root(project.root)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*(counts as missing|are made again)")
+        # The test's registry has no champion, so the record of the model is made first.
+        update_index(project, search_model(project, index.model), rebuild=True)
+        checks = repair(project, verify_root(project.root))
+
+    return Repaired(index.digest, at_first, damaged, checks, verify_root(project.root))
+
+
+@pytest.mark.slow
+def test_nothing_is_damaged_at_first(repaired: Repaired) -> None:
+    assert states(repaired.at_first) == {"ok"}
+
+
+@pytest.mark.slow
+def test_all_that_is_damaged_is_named(repaired: Repaired) -> None:
+    keys = {(check.kind, check.key) for check in repaired.damaged if check.state == "damaged"}
+    assert keys == {
+        ("descriptors", f"{repaired.digest}/{KEY}"),
         (PAIRS_STAGE, KEY),
         (WATCH_STAGE, KEY),
         ("duplicate_groups", ""),
         ("search_index", ""),
-    ]
-    assert damaged_keys == sorted(wanted)
-    # The test's registry has no champion, so the record of the model is made first.
-    update_index(project, search_model(project, model), rebuild=True)
-    repaired = repair(project, verify_root(project.root))
-    assert {check.state for check in repaired} == {"ok", "repaired"}, [
-        check.message for check in repaired
-    ]
-    assert {check.state for check in verify_root(project.root)} == {"ok"}
-    blank = project.root.local_path(names[-1])
-    blank.write_bytes(blank.read_bytes()[:-1] + bytes([blank.read_bytes()[-1] ^ 1]))
-    (flipped,) = [check for check in verify_root(project.root) if check.state == "damaged"]
-    assert BLANK_FILE in flipped.message
-    assert [check.state for check in repair(project, [flipped])] == ["repaired"]
-    blank.unlink()
+    }
+
+
+@pytest.mark.slow
+def test_what_can_be_made_again_is(repaired: Repaired) -> None:
+    assert states(repaired.repaired) == {"ok", "repaired"}
+    assert states(repaired.afterwards) == {"ok"}
+
+
+def flip_last_bit(file: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(flip_last_bit, BLANK_FILE), (Path.unlink, f"{BLANK_FILE} is missing")],
+    ids=["flipped", "missing"],
+)
+def test_vectors_of_blank_pictures_are_made_again(
+    searchable: Path, tmp_path: Path, change: Callable[[Path], None], message: str
+) -> None:
+    project = copied(searchable, tmp_path)
+    blank = project.root.local_path(f"search/{current_index(project.root).digest}/{BLANK_FILE}")
+    change(blank)
+    (check,) = [check for check in verify_root(project.root) if check.state == "damaged"]
+    assert message in check.message
+    assert states(repair(project, [check])) == {"repaired"}
+    assert states(verify_root(project.root)) == {"ok"}
+
+
+@pytest.mark.slow
+def test_without_vectors_of_blank_pictures_nothing_is_searched(
+    searchable: Path, tmp_path: Path
+) -> None:
+    project = copied(searchable, tmp_path)
+    digest = current_index(project.root).digest
+    project.root.local_path(f"search/{digest}/{BLANK_FILE}").unlink()
     with pytest.raises(DamagedError, match=f"{BLANK_FILE} is missing"):
         Searcher.open(project)
-    (missing,) = [check for check in verify_root(project.root) if check.state == "damaged"]
-    assert f"{BLANK_FILE} is missing" in missing.message
-    assert [check.state for check in repair(project, [missing])] == ["repaired"]
-    assert blank.exists()
 
 
 @pytest.mark.slow

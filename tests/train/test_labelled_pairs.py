@@ -85,30 +85,64 @@ def test_the_steps_of_views_are_those_that_the_source_reads(
     assert config.train.view_steps == read & VIEW_STEPS
 
 
-def test_a_batch_is_pairs_each_with_its_negatives(project: Project, tmp_path: Path) -> None:
-    """Every pair once in an epoch; negatives are distractors; videos of a pair are positives."""
+@pytest.fixture
+def with_two_negatives(project: Project, tmp_path: Path) -> LabelledPairs:
+    """Both pairs in each batch, with two distractors each."""
     pairs = PAIRS.model_copy(update={"negatives_per_pair": 2})
-    config = labelled(project, pairs, network=TcaSettings())
-    source = source_of(project, config, tmp_path)
-    first, second, third, *others = VIDEOS
-    assert source.num_videos == 3 + len(others)
-    assert source.num_keys == len(others)
-    for number in range(4):
-        batch = source[number]
-        items = [batch.video_ids[start : start + 4] for start in (0, 4)]
-        assert {item[:2] for item in items} == {(first, second), (second, third)}
-        assert {video for item in items for video in item[2:]} <= set(others)
-        assert all(len(set(item)) == 4 for item in items)
-        assert batch.anchor_rows.tolist() == [0, 4]
-        assert batch.negative_rows.tolist() == [2, 3, 6, 7]
-        assert batch.labels[0, 1] == 1
-        assert batch.labels[0, 2] == -1
-        assert batch.frame_labels is None
-        assert torch.equal(batch.labels, batch.labels.T)
-        again = source[number]
-        assert torch.equal(batch.regions, again.regions)
+    return source_of(project, labelled(project, pairs, network=TcaSettings()), tmp_path)
 
-    assert not torch.equal(source[0].regions, source[1].regions)
+
+NUMBERS = pytest.mark.parametrize("number", range(4))
+"""Of a batch."""
+
+
+def test_a_source_counts_videos_and_those_it_draws_negatives_from(
+    with_two_negatives: LabelledPairs,
+) -> None:
+    num_distractors = len(VIDEOS) - 3
+    assert with_two_negatives.num_videos == 3 + num_distractors
+    assert with_two_negatives.num_keys == num_distractors
+
+
+@NUMBERS
+def test_a_batch_is_pairs_each_with_its_negatives(
+    with_two_negatives: LabelledPairs, number: int
+) -> None:
+    """Every pair once in an epoch; negatives are distractors, no two of an item the same."""
+    first, second, third, *others = VIDEOS
+    batch = with_two_negatives[number]
+    items = [batch.video_ids[start : start + 4] for start in (0, 4)]
+    assert {item[:2] for item in items} == {(first, second), (second, third)}
+    assert {video for item in items for video in item[2:]} <= set(others)
+    assert all(len(set(item)) == 4 for item in items)
+
+
+@NUMBERS
+def test_a_batch_says_where_its_anchors_and_negatives_are(
+    with_two_negatives: LabelledPairs, number: int
+) -> None:
+    batch = with_two_negatives[number]
+    assert batch.anchor_rows.tolist() == [0, 4]
+    assert batch.negative_rows.tolist() == [2, 3, 6, 7]
+
+
+@NUMBERS
+def test_videos_of_a_pair_are_positives_and_distractors_negatives(
+    with_two_negatives: LabelledPairs, number: int
+) -> None:
+    """Of each other; nothing is said of single frames."""
+    batch = with_two_negatives[number]
+    assert batch.labels[0, 1] == 1
+    assert batch.labels[0, 2] == -1
+    assert torch.equal(batch.labels, batch.labels.T)
+    assert batch.frame_labels is None
+
+
+@NUMBERS
+def test_a_batch_follows_from_its_number(with_two_negatives: LabelledPairs, number: int) -> None:
+    batch = with_two_negatives[number]
+    assert torch.equal(batch.regions, with_two_negatives[number].regions)
+    assert not torch.equal(batch.regions, with_two_negatives[number + 1].regions)
 
 
 def test_either_video_of_a_pair_may_be_the_anchor(project: Project, tmp_path: Path) -> None:

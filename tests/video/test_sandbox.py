@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from hapvr.errors import VideoError
+from hapvr.video.kept_workers import end_idle_workers
 from hapvr.video.pool import in_workers
 from hapvr.video.sampling import sample_frames
 from hapvr.video.sandbox import call_confined, missing_protection
@@ -127,6 +128,7 @@ def test_a_confined_process_reads_its_file_alone(
     """No other file, no network, no other process, no program, no password; its own file decodes as
     ever."""
     monkeypatch.setenv("PASSWORD", "secret")
+    end_idle_workers()  # those that are started now have it
     path = videos.numbered(num_frames=30)
     other_file = videos.numbered("other.mp4", num_frames=3)
     listener = socket.create_server(("127.0.0.1", 0))
