@@ -50,10 +50,10 @@ def untrimmed(name: str, clip: Tensor | None, others: Sequence[Tensor]) -> Untri
     for index in rng.permutation(len(others)).tolist():
         if length >= NUM_FRAMES:
             break
-        other = others[index]
-        middle = len(other) // 2
-        parts.append(other[middle : middle + 1].expand_as(other))
-        length += len(other)
+        donor = others[index]
+        middle = len(donor) // 2
+        parts.append(donor[middle : middle + 1].expand_as(donor))
+        length += len(donor)
 
     if clip is None:
         return UntrimmedVideo(torch.cat(parts))
