@@ -199,19 +199,8 @@ def _group_lines(members: list[GroupMember]) -> list[str]:
     from hapvr.search.plan import needless
 
     groups = [list(group) for _, group in groupby(members, key=lambda member: member.group)]
-    unsure = [group for group in groups if any(one.verdict == "unsure" for one in group)]
     lines = [f"{len(groups)} groups of copies, {len(needless(members))} files more than needed"]
-    if unsure:
-        lines.append(
-            f"{len(unsure)} of the groups are unsure: look at them before you delete anything"
-        )
-    undecided = [group for group in groups if not any(member.keep for member in group)]
-    if undecided:
-        lines.append(
-            f"{len(undecided)} of the groups name no copy to keep: compare them with `hapvr "
-            "serve`, or say what you prefer in duplicates.prefer"
-        )
-
+    lines += _advice_lines(groups)
     for group in groups:
         verdicts = [member.verdict for member in group if member.verdict]
         verdict = "unsure" if "unsure" in verdicts else verdicts[-1]
@@ -220,6 +209,25 @@ def _group_lines(members: list[GroupMember]) -> list[str]:
         if not has_kept:  # the reason is that of all
             lines.append(f"  {group[0].reason}")
         lines += [_member_line(member, group[0], with_reason=has_kept) for member in group]
+
+    return lines
+
+
+def _advice_lines(groups: Sequence[Sequence[GroupMember]]) -> list[str]:
+    """What to do about groups in which something is left to people."""
+    lines = []
+    unsure = [group for group in groups if any(one.verdict == "unsure" for one in group)]
+    if unsure:
+        lines.append(
+            f"{len(unsure)} of the groups are unsure: look at them before you delete anything"
+        )
+
+    undecided = [group for group in groups if not any(member.keep for member in group)]
+    if undecided:
+        lines.append(
+            f"{len(undecided)} of the groups name no copy to keep: compare them with `hapvr "
+            "serve`, or say what you prefer in duplicates.prefer"
+        )
 
     return lines
 

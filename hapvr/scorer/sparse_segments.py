@@ -81,6 +81,7 @@ def align_timed(
         rows = _with_room(len(query.times_s), query.pauses())
         columns = _with_room(len(reference.times_s), reference.pauses())
         return _aligned_between_pauses(matrix, rows, columns, threshold)
+
     if query_steps < reference_steps:
         return _aligned_groups(matrix, reference_steps // query_steps, threshold)
     swapped = _aligned_groups(matrix.T, query_steps // reference_steps, threshold)
@@ -92,9 +93,8 @@ def _with_room(num_frames: int, pauses: Sequence[int]) -> NDArray[np.intp]:
 
     pauses: frames before which there is one
     """
-    room = np.full(MAX_STEP, -1)
-    parts = np.split(np.arange(num_frames), pauses)
-    return np.concatenate([parts[0], *(np.append(room, part) for part in parts[1:])])
+    places = np.repeat(np.asarray(pauses, np.intp), MAX_STEP)
+    return np.insert(np.arange(num_frames), places, -1)
 
 
 def _aligned_between_pauses(
