@@ -1,4 +1,4 @@
-"""How many processors a process computes with."""
+"""How many processors a process computes with, and how often it looks for garbage."""
 
 import os
 from multiprocessing import Pipe
@@ -8,6 +8,7 @@ import pytest
 
 from hapvr.processors import processors
 from hapvr.workers import start_process
+from tests.conftest import run_python
 
 CHOSEN = ("OMP_NUM_THREADS", "LANCE_CPU_THREADS")
 
@@ -42,3 +43,10 @@ def test_what_the_environment_says_of_a_library_counts(monkeypatch: pytest.Monke
     assert own.poll(60)
     assert own.recv()[2] == "3"
     process.join()
+
+
+def test_a_program_of_ours_looks_for_garbage_seldom() -> None:
+    """Its start makes ten thousands of objects that stay."""
+    code = "import gc; from hapvr.cli import main; import atexit\n"
+    code += "atexit.register(lambda: print(gc.get_threshold()[0])); main()"
+    assert run_python("-c", code, "--version").endswith("\n20000\n")
