@@ -1,17 +1,13 @@
 """Forgetting videos: nothing of them is left in any file, everything else stays as it was."""
 
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import lance
-import numpy as np
-import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,112 +21,41 @@ from hapvr.chain.step import shards_of
 from hapvr.data import manifest
 from hapvr.errors import ArgumentError
 from hapvr.search.collection import current_index
-from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark, read_marks
-from hapvr.steps.duplicate_pairs import duplicate_pairs, outdated_pairs, without_forgotten
+from hapvr.steps.duplicate_pairs import outdated_pairs, without_forgotten
 from hapvr.steps.pair_search import pairs_of_video
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.shard_rows import rows_place
-from hapvr.steps.training import tracker_of
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos, open_frames
-from hapvr.steps.watch_queries import make_watch_list
-from hapvr.tables import write_table
+from hapvr.steps.videos import make_frames, make_videos
+from tests.care.forgettable import (
+    MARKER,
+    STAGES,
+    VIDEO,
+    answers,
+    call,
+    make_forgettable,
+    run,
+    shard_of,
+    traces,
+    traits,
+)
 from tests.commands.conftest import invoke
-from tests.conftest import CHECKOUT, MakeOnce, make_feature_data, write_clip
-from tests.scorer.bundles import write_scenes
+from tests.conftest import CHECKOUT, MakeOnce, write_clip
 from tests.steps.data_projects import digests, folder_settings, open_project
 from tests.steps.search_projects import (
-    DIMS,
-    LONG,
-    bundle_of,
     copied,
-    register_bundle,
-    with_real_weights,
-    write_collection,
 )
 
 pytestmark = pytest.mark.slow
-MARKER = "marker-QXZ7"
-VIDEO = f"in/{MARKER}.mp4"
-RUN = "run-1"
-STAGES = {"manifest", "videos", "frames", "features", "training_views", "pseudo_labels", "search"}
-STAGES |= {
-    "duplicate_pairs",
-    "duplicate_groups",
-    "watch_matches",
-    "watch",
-    "marks",
-    "models",
-    "mlflow",
-}
 
 
 @pytest.fixture(scope="session")
 def made(make_once: MakeOnce) -> Path:
     """The folder of a collection whose every stage, index, table, training and store has something
     of VIDEO."""
-    return make_once("forgettable", make)
-
-
-def make(folder: Path) -> None:
-    videos = write_collection(folder / "videos")
-    write_scenes(videos / f"{MARKER}.mp4", [*LONG[2:], 600, 601])
-    write_scenes(folder / "queries" / "leak.mp4", [500, *LONG[8:18], 501])
-    settings = folder_settings(videos, folder / "data")
-    settings |= {"whitening": {"dims": DIMS, "max_regions": 2000}, "shard_videos": 4}
-    lists = [{"name": "leaked", "path": str(folder / "queries"), "min_probability": 0.5}]
-    settings["watch"] = {"lists": lists, "webhook": {"url": "http://127.0.0.1:9/nobody"}}
-    project = open_project(folder, settings)
-    make_feature_data(project)
-    register_bundle(project, with_real_weights(bundle_of(project, folder)))
-    for name in (
-        "training_views",
-        "pseudo_labels",
-        "frame_descriptors",
-        "search_index",
-        "duplicate_pairs",
-    ):
-        run(project, name)
-
-    mark(project.root, VIDEO, "in/long.mp4", "match")
-    mark(project.root, "in/short.mp4", "in/other 1.mp4", "not_a_match")
-    for name in ("duplicate_groups", "watch_matches"):
-        run(project, name)
-    searcher = Searcher.open(project)
-    file = videos / f"{MARKER}.mp4"
-    make_watch_list(project, replace(searcher.read(file), name=file.name), file, max_bytes=10**6)
-    with file.open(
-        "ab"
-    ) as edited:  # as by an edit of its tags: the list knows the digest that it had
-        edited.write(b"\0\0\0\x10freehapvr-1.")
-
-    for name in ("videos", "frames"):
-        run(project, name)
-    add_training(project)
-
-
-def run(project: Project, name: str) -> None:
-    for key in shards_of(project, CHAIN[name]):
-        CHAIN[name].run(project, key)
-
-
-def add_training(project: Project) -> None:
-    """Tables as a training and its evaluation write them, in its folder and among the artifacts of
-    an MLflow run."""
-    folder = project.root.local_path(f"models/{RUN}")
-    scores = folder / "benchmarks" / "own-test"
-    scores.mkdir(parents=True)
-    rows = [(VIDEO, "in/long.mp4", 0.8), ("in/long.mp4", "in/short.mp4", 0.1)]
-    table = pl.DataFrame(rows, ["query_id", "reference_id", "similarity"], orient="row")
-    write_table(table.to_arrow(), scores / "similarities-trained.parquet")
-    tracker = tracker_of(project)
-    run_id = tracker.start(RUN, name=RUN, params={}, tags={})
-    tracker.client.log_artifact(
-        run_id, str(scores / "similarities-trained.parquet"), "benchmarks/own-test"
-    )
-    tracker.client.delete_run(run_id)
+    return make_once("forgettable", make_forgettable)
 
 
 @pytest.fixture
@@ -139,107 +64,6 @@ def project(made: Path, tmp_path: Path) -> Project:
     return copied(made, tmp_path)
 
 
-def traces(folder: Path, needles: list[bytes]) -> set[str]:
-    """Files below a folder with one of these bytes in them, in what they unpack to, or in their
-    name."""
-    paths = set()
-    for path in folder.rglob("*"):
-        texts = [path.as_posix().encode()]
-        if path.is_file():
-            texts.append(path.read_bytes())
-        if path.suffix == ".parquet":
-            table = pq.read_table(path, partitioning=None)
-            texts += [repr(table.schema.metadata).encode(), repr(table.to_pylist()).encode()]
-
-        if path.suffix == ".lance" and path.is_dir():
-            texts.append(
-                repr(lance.dataset(str(path)).to_table(columns=["video_id"]).to_pylist()).encode()
-            )
-
-        if any(needle in text for needle in needles for text in texts):
-            paths.add(path.relative_to(folder).as_posix())
-
-    return paths
-
-
-def traits(project: Project) -> list[bytes]:
-    """Name and digest of VIDEO, a part of a picture, and a vector, as descriptors and as the index
-    store it."""
-    metadata = Searcher.open(project).collection.metadata.of(VIDEO)
-    (key,) = {
-        row["shard"]
-        for row in manifest.manifest_table(project.root).to_pylist()
-        if row["video_id"] == VIDEO
-    }
-    jpeg = open_frames(project, key).read(VIDEO).jpegs[-1]
-    shard = descriptor_shard(project.root, current_index(project.root).digest, key)
-    place = sum(shard.read().places()[VIDEO]) - 1
-    vector = shard.open_data().read(["vector"])["vector"][place].as_py()
-    wide = np.frombuffer(vector, np.float16).astype(np.float32).tobytes()
-    middle = len(jpeg) * 3 // 4
-    (row,) = [row for row in project.shard("videos", key).rows() if row["video_id"] == VIDEO]
-    digests = [metadata.sha256.encode(), row["former_sha256"].encode()]
-    return [MARKER.encode(), *digests, jpeg[middle : middle + 64], vector, wide]
-
-
-def answers(project: Project) -> dict[str, object]:
-    """What a search for each other video finds, and all pairs, without VIDEO; how likely that is
-    follows from all candidates. Which videos the network compares together changes the last digits
-    of similarities."""
-    searcher = Searcher.open(project)
-    results: dict[str, object] = {}
-    for video_id in sorted({*searcher.collection.video_ids()} - {VIDEO}):
-        matches = searcher.search_id(video_id).matches
-        results[video_id] = [
-            asdict(one)
-            | {
-                "rank": 0,
-                "probability": None,
-                "verdict": None,
-                "similarity": round(one.similarity, 5),
-            }
-            for one in matches
-            if one.reference != VIDEO
-        ]
-
-    pairs = duplicate_pairs(project, searcher, min_probability=0.5)
-    results["pairs"] = [
-        replace(one, probability=0.0) for one in pairs if VIDEO not in (one.first, one.second)
-    ]
-    return results
-
-
-def call(project: Project, *arguments: str, kill_at: int = 0) -> str:
-    """`hapvr forget` in a process of its own, which kills itself at its `kill_at`-th write; returns
-    what it prints."""
-    script = CALL.replace("KILL_AT", str(kill_at))
-    command = [
-        sys.executable,
-        "-c",
-        script,
-        "forget",
-        *arguments,
-        "--config",
-        str(project.folder / "config.yaml"),
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT)
-    assert ended.returncode == (-signal.SIGKILL if kill_at else 0), ended.stderr
-    return ended.stdout
-
-
-CALL = """
-import os, signal
-from hapvr.cli import main
-from hapvr.data.filesystem import DataRoot
-write, left = DataRoot.write, [KILL_AT]
-def counted(*given, **named):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return write(*given, **named)
-DataRoot.write = counted
-main()
-"""
 LATE = """
 import sys
 from pathlib import Path
@@ -253,30 +77,60 @@ forget(project, planned)
 """
 
 
-def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project: Project) -> None:
-    """Names, digests, pictures and vectors are in no file; other videos have their answers, and
-    every step is done as before. The user's file stays, and is not listed again."""
+@dataclass(frozen=True)
+class Forgotten:
+    """A video was forgotten while a search was about to write of it; what was there before and
+    after."""
+
+    project: Project
+    traits: list[bytes]
+    shard: str
+    """in which the video was"""
+    traces_before: set[str]
+    answers_before: dict[str, object]
+    refusal: str
+    """where what its file holds was not known"""
+    plan: str
+    """of a call without --yes"""
+    is_changed_by_plan: bool
+    traces: set[str]
+    answers: dict[str, object]
+
+
+@pytest.fixture(scope="module")
+def forgotten(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Forgotten:
+    project = copied(made, tmp_path_factory.mktemp("forgotten"))
     data = project.root.local_path("frames").parent
+    shard = shard_of(project)
     wanted = traits(project)
-    before = answers(project)
-    (shard,) = {
-        row["shard"]
-        for row in manifest.manifest_table(project.root).to_pylist()
-        if row["video_id"] == VIDEO
-    }
-    assert {name.split("/")[0] for name in traces(data, wanted)} == STAGES
+    traces_before = traces(data, wanted)
+    answers_before = answers(project)
+    config = ("--config", str(project.folder / "config.yaml"))
     files = digests(data)
     inspected = project.root.local_path(project.shard("videos", shard).index_name)
     whole = inspected.read_bytes()
-    inspected.write_bytes(b"")  # what the file holds, and so what was made of it, is not known
-    assert (
-        "is damaged"
-        in invoke("forget", VIDEO, "--yes", "--config", str(project.folder / "config.yaml")).stderr
-    )
+    inspected.write_bytes(b"")
+    refusal = invoke("forget", VIDEO, "--yes", *config).stderr
     inspected.write_bytes(whole)
-    dry = invoke("forget", VIDEO, "--config", str(project.folder / "config.yaml"))
-    assert f"{VIDEO}: the file {project.config.sources[0].path}" in dry.stdout
-    assert digests(data) == files
+    plan = invoke("forget", VIDEO, *config).stdout
+    is_changed_by_plan = digests(data) != files
+    forget_while_pairs_are_written(project, shard)
+    return Forgotten(
+        project=project,
+        traits=wanted,
+        shard=shard,
+        traces_before=traces_before,
+        answers_before=answers_before,
+        refusal=refusal,
+        plan=plan,
+        is_changed_by_plan=is_changed_by_plan,
+        traces=traces(data, wanted),
+        answers=answers(project),
+    )
+
+
+def forget_while_pairs_are_written(project: Project, shard: str) -> None:
+    """As by a search that began before and writes what it found."""
     table = project.root.local_path(rows_place("duplicate_pairs", shard))
     with ThreadPoolExecutor(1) as pool, project.root.lock(f"duplicate_pairs/{shard}"):
         row_bytes = table.read_bytes()
@@ -284,31 +138,79 @@ def test_nothing_is_left_of_a_forgotten_video_and_nothing_is_made_again(project:
         while len(read_marks(project.root).rows()) > 1 and not done.done():
             time.sleep(0.1)
         time.sleep(1)
-        table.write_bytes(row_bytes)  # as a search that began before writes what it found
+        table.write_bytes(row_bytes)
 
     done.result()
-    assert traces(data, wanted) == set()
-    assert answers(project) == before
-    assert [sorted(one.names) for one in read_marks(project.root).rows()] == [
-        ["in/other 1.mp4", "in/short.mp4"]
-    ]
-    look = Look(project)
-    assert not any(
-        CHAIN[name].lacks(look)
-        for name in ("videos", "frames", "features", "frame_descriptors", "search_index")
-    )
-    assert outdated_pairs(project).keys() == {shard}
-    assert {one.state for one in verify_root(project.root)} == {"ok"}
-    for name in ("video_manifest", "videos", "frames", "whitening", "features"):
-        for key in shards_of(project, CHAIN[name]):
-            result = CHAIN[name].run(project, key)
-            assert not (result.new_shards if name == "video_manifest" else result.done), name
 
-    assert traces(data, wanted) == set()
+
+def test_every_stage_and_store_has_something_of_a_video(forgotten: Forgotten) -> None:
+    assert {name.split("/")[0] for name in forgotten.traces_before} == STAGES
+
+
+def test_nothing_is_forgotten_where_it_is_not_known_what_was_made_of_it(
+    forgotten: Forgotten,
+) -> None:
+    """The record of what its file holds is damaged."""
+    assert "is damaged" in forgotten.refusal
+
+
+def test_a_plan_names_the_file_and_changes_nothing(forgotten: Forgotten) -> None:
+    assert f"{VIDEO}: the file {forgotten.project.config.sources[0].path}" in forgotten.plan
+    assert not forgotten.is_changed_by_plan
+
+
+def test_nothing_is_left_of_a_forgotten_video(forgotten: Forgotten) -> None:
+    """Its name, digests, pictures and vectors are in no file."""
+    assert forgotten.traces == set()
+
+
+def test_other_videos_keep_their_answers(forgotten: Forgotten) -> None:
+    assert forgotten.answers == forgotten.answers_before
+
+
+def test_marks_of_a_forgotten_video_go_and_others_stay(forgotten: Forgotten) -> None:
+    rows = read_marks(forgotten.project.root).rows()
+    assert [sorted(row.names) for row in rows] == [["in/other 1.mp4", "in/short.mp4"]]
+
+
+@pytest.mark.parametrize(
+    "step", ["videos", "frames", "features", "frame_descriptors", "search_index"]
+)
+def test_no_step_lacks_anything_once_a_video_was_forgotten(forgotten: Forgotten, step: str) -> None:
+    assert not CHAIN[step].lacks(Look(forgotten.project))
+
+
+def test_pairs_of_its_shard_alone_are_searched_again(forgotten: Forgotten) -> None:
+    assert outdated_pairs(forgotten.project).keys() == {forgotten.shard}
+
+
+def test_what_is_left_is_whole(forgotten: Forgotten) -> None:
+    assert {check.state for check in verify_root(forgotten.project.root)} == {"ok"}
+
+
+def test_the_users_file_stays_and_is_not_listed_again(forgotten: Forgotten) -> None:
+    project = forgotten.project
     assert Path(project.config.sources[0].path, f"{MARKER}.mp4").is_file()
-    forgotten = project.root.local_path(manifest.FORGOTTEN)
-    forgotten.write_bytes(bytes(forgotten.stat().st_size))
-    (check,) = (check for check in verify_root(project.root) if check.state != "ok")
+    assert not CHAIN["video_manifest"].run(project, "").new_shards
+
+
+@pytest.mark.parametrize("step", ["videos", "frames", "whitening", "features"])
+def test_no_step_makes_anything_of_a_forgotten_video(forgotten: Forgotten, step: str) -> None:
+    """Each is done, and names it nowhere."""
+    project = forgotten.project
+    done = [CHAIN[step].run(project, key).done for key in shards_of(project, CHAIN[step])]
+    assert not any(done)
+    data = project.root.local_path("frames").parent
+    assert traces(data, forgotten.traits) == set()
+
+
+def test_a_damaged_list_of_what_was_forgotten_is_named(forgotten: Forgotten) -> None:
+    file = forgotten.project.root.local_path(manifest.FORGOTTEN)
+    whole = file.read_bytes()
+    file.write_bytes(bytes(len(whole)))
+    checks = verify_root(forgotten.project.root)
+    file.write_bytes(whole)
+    (check,) = [check for check in checks if check.state != "ok"]
     assert "manifest/forgotten.json" in check.message
 
 

@@ -74,7 +74,7 @@ def interrupted(
     family = psutil.Process(make.pid).children(recursive=True)
     os.killpg(make.pid, signal.SIGINT)
     make.wait(timeout=60)
-    left = psutil.wait_procs(family, timeout=10)[1]
+    left = psutil.wait_procs(family, timeout=60)[1]
     running = [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     return folder, says.read_text(encoding="utf-8"), running
 

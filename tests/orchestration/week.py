@@ -326,14 +326,14 @@ class Saturday:
 
 
 def saturday(week: Week) -> Saturday:
-    made = {asset: materializations(week, asset) for asset in (*FLOWING, "whitening")}
+    counts = {asset: materializations(week, asset) for asset in (*FLOWING, "whitening")}
     week.flow()
     write_clip(week.inbox / "news 203.mp4", seed=203, seconds=3)
     age(week.inbox)
     week.tick("new_videos")
     asked = week.flow()
     week.tick("new_videos")
-    return Saturday(made, asked, week.flow())
+    return Saturday(counts, asked, week.flow())
 
 
 @dataclass(frozen=True)
