@@ -36,7 +36,7 @@ MIN_COURSE_FRAMES = 4
 """Fewer frames have no course; then the same picture is asked for, NEAR_IDENTICAL."""
 COURSE_ODDS = 35.0
 """How many times likelier two videos of one course are copies than their similarity alone says: of
-1,286 pairs that it gives a probability of 0.01 or more, 95 % of the copies have one course and 1 of
+1,286 pairs that it gives a probability of 0.01 or more, 91 % of the copies have one course and 1 of
 73 others (`bench.duplicates`; one more is counted, to be careful)."""
 NEAR_IDENTICAL = 0.95
 """Mean similarity of aligned frames from which on they are the same pictures, whatever their
