@@ -242,20 +242,29 @@ def _with_more_detail(large: Sequence[Copy], small: Sequence[Copy]) -> list[Copy
 
 
 def _without_clear_lack(copies: Sequence[Copy], sharp: Sequence[Copy]) -> list[Copy]:
-    """Of copies that do not surely show more than a smaller one, those that have about as much
-    detail as others of their size that do: noise passes for detail, so they may be no worse.
+    """Of copies that do not surely show more than a smaller one, those that may be no worse than
+    others of their size that do: they have about as many bits, and about as much detail, for which
+    noise passes.
 
     sharp: those others
     """
     # hard edges of bars pass for detail, and bars come last in any case
     filled = [copy for copy in sharp if not copy.has_bars]
     wanted = [copy for copy in copies if not (filled and copy.has_bars)]
+    richest = max(filled or sharp, key=lambda copy: copy.picture_bits)
     most = np.max([copy.measured.detail for copy in filled or sharp], axis=0)
     return [
         copy
         for copy in wanted
-        if not copy.measured.detail or np.min(copy.measured.detail / most) >= CLEARLY_LESS_DETAIL
+        if _has_about_as_many_bits(copy, richest) and _has_detail(copy, most)
     ]
+
+
+def _has_detail(copy: Copy, most: NDArray[np.float64]) -> bool:
+    """Whether a copy has about as much detail as the most of others, at each scale; also where its
+    detail is not known."""
+    detail = copy.measured.detail
+    return not detail or bool(np.min(np.asarray(detail) / most) >= CLEARLY_LESS_DETAIL)
 
 
 def _all_have_bars(copies: Sequence[Copy]) -> bool:

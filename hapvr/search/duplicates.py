@@ -142,7 +142,7 @@ class GroupMember:
     verdict: Verdict | None = None
     """of the pair with the medoid, None for the medoid"""
     keep: bool
-    """whether it is the copy to keep, which comes first, is protected, or may be no worse"""
+    """whether it is the copy to keep, which comes first, or protected"""
     reason: str
     """why it is kept, or why not, in a sentence"""
     probability: float
@@ -151,6 +151,8 @@ class GroupMember:
     same_file_as: str = ""
     """where no copy is named to keep: the member of the same bytes to which a link may take the
     place of this one; "" for that one itself, and for protected ones"""
+    stays: bool = False
+    """whether it may be no worse than the copy to keep, so that a plan leaves it where it is"""
 
 
 def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
@@ -338,6 +340,7 @@ def _group(
                 probability=1.0 if pair is None else pair.probability,
                 metadata=metadata[video_id],
                 same_file_as=same_file_as.get(video_id, ""),
+                stays=video_id in choice.staying and not is_kept,
             )
         )
 
@@ -354,7 +357,7 @@ def _decision_on(video_id: str, choice: Choice, settings: DuplicatesSettings) ->
         return True, reason
     if is_protected(video_id, settings):
         return True, f"Kept: it is protected. {reason}"
-    return video_id in choice.staying, reason
+    return False, reason
 
 
 def _fault_of(video_id: str, group: Collection[str], links: _Links) -> str:

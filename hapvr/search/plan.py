@@ -62,7 +62,8 @@ def action_of(member: GroupMember, kept: VideoMetadata | None) -> str:
     """What to do with a member.
 
     keep; link, for a file of the same bytes; linked, for one that already is the kept file under
-    another name; move, for another copy; look, where no copy is named to keep.
+    another name; move, for another copy; look, where no copy is named to keep, and for one that may
+    be no worse.
 
     kept: the file that it is replaced by, see `_Kept`
     """
@@ -70,6 +71,8 @@ def action_of(member: GroupMember, kept: VideoMetadata | None) -> str:
         return "look"
     if member.keep:
         return "keep"
+    if member.stays:
+        return "look"
     if member.metadata.sha256 != kept.sha256:
         return "move"
     path = member.metadata.path
@@ -77,12 +80,13 @@ def action_of(member: GroupMember, kept: VideoMetadata | None) -> str:
 
 
 def needless(members: Iterable[GroupMember]) -> list[GroupMember]:
-    """The members whose files are more than needed: all but the kept ones of their group, or but
-    the first one where none is named. Of the names of one file, as hard links are, only one."""
+    """The members whose files are more than needed: all but the kept ones of their group and those
+    that may be no worse, or but the first one where none is named. Of the names of one file, as
+    hard links are, only one."""
     more = []
     for _, group in groupby(members, key=lambda member: member.group):
         inside = list(group)
-        kept = [member for member in inside if member.keep] or inside[:1]
+        kept = [member for member in inside if member.keep or member.stays] or inside[:1]
         files = {_identity(member) for member in kept}
         for member in inside:
             file = _identity(member)

@@ -120,7 +120,7 @@ def _with_doubt(member: GroupMember, doubt: str) -> GroupMember:
     """A member of a group of which no copy is named to keep; "": there is no doubt."""
     if not doubt:
         return member
-    return replace(member, keep=False, reason=doubt)
+    return replace(member, keep=False, stays=False, reason=doubt)
 
 
 def _doubts(members: Sequence[GroupMember], *, has_random_weights: bool) -> dict[str, str]:
