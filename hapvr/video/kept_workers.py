@@ -27,6 +27,13 @@ MAX_IDLE = 2
 """Groups of workers that may be idle at once; the oldest ends where there are more."""
 
 
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
 @dataclass(frozen=True)
 class WorkerKind:
     """What is the same for workers that may stand for each other."""
@@ -37,6 +44,8 @@ class WorkerKind:
         default_factory=functools.partial(resource.getrlimit, resource.RLIMIT_FSIZE)
     )
     """most bytes of a file that this process may write, which its workers have from it"""
+    directory: str = field(default_factory=_working_directory)
+    """where relative paths begin; "" where it was removed"""
 
 
 class Workers:

@@ -42,7 +42,7 @@ from tests.care.forgettable import (
     traits,
 )
 from tests.commands.conftest import invoke
-from tests.conftest import CHECKOUT, MakeOnce, write_clip
+from tests.conftest import CHECKOUT, write_clip
 from tests.steps.data_projects import digests, folder_settings, open_project
 from tests.steps.search_projects import (
     copied,
@@ -51,11 +51,13 @@ from tests.steps.search_projects import (
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="session")
-def made(make_once: MakeOnce) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a collection whose every stage, index, table, training and store has something
-    of VIDEO."""
-    return make_once("forgettable", make_forgettable)
+    of VIDEO. Copies of it share its MLflow artifacts, so no other file of tests reads it."""
+    folder = tmp_path_factory.mktemp("forgettable")
+    make_forgettable(folder)
+    return folder
 
 
 @pytest.fixture

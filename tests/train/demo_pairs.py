@@ -25,7 +25,7 @@ PACKAGED = {"architecture": "tf_efficientnet_lite0", "weights": {"source": "pack
 def make_pairs_project(folder: Path) -> None:
     """Generate the corpus, compute its features, and write its labelled pairs."""
     make_demo_corpus(folder / "corpus", name="demo", num_incidents=NUM_INCIDENTS)
-    make_feature_data(open_pairs_project(folder))
+    make_feature_data(open_pairs_project(folder, config=folder / "config.yaml"))
     definition = load_definition(str(folder / "corpus" / "demo-test"))
     assert definition.segments is not None
     with (folder / "labelled_pairs.csv").open("w", encoding="utf-8", newline="") as file:
@@ -35,8 +35,11 @@ def make_pairs_project(folder: Path) -> None:
         writer.writerows(definition.segments.select(columns).iter_rows())
 
 
-def open_pairs_project(folder: Path, **changes: Any) -> Project:
-    """The project of the generated pairs, with these settings of `train`."""
+def open_pairs_project(folder: Path, *, config: Path, **changes: Any) -> Project:
+    """The project of the generated pairs, with these settings of `train`.
+
+    config: the file that they are written to
+    """
     sources = [
         {
             "kind": "folder",
@@ -60,7 +63,7 @@ def open_pairs_project(folder: Path, **changes: Any) -> Project:
         "views": {"num_frames": 8, "num_weak": 1, "num_strong": 1},
         "train": {"data_workers": 0, **changes},
     }
-    return Project.open(write_settings(folder / "config.yaml", settings), folder=folder)
+    return Project.open(write_settings(config, settings), folder=folder)
 
 
 def validator(project: Project, folder: Path) -> Callable[[VideoNetwork], dict[str, float]]:

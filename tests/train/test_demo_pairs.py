@@ -84,7 +84,11 @@ def test_losses_fall_and_tca_beats_its_untrained_start(
     start with nearly equal weights, does not in so few steps."""
     pairs_folder = make_once("demo pairs", make_pairs_project)
     project = open_pairs_project(
-        pairs_folder, source="labelled_pairs", validate_every_steps=50, **settings
+        pairs_folder,
+        config=tmp_path / "config.yaml",
+        source="labelled_pairs",
+        validate_every_steps=50,
+        **settings,
     )
     shards = training_shards(project)
     labels = pair_labels(project, tmp_path, shards, begun=False)

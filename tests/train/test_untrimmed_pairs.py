@@ -59,11 +59,11 @@ class UntrimmedPairs:
     definition: BenchmarkDefinition
 
 
-def make_untrimmed(folder: Path) -> UntrimmedPairs:
+def make_untrimmed(folder: Path, *, config: Path) -> UntrimmedPairs:
     """From the project of the demo's pairs, with one vector a frame."""
     features = {
         name: F.normalize(regions[:, :NUM_REGIONS].float().mean(1, keepdim=True), dim=-1).half()
-        for name, regions in trimmed_features(open_pairs_project(folder)).items()
+        for name, regions in trimmed_features(open_pairs_project(folder, config=config)).items()
     }
     others = [clip for name, clip in features.items() if name.startswith("demo-train/")]
     third = len(others) // 3
@@ -100,7 +100,8 @@ def test_vvs_learns_which_frames_of_untrimmed_videos_to_suppress(
 ) -> None:
     """Its losses fall, saliency's among them; on incidents that no pair shows it finds copies
     better than as it started, and the frames of a clip weigh more than stills."""
-    pairs = make_untrimmed(make_once("demo pairs", make_pairs_project))
+    folder = make_once("demo pairs", make_pairs_project)
+    pairs = make_untrimmed(folder, config=tmp_path / "pairs.yaml")
     project = empty_project(tmp_path)
     written = {name: video.features for name, video in (pairs.paired | pairs.distractors).items()}
     write_features(project.root, "own-00000", written)
