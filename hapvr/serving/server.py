@@ -26,6 +26,7 @@ from hapvr.serving.guard import Guard, is_loopback
 from hapvr.serving.service import Service, caller_of, request_of_address
 from hapvr.serving.uploads import bounded_body, upload_folder
 from hapvr.steps.project import Project
+from hapvr.video.kept_workers import end_idle_workers
 
 MAX_CONNECTIONS = 256
 
@@ -118,6 +119,8 @@ def create_app(service: Service, *, any_host: bool) -> FastAPI:
                 service.duplicate_job.close()
                 service.updating.close()
                 service.watching.close()
+                # uvicorn ends the process by the signal that it got, so nothing else would
+                end_idle_workers()
 
     # the pages of docs_url and redoc_url would load scripts from elsewhere
     app = FastAPI(

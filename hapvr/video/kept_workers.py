@@ -28,6 +28,7 @@ MAX_IDLE = 2
 
 
 def _working_directory() -> str:
+    """That of this process; "" where it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -45,7 +46,7 @@ class WorkerKind:
     )
     """most bytes of a file that this process may write, which its workers have from it"""
     directory: str = field(default_factory=_working_directory)
-    """where relative paths begin; "" where it was removed"""
+    """where relative paths begin, which its workers have from it"""
 
 
 class Workers:

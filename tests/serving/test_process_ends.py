@@ -1,4 +1,5 @@
-"""Searches whose process ends, breaks off or cannot open the index that counts."""
+"""Searches whose process ends, breaks off or cannot open the index that counts, and what ends with
+the service."""
 
 import os
 import signal
@@ -20,6 +21,7 @@ from hapvr.serving.search_processes import SearchProcesses
 from hapvr.serving.search_work import QuerySource
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import SearchOptions
+from tests.scorer.bundles import write_scenes
 from tests.serving.served import serving
 from tests.serving.test_search_processes import is_gone, pids, soon
 from tests.steps.search_projects import copied
@@ -142,3 +144,24 @@ def test_a_process_that_cannot_be_started_replaces_none(
     assert soon(lambda: len(failed) > 2)
     processes.close()
     assert processes.num_replaced == 0
+
+
+def decoders() -> set[int]:
+    """Processes of this one that decode videos, or wait for more of them."""
+    return {
+        child.pid
+        for child in psutil.Process().children()
+        if any("spawn_main" in argument for argument in child.cmdline())
+    }
+
+
+def test_no_decoder_waits_for_work_after_the_service_has_ended(
+    project: Project, tmp_path: Path
+) -> None:
+    """A signal ends its process before Python would end them, and Python complains of them."""
+    before = decoders()
+    with serving(project) as client:
+        client.upload(write_scenes(tmp_path / "query.mp4", [1, 2, 3]))
+        started = decoders() - before
+        assert started
+    assert soon(lambda: all(map(is_gone, started)))

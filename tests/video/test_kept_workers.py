@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -74,6 +75,15 @@ def test_workers_of_work_that_nobody_ends_stay_as_well() -> None:
 
 def test_work_within_other_limits_has_workers_of_its_own() -> None:
     assert pid_of_worker() != pid_of_worker(SamplingConfig(workers=1, max_memory_bytes=2 << 30))
+
+
+def test_work_in_another_directory_has_workers_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Relative paths of files begin there."""
+    pid = pid_of_worker()
+    monkeypatch.chdir(tmp_path)
+    assert pid_of_worker() != pid
 
 
 def test_a_worker_that_died_while_it_was_idle_is_replaced() -> None:
