@@ -167,7 +167,10 @@ def _verdicts_text(calibration: Calibration | None, precision: float, prior: flo
     least = calibration.threshold(precision).similarity
     if least is None:
         return f"{text}: no similarity reaches it"
-    return f"{text}: a match is a similarity from {least:+.4f} on"
+    return (
+        f"{text}: a match is a similarity from {least:+.4f} on, or from a lower one where aligned "
+        "frames follow one course"
+    )
 
 
 def expand(names: list[str]) -> list[str]:
@@ -220,8 +223,12 @@ def _pair(
     if row.similarity is None:
         return pair
     if calibration is not None:
-        pair["probability"] = calibration.probability(row.similarity, prior=prior)
-        pair["verdict"] = calibration.verdict(row.similarity, precision=precision, prior=prior)
+        pair["probability"] = calibration.probability(
+            row.similarity, prior=prior, one_course=row.one_course
+        )
+        pair["verdict"] = calibration.verdict(
+            row.similarity, precision=precision, prior=prior, one_course=row.one_course
+        )
 
     if _have_same_bytes(row.query, row.reference):
         pair |= {"verdict": "match", "probability": 1.0, "same_file": True}

@@ -84,7 +84,9 @@ class PairScorer(PythonModel):  # type: ignore[misc]
             for row, answer in zip(rows, answers, strict=True):
                 answer["threshold"] = threshold
                 if row.similarity is not None:
-                    answer["verdict"] = calibration.verdict(row.similarity, precision=precision)
+                    answer["verdict"] = calibration.verdict(
+                        row.similarity, precision=precision, one_course=row.one_course
+                    )
 
         table = pd.DataFrame(answers, columns=COLUMNS)
         table = table.astype(dict.fromkeys(("similarity", "probability", "threshold"), "float64"))

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, FiniteFloat
 
 from hapvr.errors import ArgumentError
+from hapvr.scorer import course
 from hapvr.settings import Rate
 
 Floats = NDArray[np.float64]
@@ -60,17 +61,26 @@ class Calibration:
     source: Mapping[str, Any] = field(default_factory=dict)
     """What the pairs were."""
 
-    def probability(self, similarity: float, *, prior: float | None = None) -> float:
-        """Probability in [0, 1] that a pair of this similarity is a match. prior: share of matches
-        among the pairs that are asked about, in (0, 1); None: as among the fitted ones. Another
-        prior shifts the log-odds by the difference of the two priors' log-odds (Bayes). Raises
-        ArgumentError outside (0, 1)."""
+    def probability(
+        self, similarity: float, *, prior: float | None = None, one_course: bool = False
+    ) -> float:
+        """Probability in [0, 1] that a pair of this similarity is a match.
+
+        prior: share of matches among the pairs that are asked about, in (0, 1); None: as among the
+            fitted ones. Another prior shifts the log-odds by the difference of the two priors'
+            log-odds (Bayes).
+        one_course: whether aligned frames have the same course, see `hapvr.scorer.course`.
+
+        Raises: ArgumentError for a prior outside (0, 1).
+        """
         if prior is not None and not 0 < prior < 1:
             raise ArgumentError(
                 f"prior is {prior}; expected the share of matches, above 0 and below 1"
             )
 
         shift = 0.0 if prior is None else logit(prior) - logit(self.prior)
+        if one_course:
+            shift += course.LOG_ODDS
         return float(sigmoid(np.asarray(self.slope * similarity + self.intercept + shift)))
 
     def threshold(self, precision: float) -> PrecisionThreshold:
@@ -86,16 +96,24 @@ class Calibration:
         return rows[min(enough)]
 
     def verdict(
-        self, similarity: float, *, precision: float, prior: float | None = None
+        self,
+        similarity: float,
+        *,
+        precision: float,
+        prior: float | None = None,
+        one_course: bool = False,
     ) -> Verdict:
-        """Whether a pair of this similarity is a match.
+        """Whether a pair of this similarity is a match; one of one course is judged as if it were
+        as much more similar as that makes it likelier.
 
         "match": the similarity reaches the threshold of that precision; with a prior of your own,
         its probability is `precision` or more. "no match": its probability is 1 - precision or
         less. Else "unsure". Raises ArgumentError for a precision above the highest stored one and
         for a prior outside (0, 1)."""
-        probability = self.probability(similarity, prior=prior)
+        probability = self.probability(similarity, prior=prior, one_course=one_course)
         threshold = self.threshold(precision).similarity
+        if one_course and self.slope > 0:
+            similarity += course.LOG_ODDS / self.slope
         if prior is None:
             is_match = threshold is not None and similarity >= threshold
         else:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from hapvr.errors import ArgumentError, VideoError
 from hapvr.scorer.access import Deadline
+from hapvr.scorer.course import LEAST_PROBABILITY, FrameComparer, course_of_segment
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.requests import RequestVideos
 from hapvr.scorer.segments import Segment
@@ -25,6 +26,9 @@ class PairScore:
     """
     probability: float | None = None
     """Of a match, in [0, 1]; None from a model without calibration."""
+    one_course: bool = False
+    """Whether aligned frames have the same course, which makes a match likelier, see
+    `hapvr.scorer.course`; not asked where a match is unlikely in any case."""
     segments: tuple[Segment, ...] | None = None
     """None where not asked for."""
     error: str = ""
@@ -33,7 +37,7 @@ class PairScore:
     where nothing does."""
 
 
-class PairScorer(Protocol):
+class PairScorer(FrameComparer, Protocol):
     """What compares two videos, see `hapvr.scorer.scorer.VideoScorer`."""
 
     warning: str
@@ -44,7 +48,7 @@ class PairScorer(Protocol):
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline
     ) -> float: ...
 
-    def probability(self, similarity: float) -> float | None: ...
+    def probability(self, similarity: float, *, one_course: bool = False) -> float | None: ...
 
     def matching_segments(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline
@@ -93,16 +97,21 @@ class PairRequest:
         second = scorer.embed(features, self._deadline)
 
         similarity = scorer.pair_similarity(first, second, self._deadline)
-        segments = None
-        if self._segments:
+        may_match = (scorer.probability(similarity) or 0.0) >= LEAST_PROBABILITY
+        segments: tuple[Segment, ...] = ()
+        if self._segments or may_match:
             segments = scorer.matching_segments(first, second, self._deadline)
+        one_course = False
+        if segments and may_match:
+            one_course = course_of_segment(scorer, first, second, segments[0]) is not None
         notes = (scorer.warning, *first.clock.notes, *second.clock.notes)
         return PairScore(
             query,
             reference,
             similarity,
-            probability=scorer.probability(similarity),
-            segments=segments,
+            probability=scorer.probability(similarity, one_course=one_course),
+            one_course=one_course,
+            segments=segments if self._segments else None,
             warning="; ".join(filter(None, notes)),
         )
 

@@ -120,9 +120,12 @@ class VideoScorer:
         progress(len(allowed), len(allowed))
         return rows
 
-    def probability(self, similarity: float) -> float | None:
-        """Of a match, in [0, 1]; None from a model without calibration."""
-        return None if self.calibration is None else self.calibration.probability(similarity)
+    def probability(self, similarity: float, *, one_course: bool = False) -> float | None:
+        """Of a match, in [0, 1]; None from a model without calibration. one_course: see
+        `PairScore`."""
+        if self.calibration is None:
+            return None
+        return self.calibration.probability(similarity, one_course=one_course)
 
     def open_videos(
         self,

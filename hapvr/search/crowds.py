@@ -10,10 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import LEVEL_PLACES, level_of
-from hapvr.scorer.scorer import VideoScorer
-from hapvr.search.duplicates import same_course
 
 MOST_HITS = 1000
 """Nearest frames that a frame of the query gets at most."""
@@ -21,8 +18,6 @@ ALIKE = 0.75
 """Similarity of frames that show the same; unrelated ones do not reach it."""
 CROWDED = 0.4
 """Level from which on many videos are like a query; unrelated ones reach 0.1 to 0.3."""
-COURSE_FRAMES = 64
-"""Aligned frames at most by which copies are told from look-alikes."""
 
 
 def all_alike(hits: pa.Table, num_frames: int, num_hits: int) -> bool:
@@ -58,28 +53,3 @@ def known_copies(
         num_others += not is_copy[place]
 
     return is_copy
-
-
-def have_same_course(scorer: VideoScorer, query: EmbeddedVideo, video: EmbeddedVideo) -> bool:
-    """Whether two stretches that were aligned show the same footage, see `same_course`; frames of
-    another speed are taken evenly apart."""
-    length = min(len(query), len(video), COURSE_FRAMES)
-    first = query.take(evenly(len(query), length))
-    second = video.take(evenly(len(video), length))
-    similarity = scorer.relative_similarity
-    cross = (similarity(first, second) + similarity(second, first).T) / 2
-    own = (similarity(first, first) + similarity(second, second)) / 2
-    return same_course(cross, own)
-
-
-def rows_between(times_s: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:
-    """The first frame from one second on, and the first from another on; at least one between."""
-    first, last = np.searchsorted(times_s, (start_s, end_s)).tolist()
-    first = min(first, len(times_s) - 1)
-    return first, max(last, first + 1)
-
-
-def evenly(num_frames: int, count: int) -> list[int]:
-    """The places of so many of some frames, evenly apart."""
-    places: list[int] = np.linspace(0, num_frames - 1, count).round().astype(int).tolist()
-    return places

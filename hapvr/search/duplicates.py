@@ -13,9 +13,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Literal, get_args
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from hapvr.scorer.calibration import Verdict
 from hapvr.search.collection import VideoMetadata
@@ -29,18 +27,6 @@ Kind = Literal["copy", "contained", "overlap", "same_incident"]
 KINDS: tuple[str, ...] = get_args(Kind)
 COVERED = 0.8
 """Part of a video that must be covered for it to count as shown whole by the other."""
-MIN_AGREEMENT = 0.6
-"""Correlation from which on two videos have the same course, not only the same look, see
-`same_course`."""
-MIN_COURSE_FRAMES = 4
-"""Fewer frames have no course; then the same picture is asked for, NEAR_IDENTICAL."""
-COURSE_ODDS = 35.0
-"""How many times likelier two videos of one course are copies than their similarity alone says: of
-1,286 pairs that it gives a probability of 0.01 or more, 91 % of the copies have one course and 1 of
-73 others (`bench.duplicates`; one more is counted, to be careful)."""
-NEAR_IDENTICAL = 0.95
-"""Mean similarity of aligned frames from which on they are the same pictures, whatever their
-course; other takes of one person in one room reach 0.949."""
 MORE = 0.005
 """Mean frame similarity that a video lacks against its copies the one way, not the other, from
 which on it shows more than they do: captions, or a picture in its picture."""
@@ -153,29 +139,6 @@ class GroupMember:
     place of this one; "" for that one itself, and for protected ones"""
     stays: bool = False
     """whether it may be no worse than the copy to keep, so that a plan leaves it where it is"""
-
-
-def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
-    """Whether aligned frames are of the same footage, by their similarities [N, N] with each other
-    and, on average, among themselves, whose correlation is Mantel's (1967) between two distance
-    matrices.
-
-    A copy, whatever was done to its pictures, is like its original where that is like itself; two
-    takes of one scene always look alike."""
-    diagonal = float(np.diag(cross).mean())
-    if (
-        len(cross) < MIN_COURSE_FRAMES
-        or diagonal >= NEAR_IDENTICAL
-        or min(cross.std(), own.std()) < 1e-6
-    ):
-        return diagonal >= NEAR_IDENTICAL
-
-    return float(np.corrcoef(cross.ravel(), own.ravel())[0, 1]) >= MIN_AGREEMENT
-
-
-def probability_with_course(probability: float) -> float:
-    """Of a pair that has one course, by Bayes' rule from its probability without that evidence."""
-    return COURSE_ODDS * probability / (1 + (COURSE_ODDS - 1) * probability)
 
 
 def best_of_each(pairs: Iterable[DuplicatePair]) -> list[DuplicatePair]:

@@ -12,29 +12,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.errors import DataError, VideoError
+from hapvr.scorer import course
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.evidence_kinds import Comparison, measured, strongest, table_of
 from hapvr.scorer.scorer import NEVER, VideoScorer
-from hapvr.scorer.segments import MAX_SEGMENTS, Segment, clearest
-from hapvr.scorer.videos import Recent
-from hapvr.search.collection import CHANGED, SearchableCollection
+from hapvr.search.candidate_parts import CandidateParts
+from hapvr.search.collection import SearchableCollection
 from hapvr.search.compared_parts import ReadPart, Rows, pairs_of
-from hapvr.search.crowds import (
-    MOST_HITS,
-    all_alike,
-    have_same_course,
-    known_copies,
-    rows_between,
-)
+from hapvr.search.crowds import MOST_HITS, all_alike, known_copies
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.frame_index import FrameSearch
-from hapvr.search.scored import ScoredCandidate, stretches_of
+from hapvr.search.scored import ScoredCandidate
 from hapvr.search.video_index import nearest_videos
 from hapvr.search.votes import Candidate, vote, with_others
 
-FORMAT = 12
+FORMAT = 13
 """Version of the scores: pairs and matches stored with another version are compared again."""
 
 QUERY_FRAMES = 600
@@ -61,7 +55,7 @@ Lost = dict[str, str]
 class SearchEngine:
     """Searches one index with one model. num_videos: in the index. blank: [B, D] descriptors of
     pictures of one colour. candidates: videos that the network compares with a query. evidence:
-    None where none was fitted. recent: parts of videos that were compared last.
+    None where none was fitted.
 
     Any thread may call it.
     """
@@ -75,9 +69,11 @@ class SearchEngine:
     evidence: EvidenceModel | None = None
     video_index: FrameSearch | None = None
     """of one vector per video, which then chooses the candidates"""
-    recent: Recent[tuple[str, Rows], EmbeddedVideo] = field(
-        default_factory=lambda: Recent(lambda one: one.regions.nbytes)
-    )
+    parts: CandidateParts = field(init=False)
+    """of the videos that are compared with a query"""
+
+    def __post_init__(self) -> None:
+        self.parts = CandidateParts(self.scorer, self.index, self.collection)
 
     def find(
         self, views: Sequence[EmbeddedVideo], *, allowed: Allowed = None, deadline: Deadline = NEVER
@@ -89,7 +85,15 @@ class SearchEngine:
         best: dict[str, ScoredCandidate] = {}
         for candidate in sorted(chain.from_iterable(scored), key=_order):
             best.setdefault(candidate.video_id, candidate)
-        return list(best.values()), lost
+
+        candidates: list[ScoredCandidate] = []
+        for name, candidate in best.items():
+            try:
+                candidates.append(self.with_course(views[candidate.view], candidate, deadline))
+            except DataError as error:
+                lost[name] = str(error)
+
+        return sorted(candidates, key=_order), lost
 
     def score_views(
         self, views: Sequence[EmbeddedVideo], *, allowed: Allowed = None, deadline: Deadline = NEVER
@@ -220,7 +224,7 @@ class SearchEngine:
         clock = self.collection.clock(name, times)
         pairs = pairs_of(candidate, times, query=query, fps=fps)
         parts = [
-            ReadPart(pair.query, name, self._embedded(name, times, pair.reference, deadline))
+            ReadPart(pair.query, name, self.parts.read(name, times, pair.reference, deadline))
             for pair in pairs
         ]
         scored = ScoredCandidate(
@@ -270,7 +274,7 @@ class SearchEngine:
         runs = [score.frame_run for score in scores]
 
         def shows_same(place: int) -> bool:
-            return self.shows_same_footage(query, scores[place], deadline)
+            return self.parts.common_course(query, scores[place], deadline) is not None
 
         is_copy = known_copies(runs, num_videos=self.num_videos, shows_same=shows_same)
         features = table_of([score.evidence for score in scores])
@@ -280,20 +284,20 @@ class SearchEngine:
             for score, copy, value in zip(scores, is_copy, odds, strict=True)
         ]
 
-    def shows_same_footage(
-        self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER
-    ) -> bool:
-        """Whether the frames of the longest common part have the same course, so that the video is
-        no look-alike of the query but a copy. DataError where it is gone."""
-        segments = self.segments(query, score, deadline)
-        if not segments:
-            return False
-        part = segments[0]
-        times = self.collection.times(score.video_id)
-        shown = rows_between(query.clock.times_s, part.query_start_s, part.query_end_s)
-        same = rows_between(times, part.reference_start_s, part.reference_end_s)
-        stretch = self._embedded(score.video_id, times, same, deadline)
-        return have_same_course(self.scorer, query.part(*shown), stretch)
+    def with_course(
+        self, view: EmbeddedVideo, candidate: ScoredCandidate, deadline: Deadline = NEVER
+    ) -> ScoredCandidate:
+        """A candidate of a view with their common parts, and likelier where the longest one has the
+        same course in both; unchanged where it is hardly a match. DataError where it is gone."""
+        probability = self.probability(candidate)
+        if candidate.log_odds is None or (probability or 0.0) < course.LEAST_PROBABILITY:
+            return candidate
+        segments = self.parts.segments(view, candidate, deadline)
+        aligned = replace(candidate, segments=segments)
+        common = self.parts.common_course(view, aligned, deadline)
+        if common is None:
+            return aligned
+        return replace(aligned, course=common, log_odds=candidate.log_odds + course.LOG_ODDS)
 
     def probability(
         self, candidate: ScoredCandidate, *, prior: float | None = None
@@ -303,36 +307,6 @@ class SearchEngine:
         if self.evidence is None or candidate.log_odds is None:
             return None
         return self.evidence.probability(candidate.log_odds, prior=prior)
-
-    def segments(
-        self, query: EmbeddedVideo, score: ScoredCandidate, deadline: Deadline = NEVER
-    ) -> tuple[Segment, ...]:
-        """Common parts of a query and the video around the compared parts, the longest and surest
-        first. DataError where it is gone."""
-        times = self.collection.times(score.video_id)
-        stretches = (
-            self._embedded(score.video_id, times, rows, deadline) for rows in stretches_of(score)
-        )
-        parts = chain.from_iterable(
-            self.scorer.matching_segments(query, stretch, deadline) for stretch in stretches
-        )
-        longest_first = sorted(
-            parts, key=lambda part: -part.score * (part.query_end_s - part.query_start_s)
-        )
-        return tuple(clearest(longest_first)[:MAX_SEGMENTS])
-
-    def _embedded(
-        self, name: str, times_s: Sequence[float], rows: Rows, deadline: Deadline
-    ) -> EmbeddedVideo:
-        """Some frames of a video. Raises DataError where it is gone, or was changed since it was
-        indexed."""
-        kept = self.recent.get((name, rows))
-        if kept is not None:
-            return kept
-        part = self.collection.read(name, times_s, *rows)
-        if not self.index.frames().holds(name, part.clock.times_s, part.hashes):
-            raise DataError(CHANGED.format(name))
-        return self.recent.keep((name, rows), self.scorer.embed(part, deadline))
 
 
 def _query_rows(part: ReadPart) -> Rows:

@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hapvr.scorer.course import CommonCourse
 from hapvr.scorer.evidence_kinds import FRAME_RUN
+from hapvr.scorer.segments import Segment
 from hapvr.search.compared_parts import Pair, Rows
 from hapvr.search.votes import Candidate
 
@@ -35,6 +37,11 @@ class ScoredCandidate:
     many videos are like the query"""
     log_odds: float | None = None
     """of a match, from all evidence; None without a model of it"""
+    segments: tuple[Segment, ...] | None = None
+    """common parts, the longest and surest first; None where they were not looked for"""
+    course: CommonCourse | None = None
+    """of the first of them; None where the videos have not the same course, or where it would
+    hardly matter, see `SearchEngine.with_course`"""
 
     @property
     def frame_run(self) -> float:

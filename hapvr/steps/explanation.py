@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from hapvr.errors import DataError, VideoError
-from hapvr.scorer import evidence_kinds
+from hapvr.scorer import course, evidence_kinds
 from hapvr.scorer.access import Deadline
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.query_views import IN_A_PART
@@ -83,7 +83,7 @@ def _view_lines(
         names.append(video_id)
 
     place = names.index(video_id)
-    scored = candidates[place]
+    scored = searcher.with_course(view, candidates[place], deadline)
     votes = scored.candidate
     where = IN_A_PART if number else "in the whole picture"
     lines = [
@@ -92,9 +92,11 @@ def _view_lines(
         f"{votes.num_voting} of {votes.num_asked} frames vote for one offset"
     ]
     lines += [f"{BLANK}votes {window.votes:.2f}  {times(window)}" for window in votes.windows]
-    segments = searcher.segments(view, scored, deadline)
+    segments = searcher.parts.segments(view, scored, deadline)
     lines += [f"{BLANK}common part  {times(segment)}" for segment in segments]
     lines += _evidence_lines(searcher, candidates, place)
+    if scored.course is not None:
+        lines.append(f"{BLANK}log odds {course.LOG_ODDS:+6.2f}  one course of the common part")
     return lines
 
 

@@ -1,26 +1,18 @@
-"""Searches for the videos that share footage with one of the collection, and measures of each pair
-what groups of copies are made by."""
+"""Searches for the videos that share footage with one of the collection, and what groups of copies
+are made by."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.embedded import EmbeddedVideo
-from hapvr.scorer.segments import Segment
-from hapvr.search.duplicates import DuplicatePair, probability_with_course, same_course
-from hapvr.search.match import coverage, thin
+from hapvr.search.duplicates import DuplicatePair
+from hapvr.search.match import coverage
 from hapvr.search.scored import ScoredCandidate
 from hapvr.steps.searcher import Searcher
 
 LEAST_PROBABILITY = 0.5
 """Pairs below it are not stored, so a threshold above it can be changed without searching again."""
-LEAST_ALIGNED = 0.025
-"""Less probable candidates are not aligned: also with one course they would be below
-LEAST_PROBABILITY."""
-ALIGNED_FRAMES = 64
-"""Frames of a common part that are compared with those of the other video, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +36,7 @@ def pairs_of_video(searcher: Searcher, video_id: str) -> Iterator[DuplicatePair]
     """
     query = searcher.scorer.embed(searcher.collection.whole(video_id))
     try:
-        shortlist = searcher.shortlist(query, allowed=lambda name: name != video_id)
-        candidates, lost = searcher.score(query, shortlist)
+        candidates, lost = searcher.find([query], allowed=lambda name: name != video_id)
     except VideoError:
         return
 
@@ -56,11 +47,8 @@ def pairs_of_video(searcher: Searcher, video_id: str) -> Iterator[DuplicatePair]
 
     for candidate in candidates:
         probability = searcher.probability(candidate) or 0.0
-        if probability < LEAST_ALIGNED:
-            continue
-        pair = _pair(searcher, video_id, query, candidate, probability)
-        if pair.probability >= LEAST_PROBABILITY:
-            yield pair
+        if probability >= LEAST_PROBABILITY:
+            yield _pair(searcher, video_id, query, candidate, probability)
 
 
 def _pair(
@@ -70,12 +58,9 @@ def _pair(
     candidate: ScoredCandidate,
     probability: float,
 ) -> DuplicatePair:
-    """A query and a candidate as they are stored, in order of their ids.
-
-    probability: by their similarity alone
-    """
+    """A query and a candidate as they are stored, in order of their ids."""
     sampling = searcher.scorer.sampling
-    segments = searcher.segments(query, candidate)
+    segments = searcher.parts.segments(query, candidate)
     covered = coverage(
         segments,
         query_s=query.clock.length_s(sampling.fps, sampling.max_frames),
@@ -83,26 +68,28 @@ def _pair(
     )
     query_start_s = 0.0
     reference_start_s = 0.0
-    similarities = (0.0, 0.0)
+    similarity_of_query = 0.0
+    similarity_of_reference = 0.0
     if segments:
         query_start_s = segments[0].query_start_s
         reference_start_s = segments[0].reference_start_s
-        similarities = _aligned_similarities(searcher, video_id, candidate.video_id, segments[0])
+
+    if candidate.course is not None:
+        similarity_of_query = candidate.course.of_query
+        similarity_of_reference = candidate.course.of_reference
 
     query_side = _Side(
         video_id=video_id,
         covered=covered[0],
         start_s=query_start_s,
-        similarity=similarities[0],
+        similarity=similarity_of_query,
     )
     reference_side = _Side(
         video_id=candidate.video_id,
         covered=covered[1],
         start_s=reference_start_s,
-        similarity=similarities[1],
+        similarity=similarity_of_reference,
     )
-    if min(similarities) > 0:
-        probability = probability_with_course(probability)
 
     first, second = sorted((query_side, reference_side), key=lambda side: side.video_id)
     metadata = searcher.collection.metadata
@@ -120,40 +107,3 @@ def _pair(
         frame_similarity=(first.similarity + second.similarity) / 2,
         asymmetry=first.similarity - second.similarity,
     )
-
-
-def _aligned_similarities(
-    searcher: Searcher, query_id: str, reference_id: str, segment: Segment
-) -> tuple[float, float]:
-    """Mean similarity of the aligned frames of a common part, query with reference and the other
-    way round; 0 where they have not the same course."""
-    query_rows = _rows_between(searcher, query_id, segment.query_start_s, segment.query_end_s)
-    reference_rows = _rows_between(
-        searcher, reference_id, segment.reference_start_s, segment.reference_end_s
-    )
-    count = max(min(ALIGNED_FRAMES, len(query_rows), len(reference_rows)), 1)
-    query = _frames(searcher, query_id, query_rows, count)
-    reference = _frames(searcher, reference_id, reference_rows, count)
-
-    similarity = searcher.scorer.relative_similarity
-    forth = similarity(query, reference)
-    back = similarity(reference, query)
-    own = (similarity(query, query) + similarity(reference, reference)) / 2
-    if not same_course((forth + back.T) / 2, own):
-        return 0.0, 0.0
-    return float(np.diag(forth).mean()), float(np.diag(back).mean())
-
-
-def _rows_between(searcher: Searcher, video_id: str, start_s: float, end_s: float) -> range:
-    """The sampled frames of a part of a video; there may be none."""
-    times_s = searcher.collection.times(video_id)
-    first, end = np.searchsorted(times_s, (start_s, end_s)).tolist()
-    return range(first, end)
-
-
-def _frames(searcher: Searcher, video_id: str, rows: range, count: int) -> EmbeddedVideo:
-    """So many frames of a part of a video, evenly apart."""
-    videos = searcher.collection
-    end = max(rows.stop, rows.start + 1)
-    part = videos.read(video_id, videos.times(video_id), rows.start, end)
-    return searcher.scorer.embed(thin(part, count))

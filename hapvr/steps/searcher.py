@@ -281,7 +281,7 @@ class Searcher(SearchEngine):
         segments: tuple[Segment, ...] = ()
         covered: tuple[float | None, float | None] = (None, None)
         if asked.options.segments:
-            segments = self.segments(asked.views[candidate.view], candidate, deadline)
+            segments = self.parts.segments(asked.views[candidate.view], candidate, deadline)
             covered = coverage(segments, query_s=asked.seconds, reference_s=candidate.seconds)
 
         same_file = file.sha256 == asked.query.sha256

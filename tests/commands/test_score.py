@@ -36,11 +36,14 @@ def test_score_tells_verdict_similarity_probability_and_segments(call: Call, fol
     assert model == f"model    {folder / 'bundle'}"
     assert verdicts == (
         f"verdicts at precision 0.95, where 33.3 % of the pairs match: a match is a "
-        f"similarity from {threshold:+.4f} on"
+        f"similarity from {threshold:+.4f} on, or from a lower one where aligned frames follow one "
+        "course"
     )
     assert warning.startswith("warning  the frozen networks of this model have random weights")
     (wanted,) = scorer.score_pairs([(folder / "a.mp4", folder / "copy.mp4")])
-    verdict = scorer.calibration.verdict(wanted.similarity, precision=0.95)
+    verdict = scorer.calibration.verdict(
+        wanted.similarity, precision=0.95, one_course=wanted.one_course
+    )
     assert lines[0] == (
         f"{verdict:<8} {folder / 'a.mp4'} - {folder / 'copy.mp4'}: similarity "
         f"{wanted.similarity:+.4f}  probability "

@@ -40,7 +40,9 @@ def test_pairs_give_similarity_probability_and_threshold(
         assert row.threshold == scorer.calibration.threshold(0.95).similarity
         if not wanted.error:
             assert row.similarity == pytest.approx(wanted.similarity, abs=1e-6)
-            assert row.verdict == scorer.calibration.verdict(row.similarity, precision=0.95)
+            assert row.verdict == scorer.calibration.verdict(
+                row.similarity, precision=0.95, one_course=wanted.one_course
+            )
             assert row.probability == pytest.approx(wanted.probability, abs=1e-4)
 
     assert table["error"][2].startswith("not_video: ")

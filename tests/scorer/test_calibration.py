@@ -76,6 +76,21 @@ def test_prior_shifts_the_odds_by_bayes() -> None:
         fitted.probability(0.3, prior=1.0)
 
 
+def test_one_course_multiplies_the_odds() -> None:
+    fitted = fit_calibration(np.linspace(0, 1, 20), np.linspace(-0.5, 0.5, 60), source={})
+    alone = fitted.probability(0.3)
+    with_course = fitted.probability(0.3, one_course=True)
+    assert with_course / (1 - with_course) == pytest.approx(alone / (1 - alone) * 35)
+
+
+@pytest.mark.parametrize("prior", [None, 0.25])
+def test_one_course_makes_a_match_of_a_pair_that_alone_is_unsure(prior: float | None) -> None:
+    """Whether verdicts rest on the stored threshold or on a share of matches."""
+    fitted = fit_calibration(np.linspace(0.4, 1, 20), np.linspace(-0.5, 0.5, 60), source={})
+    assert fitted.verdict(0.45, precision=0.95, prior=prior) == "unsure"
+    assert fitted.verdict(0.45, precision=0.95, prior=prior, one_course=True) == "match"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -48,8 +48,19 @@ def test_calibration_gives_probability_and_frame_threshold(tmp_path: Path, scene
     scorer = load_bundle(make_bundle(tmp_path, calibration=fitted))
     assert scorer.calibration == fitted
     (row,) = scorer.score_pairs([(scenes / "a.mp4", scenes / "b.mp4")], segments=True)
-    assert row.probability == fitted.probability(row.similarity)
+    assert row.probability == fitted.probability(row.similarity, one_course=row.one_course)
     assert row.segments, "frames above 0.2 are everywhere"
+
+
+@pytest.mark.parametrize(("name", "expected"), [("copy.mp4", True), ("b.mp4", False)])
+def test_aligned_frames_of_a_copy_follow_one_course(
+    tmp_path: Path, scenes: Path, name: str, expected: bool
+) -> None:
+    """Those of another video do not, though each of its frames counts as the same."""
+    fitted = fit_calibration([0.5] * 10 + [0.2] * 10, [-0.5] * 30, source={}, frame_threshold=0.2)
+    scorer = load_bundle(make_bundle(tmp_path, calibration=fitted))
+    (row,) = scorer.score_pairs([(scenes / "a.mp4", scenes / name)])
+    assert row.one_course == expected
 
 
 def test_unusable_videos_cost_their_rows_only(

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from hapvr.scorer.evidence import level_of
-from hapvr.search.crowds import all_alike, known_copies, rows_between
+from hapvr.search.crowds import all_alike, known_copies
 
 NUM_VIDEOS = 200
 COPIES = 45
@@ -61,14 +61,3 @@ def test_more_frames_are_looked_up_where_even_the_last_ones_are_alike(
     values = [value for row in similarities for value in row]
     hits = pa.table({"query_frame": pa.array(frames, pa.int32()), "similarity": values})
     assert all_alike(hits, len(similarities), 2) == expected
-
-
-@pytest.mark.parametrize(
-    ("start_s", "end_s", "rows"),
-    [(0.0, 3.0, (0, 3)), (1.5, 1.6, (2, 3)), (9.0, 12.0, (3, 4))],
-    ids=["several", "between two frames", "behind the last"],
-)
-def test_seconds_are_frames_at_least_one(
-    start_s: float, end_s: float, rows: tuple[int, int]
-) -> None:
-    assert rows_between((0.0, 1.0, 2.0, 3.0), start_s, end_s) == rows

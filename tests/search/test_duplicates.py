@@ -7,7 +7,6 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -17,8 +16,6 @@ from hapvr.search.duplicates import (
     DuplicatePair,
     GroupMember,
     group_copies,
-    probability_with_course,
-    same_course,
 )
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
@@ -70,13 +67,6 @@ KINDS[0, 0] = "same_incident"
 @pytest.mark.parametrize(("covered", "kind"), KINDS.items())
 def test_kinds_follow_coverage(covered: tuple[float, float], kind: str) -> None:
     assert pair("a", "b", covered=covered).kind == kind
-
-
-@pytest.mark.parametrize(
-    ("alone", "with_course"), [(0.0, 0.0), (0.5, 35 / 36), (0.9, 315 / 316), (1.0, 1.0)]
-)
-def test_one_course_makes_a_pair_so_many_times_likelier(alone: float, with_course: float) -> None:
-    assert probability_with_course(alone) == pytest.approx(with_course)
 
 
 def test_a_chain_is_broken() -> None:
@@ -308,16 +298,3 @@ def test_a_picture_in_a_picture_that_only_its_links_give_away_ties_no_groups_tog
     even = [replace(tie, asymmetry=0.0) for tie in TIES]
     members = group_copies(even, OF_BOTH | {"mix": MIX})
     assert len({member.group for member in members if member.video_id != "mix"}) == 2
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(8, 40), st.floats(0.4, 1.0))
-def test_copies_have_the_course_of_their_original(seed: int, count: int, kept: float) -> None:
-    """Frames that change, seen through any edit, are like the original where that is like itself;
-    another take, as alike at all times, is not; few frames must be nearly the same."""
-    rng = np.random.default_rng(seed)
-    frames = np.cumsum(rng.normal(size=(count, 64)), axis=0)
-    frames /= np.linalg.norm(frames, axis=1, keepdims=True)
-    own = frames @ frames.T
-    assert same_course(kept * own, own)
-    assert not same_course(0.7 + rng.normal(size=own.shape) / 50, own)
-    assert not same_course(0.9 * own[:3, :3], own[:3, :3])

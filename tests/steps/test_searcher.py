@@ -2,9 +2,11 @@
 it is."""
 
 import json
+import math
 import os
 import shutil
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +140,24 @@ def test_an_incident_is_answered_by_the_trained_similarity(
     rarer = searcher.answer(query, SearchOptions(incidents=True, prior=calibration.prior / 10))
     assert rarer.prior == pytest.approx(calibration.prior / 10)
     assert (rarer.matches[0].probability or 1) < (answer.matches[0].probability or 0)
+
+
+def test_one_course_makes_a_video_so_many_times_likelier(
+    searcher: Searcher, tmp_path: Path
+) -> None:
+    """And no other one."""
+    query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[25:35])))
+    views = searcher.views_of(query, SearchOptions())
+    scored, _ = searcher.score_views(views)
+    alone: dict[str, float] = {}
+    for candidate in chain.from_iterable(scored):
+        name = candidate.video_id
+        alone[name] = max(alone.get(name, -math.inf), candidate.log_odds or 0.0)
+
+    together, _ = searcher.find(views)
+    gained = {each.video_id: (each.log_odds or 0.0) - alone[each.video_id] for each in together}
+    assert gained.pop("in/long.mp4") == pytest.approx(math.log(35))
+    assert set(gained.values()) == {0.0}
 
 
 def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(

@@ -1,0 +1,102 @@
+"""Whether aligned frames of two videos have the same course: a copy, whatever was done to its
+pictures, is like its original where that is like itself; two takes of one scene always look
+alike."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hapvr.scorer.embedded import EmbeddedVideo
+from hapvr.scorer.segments import Segment
+
+MIN_AGREEMENT = 0.6
+"""Correlation from which on two videos have the same course, not only the same look."""
+MIN_FRAMES = 4
+"""Fewer frames have no course; then the same picture is asked for, NEAR_IDENTICAL."""
+MAX_FRAMES = 64
+"""Aligned frames that are compared, at most."""
+NEAR_IDENTICAL = 0.95
+"""Mean similarity of aligned frames from which on they are the same pictures, whatever their
+course; other takes of one person in one room reach 0.949."""
+LOG_ODDS = math.log(35)
+"""What one course adds to the log-odds of a match. Of 1,286 pairs that have a probability of 0.01
+or more without it, 91 % of the copies have one course and 1 of 73 others (`bench.duplicates`; one
+more is counted, to be careful)."""
+LEAST_PROBABILITY = 0.01
+"""Of videos that are aligned to ask for their course. Less probable ones would be unlikely also
+with one, and nobody has measured how many of them are copies."""
+
+
+class FrameComparer(Protocol):
+    """What compares the frames of two videos, see `hapvr.scorer.scorer.VideoScorer`."""
+
+    def relative_similarity(
+        self, query: EmbeddedVideo, reference: EmbeddedVideo
+    ) -> NDArray[np.float64]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonCourse:
+    """How alike the aligned frames of two stretches are that have the same course."""
+
+    of_query: float
+    """mean similarity in [-1, 1], which asks how much of the query's frames the other ones show"""
+    of_reference: float
+    """the other way round"""
+
+
+def course_of_segment(
+    scorer: FrameComparer, query: EmbeddedVideo, reference: EmbeddedVideo, segment: Segment
+) -> CommonCourse | None:
+    """What the frames of a common part of two videos have in common; None where they have not the
+    same course."""
+    shown = rows_between(query.clock.times_s, segment.query_start_s, segment.query_end_s)
+    same = rows_between(reference.clock.times_s, segment.reference_start_s, segment.reference_end_s)
+    return common_course(scorer, query.part(*shown), reference.part(*same))
+
+
+def rows_between(times_s: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:
+    """The first frame from one second on, and the first from another on; at least one between."""
+    first, last = np.searchsorted(times_s, (start_s, end_s)).tolist()
+    first = min(first, len(times_s) - 1)
+    return first, max(last, first + 1)
+
+
+def common_course(
+    scorer: FrameComparer, query: EmbeddedVideo, reference: EmbeddedVideo
+) -> CommonCourse | None:
+    """As `course_of_segment`, of the frames of the common part alone. Frames of another speed are
+    taken evenly apart."""
+    count = min(len(query), len(reference), MAX_FRAMES)
+    first = query.take(_evenly(len(query), count))
+    second = reference.take(_evenly(len(reference), count))
+    forth = scorer.relative_similarity(first, second)
+    back = scorer.relative_similarity(second, first)
+    of_first = scorer.relative_similarity(first, first)
+    of_second = scorer.relative_similarity(second, second)
+    if not same_course((forth + back.T) / 2, (of_first + of_second) / 2):
+        return None
+    return CommonCourse(
+        of_query=float(np.diag(forth).mean()), of_reference=float(np.diag(back).mean())
+    )
+
+
+def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
+    """Whether aligned frames are of the same footage, by their similarities [N, N] with each other
+    and, on average, among themselves, whose correlation is Mantel's (1967) between two distance
+    matrices."""
+    diagonal = float(np.diag(cross).mean())
+    if len(cross) < MIN_FRAMES or diagonal >= NEAR_IDENTICAL or min(cross.std(), own.std()) < 1e-6:
+        return diagonal >= NEAR_IDENTICAL
+
+    return float(np.corrcoef(cross.ravel(), own.ravel())[0, 1]) >= MIN_AGREEMENT
+
+
+def _evenly(num_frames: int, count: int) -> list[int]:
+    """The places of so many of some frames, evenly apart."""
+    places: list[int] = np.linspace(0, num_frames - 1, count).round().astype(int).tolist()
+    return places
