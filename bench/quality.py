@@ -164,12 +164,12 @@ def open_searcher(out: Path) -> Searcher:
     return Searcher.open(project)
 
 
-def ask(searcher: Searcher, uploads: Sequence[Upload]) -> Iterator[dict[str, dict[str, float]]]:
-    """By system the scores of videos that it found for each upload."""
-    paths = [str(upload.path) for upload in uploads]
-    with searcher.scorer.open_videos(paths, crops=True) as videos:
-        for path in paths:
-            views = searcher.scorer.views(videos.get(path))
+def ask(searcher: Searcher, queries: Sequence[Path]) -> Iterator[dict[str, dict[str, float]]]:
+    """By system the scores of videos that it found for each query."""
+    names = [str(query) for query in queries]
+    with searcher.scorer.open_videos(names, crops=True) as videos:
+        for name in names:
+            views = searcher.scorer.views(videos.get(name))
             shortlist = searcher.shortlist(views[0])
             of_whole, _ = searcher.score(views[0], shortlist)
             answer, _ = searcher.find(views)
@@ -310,7 +310,8 @@ def main() -> None:
     part = "test" if options.test else "validation"
 
     pile = make_pile(options.videos, options.out, part=part)
-    scores_of = list(ask(open_searcher(options.out), pile.uploads))
+    paths = [upload.path for upload in pile.uploads]
+    scores_of = list(ask(open_searcher(options.out), paths))
     (options.out / f"found-{part}.json").write_text(json.dumps(scores_of), encoding="utf-8")
 
     labels = read_labels()
