@@ -278,18 +278,17 @@ def export_labels(
 
 def _steps_in_use(project: Project, names: Sequence[str]) -> list[str]:
     """These steps without those whose results the training does not read, which are named."""
-    from hapvr.config import VIEW_STEPS
+    from hapvr.chain import CHAIN
 
-    settings = project.config.train
-    unread = [name for name in names if name in VIEW_STEPS - settings.view_steps]
-    for name in unread:
-        say(
-            f"{name}: left out, as train.source {settings.source} does not read it; "
-            f"`hapvr run {name}` makes it",
-            err=True,
-        )
+    used = []
+    for name in names:
+        reason = CHAIN[name].unused_reason(project)
+        if reason:
+            say(f"{name}: left out, as {reason}", err=True)
+        else:
+            used.append(name)
 
-    return [name for name in names if name not in unread]
+    return used
 
 
 def _run_steps(
