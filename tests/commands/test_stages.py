@@ -154,6 +154,8 @@ def test_from_clips_to_metrics_without_dagster(
     registered = call(*register, "first").json
     assert registered["version"] == 2
     assert "against champion version 1" in registered["decision"]
+    (row,) = call("run", "benchmark_scores", "--config", config, "--json").json["shards"]
+    assert row["scores"]["own-test"]["trained model"] == pytest.approx(result["metrics"])
     address = f"sqlite:///{tmp_path}/data/mlflow/mlflow.db"
     trained_version, untrained = call("models", "list", "--tracking-uri", address, "--json").json[
         "versions"
