@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from hapvr.commands.progress_bars import progress_bar
-from hapvr.commands.step_rows import row_of, text_of
+from hapvr.commands.step_rows import lines_of, row_of
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, say, show
 from hapvr.errors import ArgumentError, DataError
 
@@ -317,7 +317,11 @@ def _run_steps(
 
             rows += [row_of(made_by, key, result) for made_by, result in results.items()]
 
-    show({"shards": rows}, text=map(text_of, rows))
+    lines = []
+    for row in rows:
+        lines += lines_of(row)
+
+    show({"shards": rows}, text=lines)
 
 
 def _run_step(project: Project, step: Step, key: str, *, retry_failed: bool) -> Any:

@@ -29,17 +29,18 @@ def row_of(step: str, shard: str, result: Any) -> dict[str, Any]:
     return row
 
 
-def text_of(row: Mapping[str, Any]) -> str:
-    """A line of a row of `row_of`; of scores a table below it."""
-    line = f"{row['step']} {row['shard']}".rstrip()
+def lines_of(row: Mapping[str, Any]) -> list[str]:
+    """What is shown of a row of `row_of`: a line; of scores also a table for each benchmark."""
+    step = row["step"]
+    line = f"{step} {row['shard']}".rstrip()
     if "ok" in row:
         line += f": {row['ok']} videos, {row['failed']} failed, {row['rows']} rows"
-    elif row["step"] in _TEXTS:
-        line += f": {_TEXTS[row['step']](row)}"
+    elif step in _TEXTS:
+        line += f": {_TEXTS[step](row)}"
 
     if row["was_finished"]:
         line += " (was finished)"
-    return line
+    return [line, *_table_lines(row.get("scores", {}))]
 
 
 def _manifest_fields(result: ManifestResult) -> dict[str, Any]:
@@ -61,13 +62,18 @@ def _score_fields(
 
 
 def _score_text(row: Mapping[str, Any]) -> str:
+    return ", ".join(row["scores"]) or "evaluation.benchmarks names no benchmark"
+
+
+def _table_lines(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+    """The metrics of each benchmark, a row for each network."""
     from hapvr.benchmark.report import metrics_markdown
 
-    scores = row["scores"]
-    if not scores:
-        return "evaluation.benchmarks names no benchmark"
-    tables = [f"{benchmark}\n{metrics_markdown(rows)}" for benchmark, rows in scores.items()]
-    return "\n".join(tables).rstrip()
+    lines = []
+    for benchmark, metrics in scores.items():
+        lines += [f"{benchmark}:", *metrics_markdown(metrics).splitlines()]
+
+    return lines
 
 
 def _registration_fields(result: Registration) -> dict[str, Any]:

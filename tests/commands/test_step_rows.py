@@ -4,25 +4,27 @@ from typing import Any
 
 import pytest
 
-from hapvr.commands.step_rows import row_of, text_of
+from hapvr.commands.step_rows import lines_of, row_of
 from hapvr.steps.project import Project
 from hapvr.steps.video_manifest import make_manifest
 
 SCORES = {"own-test": {"untrained baseline": {"DSVR": 0.5}, "trained model": {"DSVR": 0.75}}}
 
 
-def line_of(step: str, **fields: Any) -> str:
-    return text_of({"step": step, "shard": "", "was_finished": False} | fields)
+def shown(step: str, **fields: Any) -> list[str]:
+    return lines_of({"step": step, "shard": "", "was_finished": False} | fields)
 
 
 def test_scores_are_shown_as_a_table() -> None:
     """A row for each network, in percent, below the benchmark's name."""
-    first, *table = line_of("benchmark_scores", scores=SCORES).splitlines()
-    assert first == "benchmark_scores: own-test"
-    assert "DSVR" in table[0]
-    assert "untrained baseline" in table[2]
-    assert "50.00" in table[2]
-    assert "75.00" in table[3]
+    assert shown("benchmark_scores", scores=SCORES) == [
+        "benchmark_scores: own-test",
+        "own-test:",
+        "|  | DSVR |",
+        "| --- | --- |",
+        "| untrained baseline | 50.00 |",
+        "| trained model | 75.00 |",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,11 +59,10 @@ def test_scores_are_shown_as_a_table() -> None:
 def test_a_step_without_shards_says_what_it_made(
     step: str, fields: dict[str, Any], text: str
 ) -> None:
-    assert line_of(step, **fields) == f"{step}: {text}"
+    assert shown(step, **fields) == [f"{step}: {text}"]
 
 
 def test_the_manifest_says_what_is_new(small_project: Project) -> None:
     row = row_of("video_manifest", "", make_manifest(small_project))
-    assert text_of(row) == (
-        f"video_manifest: {row['num_shards']} shards, 0 of them new (was finished)"
-    )
+    (line,) = lines_of(row)
+    assert line == f"video_manifest: {row['num_shards']} shards, 0 of them new (was finished)"
