@@ -14,7 +14,14 @@ from hapvr.commands.answers import answer_lines, watched_line
 from hapvr.commands.outputs import OutOption, check_out, write_out
 from hapvr.commands.progress_bars import progress_bar
 from hapvr.commands.scoring import expand
-from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, show
+from hapvr.commands.terminal import (
+    ConfigOption,
+    IndexModelOption,
+    SetOption,
+    counted,
+    open_project,
+    show,
+)
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
 from hapvr.serving.settings import MAX_AT_ONCE
@@ -177,7 +184,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     delivery = run.delivery
     rows = all_matches(project)
     warning = index_warning(project)
-    lines = [f"{len(run.shards)} shards compared, {len(rows)} matches"]
+    lines = [f"{counted(len(run.shards), 'shard')} compared, {len(rows)} matches in all"]
     lines += [f"model    {model}" for model in sorted({row["model"] for row in rows})]
     if warning:
         lines.append(f"warning  {warning}")
