@@ -168,6 +168,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
 
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
+    from hapvr.steps.project import COLLECTION_FILE
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.watch_lists import all_matches, clock_notes
     from hapvr.steps.watch_queries import watch_lists
@@ -175,9 +176,11 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
 
     project = open_project(config, set_)
     if not watch_lists(project):
+        of_collection = project.root.exists(COLLECTION_FILE)
+        place = f"{project.root.url}/{COLLECTION_FILE}" if of_collection else "the configuration"
         raise ConfigError(
             "watch.lists: there is no watch list; *Watch for this clip* on the page makes one, and "
-            "so does a folder of clips that watch.lists names in the configuration"
+            f"so does a folder of clips that watch.lists names in {place}"
         )
 
     run = run_watch_lists(project, progress_bar)
