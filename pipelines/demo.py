@@ -234,6 +234,7 @@ def sentence_without_gain(name: str, *, trained: float, untrained: float) -> str
             f"{name} cannot tell whether training helps, as the untrained baseline finds all of "
             "its copies; more held-out clips make it harder."
         )
+
     return (
         f"The trained model does not beat the untrained baseline on {name}: "
         f"{100 * trained:.2f} against {100 * untrained:.2f}. More training videos or more views "

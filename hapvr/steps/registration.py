@@ -140,7 +140,7 @@ def _log_baseline_scores(project: Project, training: TrainingRun, facts: CardFac
     if untrained_network(network).settings != UNTRAINED:
         return
 
-    metrics = {}
+    metrics: dict[str, float] = {}
     for name, data in facts.scores.items():
         values = {**data["results"][BASELINE]["metrics"], "mean": data["target_means"][BASELINE]}
         metrics |= {f"{name}/untrained/{task}": value for task, value in values.items()}
