@@ -2,12 +2,17 @@
 teacher's labels of the views."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from assets import checks, metadata
 from assets.factory import Made, dependencies, described, progress_lines, step_asset
 from assets.project import DATA_TEAM, GPU_POOL, SHARDS, ProjectResource
+from hapvr.chain import CHAIN
+
+if TYPE_CHECKING:
+    from hapvr.steps.project import Project
 
 VIEWS = "training_views"
 LABELS = "pseudo_labels"
@@ -74,18 +79,25 @@ features = step_asset(
 def training_data(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> Iterator[dg.MaterializeResult]:
-    from hapvr.data.manifest import is_training_shard
     from hapvr.steps.quality import check_stored
     from hapvr.steps.views import make_views_and_labels
 
     opened = project.open()
     shard = context.partition_key
     selected = {key.to_user_string() for key in context.selected_asset_keys}
-    wanted = [name for name in (VIEWS, LABELS) if name in selected]
-    if not is_training_shard(opened.root, shard):
-        context.log.info(NOT_TRAINING)
-        for name in wanted:
-            yield checks.empty_record(NOT_TRAINING, checks.STORED, asset=name)
+    wanted = []
+    for name in (VIEWS, LABELS):
+        if name not in selected:
+            continue
+        reason = _nothing_reason(opened, shard, name)
+        if not reason:
+            wanted.append(name)
+            continue
+
+        context.log.info(f"{name}: {reason}")
+        yield checks.empty_record(reason, checks.STORED, asset=name)
+
+    if not wanted:
         return
 
     results = make_views_and_labels(
@@ -96,3 +108,13 @@ def training_data(
     )
     for name, result in results.items():
         yield metadata.shard(result, [check_stored(result.shard)], asset=name)
+
+
+def _nothing_reason(project: "Project", shard: str, name: str) -> str:
+    """Why nothing is made of a shard for training, "" where something is."""
+    from hapvr.data.manifest import is_training_shard
+
+    if not is_training_shard(project.root, shard):
+        return NOT_TRAINING
+    unused = CHAIN[name].unused_reason(project)
+    return f"Nothing is made: {unused}." if unused else ""

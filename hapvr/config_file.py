@@ -103,9 +103,10 @@ def read_row(path: Path, name: str) -> dict[str, Any]:
     if needed := table.needs.get(row_name):
         raise ConfigError(f"--row {name}: it needs {needed}")
     if row_name not in table.rows:
+        rows = ", ".join(f"{table_name}/{row}" for row in table.rows)
         raise ConfigError(
-            f"--row {name!r:.120}: {table.source} has no row {row_name!r:.60}; expected one of "
-            f"{', '.join(table.rows) or 'none, see what it needs in the file'}"
+            f"--row {name!r:.120}: {table.source} has no row of this name; expected one of "
+            f"{rows or 'none, see what it needs in the file'}"
         )
 
     return {**table.common, **table.rows[row_name]}

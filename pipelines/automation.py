@@ -192,17 +192,21 @@ def _most_resources() -> dict[str, str]:
     return tags
 
 
-missing_and_outdated = dg.AutomationConditionSensorDefinition(
-    "missing_and_outdated",
-    target=dg.AssetSelection.assets(*CONDITIONS),
-    minimum_interval_seconds=min(SETTINGS.watch_every_s, 60),
-    default_status=SENSOR_STATUS,
-    run_tags=_most_resources(),
-    use_user_code_server=True,
-    description="Takes new shards to features, views and labels, and brings index, "
-    "duplicates and watch matches up to date with the champion: after new shards, a promotion "
-    "or a rollback.",
-)
+# The sensor evaluates in the code server, as `Outdated` is a condition of ours: that is a beta of
+# Dagster's, which says so whenever the definitions are loaded.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", dg.BetaWarning)
+    missing_and_outdated = dg.AutomationConditionSensorDefinition(
+        "missing_and_outdated",
+        target=dg.AssetSelection.assets(*CONDITIONS),
+        minimum_interval_seconds=min(SETTINGS.watch_every_s, 60),
+        default_status=SENSOR_STATUS,
+        run_tags=_most_resources(),
+        use_user_code_server=True,
+        description="Takes new shards to features, views and labels, and brings index, "
+        "duplicates and watch matches up to date with the champion: after new shards, a promotion "
+        "or a rollback.",
+    )
 
 
 @dg.sensor(

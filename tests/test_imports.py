@@ -180,6 +180,7 @@ LATE_IMPORTS = {
     "hapvr.commands.scoring": VERBS,
     "hapvr.commands.search": VERBS,
     "hapvr.commands.stages": VERBS,
+    "hapvr.commands.step_rows": VERBS,
     "hapvr.commands.terminal": VERBS,
     "hapvr.care.checks": "polars and torch, which an installation for searches does not have",
     "hapvr.care.forget_rows": "MLflow and downloads, which such an installation does not have",

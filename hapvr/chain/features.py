@@ -53,15 +53,23 @@ class Features(ShardStep):
 class ViewStep(ShardStep):
     """A step that makes augmented clips, where `train.source` reads them."""
 
+    def unused_reason(self, project: Project) -> str:
+        """That the training reads nothing of it, and how to make it nevertheless; "" where it
+        does."""
+        settings = project.config.train
+        if self.name in settings.view_steps:
+            return ""
+        return f"train.source {settings.source} does not read it; `hapvr run {self.name}` makes it"
+
     def lacks(self, look: Look) -> Mapping[str, str] | None:
         """As any step of shards; None where the training reads nothing of it."""
-        if self.name not in look.project.config.train.view_steps:
+        if self.unused_reason(look.project):
             return None
         return super().lacks(look)
 
     def status(self, look: Look) -> StepStatus:
         """As any step of shards; nothing where the training reads nothing of it."""
-        if self.name not in look.project.config.train.view_steps:
+        if self.unused_reason(look.project):
             return StepStatus(self.name, 0, 0)
         return super().status(look)
 

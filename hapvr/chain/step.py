@@ -59,6 +59,11 @@ class Step(ABC):
         Returns its result.
         """
 
+    def unused_reason(self, project: Project) -> str:
+        """Why a job leaves it out, as the configuration uses nothing of it; "" for one that is
+        used."""
+        return ""
+
     def lacks(self, look: Look) -> Mapping[str, str] | None:
         """What has to be made, besides what never was: shard key ("" without shards) -> a digest of
         what asks for it, which differs when the same shard is asked for again, e.g. as a champion

@@ -115,10 +115,8 @@ def _show_results(
 
     first, *normalized = results.values()
     metrics = {name: result.metrics for name, result in results.items()}
-    lines = [published_markdown(definition.name, metrics)]
-    by_event = events_markdown(results)
-    if by_event:
-        lines.append(by_event)
+    lines = published_markdown(definition.name, metrics).splitlines()
+    lines += events_markdown(results).splitlines()
     for name, result in results.items():
         for task in result.tasks:
             if task.interval is not None:

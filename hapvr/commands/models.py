@@ -24,6 +24,8 @@ NameOption = Annotated[
 ]
 ReasonOption = Annotated[str, Option("--reason", help="Why; kept on the version.")]
 
+INDEX_HINT = "`hapvr index update` lets it answer searches"
+
 ModelArgument = Annotated[
     str, Argument(help="A version's number, an alias, a models:/ name, or a bundle folder.")
 ]
@@ -224,7 +226,7 @@ def promote_(
     client, registry = _registry(tracking_uri, writing=True)
     before = registry.promote(client, name, version, reason=reason)
     result = {"name": name, "champion": version, "before": before}
-    show(result, text=f"champion: models:/{name}@champion is version {version} now")
+    show(result, text=f"champion: models:/{name}@champion is version {version} now; {INDEX_HINT}")
 
 
 @app.command("rollback")
@@ -238,5 +240,5 @@ def rollback_(
     version = registry.rollback(client, name, reason=reason)
     show(
         {"name": name, "champion": version},
-        text=f"champion: models:/{name}@champion is version {version} again",
+        text=f"champion: models:/{name}@champion is version {version} again; {INDEX_HINT}",
     )

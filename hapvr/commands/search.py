@@ -14,7 +14,14 @@ from hapvr.commands.answers import answer_lines, watched_line
 from hapvr.commands.outputs import OutOption, check_out, write_out
 from hapvr.commands.progress_bars import progress_bar
 from hapvr.commands.scoring import expand
-from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, show
+from hapvr.commands.terminal import (
+    ConfigOption,
+    IndexModelOption,
+    SetOption,
+    counted,
+    open_project,
+    show,
+)
 from hapvr.errors import ArgumentError, ConfigError
 from hapvr.search import DEFAULT_TOP
 from hapvr.serving.settings import MAX_AT_ONCE
@@ -161,6 +168,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
 
     The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
     """
+    from hapvr.steps.project import COLLECTION_FILE
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.watch_lists import all_matches, clock_notes
     from hapvr.steps.watch_queries import watch_lists
@@ -168,16 +176,18 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
 
     project = open_project(config, set_)
     if not watch_lists(project):
+        of_collection = project.root.exists(COLLECTION_FILE)
+        place = f"{project.root.url}/{COLLECTION_FILE}" if of_collection else "the configuration"
         raise ConfigError(
             "watch.lists: there is no watch list; *Watch for this clip* on the page makes one, and "
-            "so does a folder of clips that watch.lists names in the configuration"
+            f"so does a folder of clips that watch.lists names in {place}"
         )
 
     run = run_watch_lists(project, progress_bar)
     delivery = run.delivery
     rows = all_matches(project)
     warning = index_warning(project)
-    lines = [f"{len(run.shards)} shards compared, {len(rows)} matches"]
+    lines = [f"{counted(len(run.shards), 'shard')} compared, {len(rows)} matches in all"]
     lines += [f"model    {model}" for model in sorted({row["model"] for row in rows})]
     if warning:
         lines.append(f"warning  {warning}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from hapvr.commands.progress_bars import progress_bar
+from hapvr.commands.step_rows import lines_of, row_of
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, say, show
 from hapvr.errors import ArgumentError, DataError
 
@@ -278,18 +279,17 @@ def export_labels(
 
 def _steps_in_use(project: Project, names: Sequence[str]) -> list[str]:
     """These steps without those whose results the training does not read, which are named."""
-    from hapvr.config import VIEW_STEPS
+    from hapvr.chain import CHAIN
 
-    settings = project.config.train
-    unread = [name for name in names if name in VIEW_STEPS - settings.view_steps]
-    for name in unread:
-        say(
-            f"{name}: left out, as train.source {settings.source} does not read it; "
-            f"`hapvr run {name}` makes it",
-            err=True,
-        )
+    used = []
+    for name in names:
+        reason = CHAIN[name].unused_reason(project)
+        if reason:
+            say(f"{name}: left out, as {reason}", err=True)
+        else:
+            used.append(name)
 
-    return [name for name in names if name not in unread]
+    return used
 
 
 def _run_steps(
@@ -315,9 +315,13 @@ def _run_steps(
             else:
                 results = {name: _run_step(project, step, key, retry_failed=retry_failed)}
 
-            rows += [_row_of(made_by, key, result) for made_by, result in results.items()]
+            rows += [row_of(made_by, key, result) for made_by, result in results.items()]
 
-    show({"shards": rows}, text=map(_line_of, rows))
+    lines = []
+    for row in rows:
+        lines += lines_of(row)
+
+    show({"shards": rows}, text=lines)
 
 
 def _run_step(project: Project, step: Step, key: str, *, retry_failed: bool) -> Any:
@@ -348,24 +352,3 @@ def _check_shards(project: Project, step: Step, wanted: Sequence[str]) -> None:
         raise ArgumentError(
             f"--shard {unknown[0]}: there is no such shard; the manifest has {', '.join(keys)}"
         )
-
-
-def _row_of(step: str, shard: str, result: Any) -> dict[str, Any]:
-    """What a step did with a shard. ok, failed, rows: of a step whose shards have rows."""
-    row: dict[str, Any] = {"step": step, "shard": shard}
-    if hasattr(result, "num_ok"):
-        row["ok"] = result.num_ok
-        row["failed"] = result.num_failed
-        row["rows"] = result.num_rows
-
-    row["was_finished"] = not getattr(result, "done", True)
-    return row
-
-
-def _line_of(row: dict[str, Any]) -> str:
-    line = f"{row['step']} {row['shard']}".rstrip()
-    if "ok" in row:
-        line += f": {row['ok']} videos, {row['failed']} failed, {row['rows']} rows"
-    if row["was_finished"]:
-        line += " (was finished)"
-    return line

@@ -6,6 +6,8 @@ import functools
 import inspect
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
     from hapvr.steps.project import Project
 
 NAME = "hapvr"
+PROJECT_OPTIONS = ("--config", "-c", "--data")
+OF_A_PROJECT = re.compile(
+    rf"`{NAME} (index (?:build|update)|download|sample|extract|duplicates|watch|verify|run \w+)`"
+)
+"""Commands in hints that are for one project and name none."""
 OF_SEARCH = frozenset(
     (
         "anyio",
@@ -183,8 +190,26 @@ def program() -> str:
 
 
 def as_typed(text: str) -> str:
-    """A text whose commands of this program can be typed as they stand."""
+    """A text whose commands of this program can be typed as they stand: of this project, where the
+    call named one."""
+    option = _project_option()
+    text = OF_A_PROJECT.sub(lambda command: f"`{NAME} {command[1]}{option}`", text)
     return text.replace(f"`{NAME} ", f"`{program()} ")
+
+
+def _project_option() -> str:
+    """How the call named its project, with a blank before it; "" where it named none, or only the
+    address of a registry."""
+    arguments = sys.argv[1:]
+    for number, argument in enumerate(arguments):
+        name, is_whole, value = argument.partition("=")
+        if name not in PROJECT_OPTIONS:
+            continue
+        if not is_whole:
+            value = next(iter(arguments[number + 1 :]), "")
+        return "" if "://" in value else f" {name} {shlex.quote(value)}"
+
+    return ""
 
 
 def _unforeseen(error: BaseException) -> str:

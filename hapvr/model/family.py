@@ -62,9 +62,11 @@ class VideoNetwork(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, features: Tensor, *, mask: Mask = None) -> Tensor:
-        """Embeddings [..., T, r, d] of features [..., T, R, D], in the dtype of the weights. mask:
-        bool [..., T], real frames first; None: all are real. Padding is 0 in the result where a
-        family mixes frames."""
+        """Embeddings [..., T, r, d] of features [..., T, R, D].
+
+        They are in the dtype of the weights; float32 of a family that computes in it whatever its
+        weights are. mask: bool [..., T], real frames first; None: all are real. Padding is 0 in the
+        result where a family mixes frames."""
 
     def compare(
         self,

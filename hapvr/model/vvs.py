@@ -188,7 +188,7 @@ class VvsNetwork(FrameVectorNetwork):
         `compare`.
 
         features: [..., T, R, D], with their frame extras where distractors are told from content.
-        mask: bool [..., T]. Returns [..., T, 1, D], 0 at padding."""
+        mask: bool [..., T]. Returns float32 [..., T, 1, D], 0 at padding."""
         videos = features.reshape(-1, *features.shape[-3:])
         vectors = videos.new_zeros((*videos.shape[:2], self.dims), dtype=torch.float32)
         for number, video in enumerate(videos):

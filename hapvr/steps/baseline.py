@@ -70,16 +70,21 @@ class Baseline:
 
 def wanted_baseline(project: Project, videos: Mapping[str, str]) -> Baseline:
     """The baseline that a project should have. videos: what could be fitted on, by id."""
+    features = _features_digest(project)
+    is_fitted = shipped_calibration(project.config.backbone) is None
+    return Baseline(features, min(MAX_VIDEOS, len(videos)) if is_fitted else 0)
+
+
+def _features_digest(project: Project) -> str:
+    """Of what the features come from. An imported whitening stays while the rest changes."""
     config = project.config
-    features = digest_of(
-        [  # an imported whitening stays while the rest changes
+    return digest_of(
+        [
             load_whitening(project.root).sha256,
             config.backbone.model_dump(mode="json"),
             config.sampling.identity_fields(),
         ]
     )
-    is_fitted = shipped_calibration(config.backbone) is None
-    return Baseline(features, min(MAX_VIDEOS, len(videos)) if is_fitted else 0)
 
 
 def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> None:
@@ -157,6 +162,22 @@ def _run_metrics(bundle: Path) -> dict[str, float]:
     }
     # The Brier score of a calibration that ships was not measured.
     return {name: float(number) for name, number in numbers.items() if number is not None}
+
+
+def log_baseline_metrics(project: Project, metrics: Mapping[str, float]) -> None:
+    """Log metrics of the untrained network to the MLflow run of the newest baseline of the
+    project's features; nothing where there is none."""
+    from hapvr.steps.training import tracker_of
+
+    tracker = tracker_of(project)
+    name = project.config.tracking.registered_model
+    features = _features_digest(project)
+    versions = tracker.client.search_model_versions(
+        f"name = '{name}' and tags.`{WHITENING_TAG}` = '{features}'"
+    )
+    if versions:
+        newest = max(versions, key=lambda version: int(version.version))
+        tracker.metrics(str(newest.run_id), metrics)
 
 
 def local_baseline(project: Project, *, progress: Progress = no_progress) -> Path:

@@ -8,17 +8,19 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from hapvr.files import digest_of
+from hapvr.model.checkpoint import load_network
 from hapvr.networks.encoder import FrameEncoder, open_encoder
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, BundleRun, register_bundle
 from hapvr.scorer.bundle_writer import complete_bundle, random_weights_warning
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.plain_networks import UNTRAINED
 from hapvr.scorer.shipped import shipped_calibration
 from hapvr.steps.alerts import Concern, tell
-from hapvr.steps.baseline import ensure_baseline
+from hapvr.steps.baseline import ensure_baseline, log_baseline_metrics
 from hapvr.steps.calibration import calibrate, calibration_figure, fit_on_validation
-from hapvr.steps.evaluation import TRAINED, stored_scores
+from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores, untrained_network
 from hapvr.steps.export import export_onnx, write_run_bundle
 from hapvr.steps.gate import Decision, make_decision
 from hapvr.steps.model_card import CardFacts, model_card
@@ -81,6 +83,7 @@ def make_registered_model(
         tags=_lineage(training, encoder, facts),
     )
     version = register_bundle(tracker_of(project), name, bundle, mlflow_run, target=target)
+    _log_baseline_scores(project, training, facts)
     figure = _log_calibration(project, training, facts.calibration)
     decision = make_decision(project, training, version)
     _tell_decision(project, name, version, decision)
@@ -128,6 +131,21 @@ def _make_bundle(
     shipped = shipped_calibration(project.config.backbone)
     evidence = fit_on_validation(project, bundle) if shipped is None else shipped.evidence
     return CardFacts(scores, calibration, evidence, tags, onnx, warning), bundle
+
+
+def _log_baseline_scores(project: Project, training: TrainingRun, facts: CardFacts) -> None:
+    """Log what the benchmarks say of the untrained baseline to its own MLflow run, where the model
+    was compared with that network: one of other rates is not the one that is registered."""
+    network, _ = load_network(training.network_folder)
+    if untrained_network(network).settings != UNTRAINED:
+        return
+
+    metrics: dict[str, float] = {}
+    for name, data in facts.scores.items():
+        values = {**data["results"][BASELINE]["metrics"], "mean": data["target_means"][BASELINE]}
+        metrics |= {f"{name}/untrained/{task}": value for task, value in values.items()}
+
+    log_baseline_metrics(project, metrics)
 
 
 def _lineage(training: TrainingRun, encoder: FrameEncoder, facts: CardFacts) -> dict[str, str]:

@@ -42,3 +42,28 @@ def test_a_program_on_the_path_is_named_by_its_name(
 def test_other_programs_name_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/pytest"])
     assert as_typed(HINT) == HINT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed"),
+    [
+        pytest.param(["--config", "mine.yaml"], " --config mine.yaml", id="a configuration"),
+        pytest.param(["--data=my videos"], " --data 'my videos'", id="a data root"),
+        pytest.param(["-c", "mine.yaml"], " -c mine.yaml", id="the short option"),
+        pytest.param(["--data", "sqlite:///mlflow.db"], "", id="a registry"),
+        pytest.param([], "", id="none"),
+    ],
+)
+def test_a_hint_names_the_project_of_the_call(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], typed: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["hapvr", "search", "clip.mp4", *arguments])
+    assert as_typed("`hapvr index update` does it") == f"`hapvr index update{typed}` does it"
+    assert as_typed("run `hapvr sample` first") == f"run `hapvr sample{typed}` first"
+    assert as_typed("`hapvr run pseudo_labels`") == f"`hapvr run pseudo_labels{typed}`"
+
+
+def test_a_hint_with_options_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hapvr", "search", "clip.mp4", "--data", "here"])
+    hint = "`hapvr watch --data elsewhere`"
+    assert as_typed(hint) == hint

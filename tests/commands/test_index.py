@@ -60,6 +60,8 @@ def test_adding_videos_runs_the_watch_lists(call: Call, tmp_path: Path) -> None:
     assert added.code == 0, added.error
     assert added.json["watch_lists"] == 0
     assert added.json["watched"] == 0
+    refused = call("watch", "--data", data)
+    assert f"a folder of clips that watch.lists names in {data}/collection.yaml" in refused.error
 
     leak = write_clip(tmp_path / "leak.mp4", seed=9, seconds=4)
     watched = data / "watch" / "lists" / "leak" / f"{file_sha256(leak)}.mp4"

@@ -10,6 +10,7 @@ from hapvr.chain import CHAIN
 from hapvr.data.manifest import shard_keys
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
+from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Call
 from tests.conftest import BAD_FILES, small_settings, write_settings
 from tests.registry.empty_store import new_store
@@ -154,6 +155,16 @@ def test_from_clips_to_metrics_without_dagster(
     registered = call(*register, "first").json
     assert registered["version"] == 2
     assert "against champion version 1" in registered["decision"]
+    (row,) = call("run", "benchmark_scores", "--config", config, "--json").json["shards"]
+    scores = row["scores"]["own-test"]
+    assert scores["trained model"] == pytest.approx(result["metrics"])
+    client = tracker_of(project).client
+    baseline_run = client.get_run(client.get_model_version("hapvr", "1").run_id)
+    of_baseline = {
+        f"own-test/untrained/{task}": value for task, value in scores["untrained baseline"].items()
+    }
+    assert of_baseline.items() <= baseline_run.data.metrics.items()
+    assert "backbone.architecture" in baseline_run.data.params
     address = f"sqlite:///{tmp_path}/data/mlflow/mlflow.db"
     trained_version, untrained = call("models", "list", "--tracking-uri", address, "--json").json[
         "versions"

@@ -65,7 +65,8 @@ def test_each_row_is_a_configuration(row: str) -> None:
     ("row", "said"),
     [
         ("hapvr-table99/mae", "no table 'hapvr-table99'"),
-        ("hapvr-table2/none", "no row 'none'; expected one of mae"),
+        ("hapvr-table2/none", "no row of this name; expected one of hapvr-table2/mae"),
+        ("hapvr-table2", "expected one of hapvr-table2/mae, "),
         ("tca-table1f/comparator", "it needs ViSiL's own weights"),
         ("s2vs-table5/dns-100k", "it needs DnS-100K's videos"),
     ],

@@ -163,3 +163,12 @@ def test_a_random_initial_state_gives_a_video_one_vector() -> None:
     assert_close(network.topic(means), network.topic(means))
     network.train()
     assert not torch.equal(network.topic(means), network.topic(means))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_embeddings_are_of_single_precision(dtype: torch.dtype) -> None:
+    """Whatever the precision of the features is."""
+    network = network_of(3, distractor_discrimination=False).float()
+    embedded = network.embed(clips(5, 2, 6, 9, DIMS).to(dtype))
+    assert embedded.dtype == torch.float32
+    assert embedded.shape == (2, 6, 1, DIMS)
