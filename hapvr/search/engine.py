@@ -34,7 +34,7 @@ from hapvr.search.scored import ScoredCandidate, stretches_of
 from hapvr.search.video_index import nearest_videos
 from hapvr.search.votes import Candidate, vote, with_others
 
-FORMAT = 12
+FORMAT = 13
 """Version of the scores: pairs and matches stored with another version are compared again."""
 
 QUERY_FRAMES = 600

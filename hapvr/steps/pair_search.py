@@ -1,7 +1,7 @@
 """Searches for the videos that share footage with one of the collection, and measures of each pair
 what groups of copies are made by."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +9,13 @@ import numpy as np
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.segments import Segment
-from hapvr.search.duplicates import DuplicatePair, probability_with_course, same_course
-from hapvr.search.match import coverage, thin
+from hapvr.search.duplicates import (
+    COVERED,
+    DuplicatePair,
+    probability_with_course,
+    same_course,
+)
+from hapvr.search.match import coverage, thin, without_repeats
 from hapvr.search.scored import ScoredCandidate
 from hapvr.steps.searcher import Searcher
 
@@ -76,7 +81,7 @@ def _pair(
     """
     sampling = searcher.scorer.sampling
     segments = searcher.segments(query, candidate)
-    covered = coverage(
+    covered = _covered(
         segments,
         query_s=query.clock.length_s(sampling.fps, sampling.max_frames),
         reference_s=candidate.seconds,
@@ -120,6 +125,17 @@ def _pair(
         frame_similarity=(first.similarity + second.similarity) / 2,
         asymmetry=first.similarity - second.similarity,
     )
+
+
+def _covered(
+    segments: Sequence[Segment], *, query_s: float, reference_s: float
+) -> tuple[float, float]:
+    """`coverage` of a pair; a video does not show a much longer one whole by showing the same part
+    once more."""
+    shorter_s, longer_s = sorted((query_s, reference_s))
+    if shorter_s < COVERED * longer_s:
+        segments = without_repeats(segments)
+    return coverage(segments, query_s=query_s, reference_s=reference_s)
 
 
 def _aligned_similarities(
