@@ -225,7 +225,7 @@ def _names_of(
     names: dict[str, None] = {}
     for place in places:
         of_files = _files_with(place, files)
-        is_replaced = any(_text(place)[: len(other)] == _text(other) for other in replaced)
+        is_replaced = any(_overlap(place, other) for other in replaced)
         names |= dict.fromkeys([origin] if is_replaced or not of_files else of_files)
 
     return ", or ".join(names) or origin
@@ -260,8 +260,9 @@ def _held(place: Place, data: Mapping[str, Any]) -> int:
     return 0
 
 
-def _text(place: Place) -> tuple[str, ...]:
-    return tuple(map(str, place))
+def _overlap(place: Place, other: Place) -> bool:
+    """Whether one of two places is the other, or around it."""
+    return all(str(part) == str(of_other) for part, of_other in zip(place, other, strict=False))
 
 
 def dump_config(config: Config) -> str:

@@ -278,6 +278,24 @@ def test_the_file_that_holds_a_wrong_entry_is_named(
 
 
 @pytest.mark.parametrize(
+    "override",
+    [
+        pytest.param({"train.steps": -1}, id="value"),
+        pytest.param({"train": {"steps": -1}}, id="section"),
+        pytest.param({"sources.0": 5}, id="part-of-a-list"),
+    ],
+)
+def test_no_extended_file_is_named_for_what_an_override_replaced(
+    tmp_path: Path, override: dict[str, object]
+) -> None:
+    write(tmp_path / "first.yaml", MINIMAL | {"train": {"steps": 7}})
+    path = write(tmp_path / "last.yaml", {"extends": "first.yaml"})
+    with pytest.raises(ConfigError, match=r"last\.yaml is not valid") as caught:
+        load_config(path, overrides=override)
+    assert "first.yaml" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("seed: 1\nname: a\nseed: 2\n", "seed is given 2 times; keep one"),
