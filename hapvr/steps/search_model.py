@@ -86,6 +86,12 @@ def _default_model(project: Project) -> str:
     return _champion(project) if baseline is None else str(baseline)
 
 
+def default_model_name(project: Project) -> str:
+    """The model that `search_model` opens by default, as answers name it."""
+    model = _default_model(project)
+    return pinned_uri(model, project.tracking_uri) if model.startswith(REGISTERED) else model
+
+
 def _packaged_model(uri: str, bundle: OpenBundle, onnx: ONNXRecord) -> SearchModel:
     """The model of a bundle with ONNX files, without torch."""
     networks = open_networks(bundle.folder, bundle.description, onnx)
