@@ -204,6 +204,7 @@ def films(path: Path, container: InputContainer) -> list[int]:
                 f"video: {path.name} has neither pictures nor sound, as a damaged file; fetch it "
                 "again",
             )
+
         raise VideoError(
             "no_video_stream",
             f"video: {path.name} has {kinds}, but no moving picture; save a photo as JPEG",
