@@ -24,7 +24,7 @@ WAIT = (
 
 def _show_descriptors(made: Made) -> dg.MaterializeResult:
     kept = int(made.result.shard.index()["num_kept"].sum())
-    return metadata.shard(made.result, more={"model": _champion(made), "frames_kept": kept})
+    return metadata.shard(made.result, more={"model": _model(made), "frames_kept": kept})
 
 
 frame_descriptors = step_asset(
@@ -40,7 +40,7 @@ def _show_index(made: Made) -> dg.MaterializeResult:
     changed_shards = {name: dg.MetadataValue.json(keys) for name, keys in update.shards.items()}
     return dg.MaterializeResult(
         metadata={
-            "model": _champion(made),
+            "model": _model(made),
             "dagster/row_count": update.status.frames,
             "videos": update.status.videos,
             "unindexed_frames": update.status.unindexed_frames,
@@ -66,11 +66,10 @@ def _show_index(made: Made) -> dg.MaterializeResult:
     )
 
 
-def _champion(made: Made) -> str:
-    from hapvr.registry.client import pinned_uri
+def _model(made: Made) -> str:
+    from hapvr.steps.search_model import default_model_name
 
-    name = made.project.config.tracking.registered_model
-    return pinned_uri(f"models:/{name}@champion", made.project.tracking_uri)
+    return default_model_name(made.project)
 
 
 search_index = step_asset(

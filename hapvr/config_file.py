@@ -4,7 +4,9 @@ writing without secrets."""
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +17,54 @@ from hapvr.config import Config
 from hapvr.errors import ConfigError, without_logins
 from hapvr.files import file_problem, read_bytes
 from hapvr.model.settings import family_of
-from hapvr.settings import Settings, explain
+from hapvr.settings import Place, Settings, explain, places_of
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 MAX_FILES = 32
 """Files that one configuration may extend, each counted as often as it is named."""
 MAX_BYTES = 1 << 18
 """The size of each."""
+MAX_VALUES = 30_000
+"""Keys and values of each, and MAX_DEPTH levels in each other: reading takes 0.1 ms a value."""
+MAX_DEPTH = 32
+TOO_DEEP = f"it is nested in more than {MAX_DEPTH} levels"
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that was read."""
+
+    path: Path
+    data: Mapping[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with few aliases, as a page of them can stand for 2^100 values, and with each key
-    once."""
+    """YAML with few aliases, as a page of them can stand for 2^100 values, with each key once, and
+    with as many values and levels as can be read within seconds."""
 
     aliases = 0
+    values = 0
+    depth = 0
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        # Before a value is composed, brackets are read on, in time of the square of their depth.
+        if self.flow_level >= MAX_DEPTH:
+            raise yaml.YAMLError(TOO_DEEP)
+        super().fetch_flow_collection_start(TokenClass)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.aliases += self.check_event(yaml.AliasEvent)
         if self.aliases > 16:
             raise yaml.YAMLError("more than 16 aliases (*); write the values out")
+        self.values += 1
+        if self.values > MAX_VALUES:
+            raise yaml.YAMLError(f"it has more than {MAX_VALUES:,} keys and values")
+        if self.depth >= MAX_DEPTH:
+            raise yaml.YAMLError(TOO_DEEP)
+
+        self.depth += 1
         node = super().compose_node(parent, index)
+        self.depth -= 1
         if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > 18:
             raise yaml.YAMLError(f"{node.value:.40} is not a number of at most 18 digits")
         return node
@@ -56,14 +86,16 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
 
     overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}. Raises
     ConfigError naming the file, the key, the value and what is allowed."""
-    data = _read_extended(path, [])
+    files: list[_File] = []
+    data = _read_extended(path, files)
     # A family comes first, because it drops the settings of another one.
     for key, value in sorted(
         (overrides or {}).items(), key=lambda item: item[0] != "train.network.family"
     ):
         _set(data, key, value)
 
-    return parse_config(data, origin=str(path))
+    replaced = [tuple(key.split(".")) for key in overrides or {}]
+    return _checked(data, str(path), files, replaced)
 
 
 class AblationTable(Settings):
@@ -140,35 +172,98 @@ def read_overrides(values: Iterable[str]) -> dict[str, Any]:
 
 def parse_config(data: Mapping[str, Any], *, origin: str) -> Config:
     """Check a nested mapping; `origin` names it in messages. Raises ConfigError."""
+    return _checked(data, origin, (), ())
+
+
+def _checked(
+    data: Mapping[str, Any], origin: str, files: Sequence[_File], replaced: Sequence[Place]
+) -> Config:
+    """A nested mapping as a configuration.
+
+    origin: names it in messages, where not one of `files` does
+    files: what was merged into it, the last word first
+    replaced: places whose values are from no file
+
+    Raises: ConfigError.
+    """
     variables: dict[tuple[str | int, ...], str] = {}
     try:
         config = Config.model_validate(_with_environment(dict(data), (), variables))
     except (KeyError, RecursionError, ValidationError) as error:
         reason = "it is nested too deeply; see configs/demo.yaml for the usual form"
+        places: list[Place] = []
         if isinstance(error, KeyError):
             reason = (
                 f"the environment variable {error.args[0]} is not set, or is empty; set it first"
             )
+            places = list(variables)[-1:]
         elif isinstance(error, ValidationError):
             names = [name for text in variables.values() for name in VARIABLE.findall(text)]
             secrets = [os.environ[name].rstrip("\r\n") for name in names]
             reason = without_logins(explain(error, secrets=secrets))
+            places = places_of(error)
 
-        raise ConfigError(f"config: {origin} is not valid: {reason}") from error
+        invalid = _names_of(places, origin, files, replaced)
+        raise ConfigError(f"config: {invalid} is not valid: {reason}") from error
 
     webhook = config.watch.webhook
-    if (
-        webhook is not None
-        and webhook.secret is not None
-        and ("watch", "webhook", "secret") not in variables
-    ):
+    secret = ("watch", "webhook", "secret")
+    if webhook is not None and webhook.secret is not None and secret not in variables:
         # trainings and MLflow keep copies of the configuration
         raise ConfigError(
-            f"config: {origin}: watch.webhook.secret: expected ${{NAME}} of an environment variable"
+            f"config: {_names_of([secret], origin, files, replaced)}: watch.webhook.secret: "
+            "expected ${NAME} of an environment variable"
         )
 
     config.set_variables(variables)
     return config
+
+
+def _names_of(
+    places: Sequence[Place], origin: str, files: Sequence[_File], replaced: Sequence[Place]
+) -> str:
+    """The files that hold what is wrong at these places, each once; arguments as of `_checked`."""
+    names: dict[str, None] = {}
+    for place in places:
+        of_files = _files_with(place, files)
+        is_replaced = any(_overlap(place, other) for other in replaced)
+        names |= dict.fromkeys([origin] if is_replaced or not of_files else of_files)
+
+    return ", or ".join(names) or origin
+
+
+def _files_with(place: Place, files: Sequence[_File]) -> list[str]:
+    """The files whose value at a place, or at the nearest one around it, counts: of a value the
+    one with the last word, of a section all, and none of the whole configuration."""
+    depths = [_held(place, file.data) for file in files]
+    deepest = max(depths, default=0)
+    if deepest == 0:
+        return []
+
+    holders = [file for file, depth in zip(files, depths, strict=True) if depth == deepest]
+    sections = [file for file in holders if isinstance(_at(place[:deepest], file.data), dict)]
+    return [str(file.path) for file in (sections if sections == holders else holders[:1])]
+
+
+def _at(place: Place, data: Any) -> Any:
+    """The value at a place. Raises LookupError or TypeError where there is none."""
+    for part in place:
+        data = data[part]
+    return data
+
+
+def _held(place: Place, data: Mapping[str, Any]) -> int:
+    """How many parts of a place a nested mapping has."""
+    for length in range(len(place), 0, -1):
+        with suppress(LookupError, TypeError):
+            _at(place[:length], data)
+            return length
+    return 0
+
+
+def _overlap(place: Place, other: Place) -> bool:
+    """Whether one of two places is the other, or around it."""
+    return all(str(part) == str(of_other) for part, of_other in zip(place, other, strict=False))
 
 
 def dump_config(config: Config) -> str:
@@ -200,12 +295,12 @@ def _with_environment(
     return VARIABLE.sub(lambda match: set_variables[match[1]], value)
 
 
-def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
-    """A file merged over those that its key `extends` names. read: all files so far."""
-    read.append(path)
-    if len(read) > MAX_FILES:
+def _read_extended(path: Path, read: list[_File]) -> dict[str, Any]:
+    """A file merged over those that its key `extends` names. read: all files so far, the last word
+    first."""
+    if len(read) >= MAX_FILES:
         raise ConfigError(
-            f"config: {read[0]} extends more than {MAX_FILES} files, or itself; name fewer"
+            f"config: {read[0].path} extends more than {MAX_FILES} files, or itself; name fewer"
         )
 
     data = _read_yaml(path)
@@ -220,9 +315,11 @@ def _read_extended(path: Path, read: list[Path]) -> dict[str, Any]:
             f"config: {path} must hold {wanted}; got {data if extends is None else extends!r:.120}"
         )
 
+    read.append(_File(path, data))
+    layers = [_read_extended(path.parent / base, read) for base in reversed(bases)]
     merged: dict[str, Any] = {}
-    for base in bases:
-        merged = _merge(merged, _read_extended(path.parent / base, read))
+    for layer in reversed(layers):
+        merged = _merge(merged, layer)
     return _merge(merged, data)
 
 

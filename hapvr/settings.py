@@ -19,6 +19,18 @@ MAX_NUMBER = 2**53
 """No count, size or seed is larger; above it, readers of JSON lose digits."""
 
 
+Place = tuple[str | int, ...]
+"""Keys and numbers that lead to a value of nested settings."""
+
+
+class KeyProblem(ValueError):
+    """What is wrong with one key of a section, which an error of pydantic does not name."""
+
+    def __init__(self, key: str, problem: str) -> None:
+        super().__init__(problem)
+        self.key = key
+
+
 class Address(str):
     """An address that may hold a login or a token: `repr` shows no more than scheme and host."""
 
@@ -50,9 +62,10 @@ def _require_a_sensible_number(key: str, value: Any, kind: Any) -> None:
     """Raise ValueError for true and false where a number is wanted, which count as 1 and 0
     otherwise, and for a number without meaning."""
     if isinstance(value, bool) and not (_takes_truth(kind) or True in get_args(kind)):
-        raise ValueError(f"{key}: expected a number or text, got {str(value).lower()}")
+        raise KeyProblem(key, f"{key}: expected a number or text, got {str(value).lower()}")
     if isinstance(value, int) and abs(value) > MAX_NUMBER:
-        raise ValueError(f"{key}: {str(value)[:40]} is beyond {MAX_NUMBER}; give a smaller number")
+        problem = f"{key}: {str(value)[:40]} is beyond {MAX_NUMBER}; give a smaller number"
+        raise KeyProblem(key, problem)
 
 
 class Settings(BaseModel):
@@ -75,10 +88,9 @@ class Settings(BaseModel):
         if not isinstance(data, dict):
             return data
         if unknown := [key for key in data if key not in cls.model_fields]:
-            raise ValueError(
-                f"unknown key {unknown[0]!r:.100}; allowed here: "
-                f"{', '.join(sorted(cls.model_fields))}"
-            )
+            allowed = ", ".join(sorted(cls.model_fields))
+            problem = f"unknown key {unknown[0]!r:.100}; allowed here: {allowed}"
+            raise KeyProblem(unknown[0], problem)
 
         for key, value in data.items():
             _require_a_sensible_number(key, value, cls.model_fields[key].annotation)
@@ -218,6 +230,22 @@ def explain(error: ValidationError, *, secrets: Collection[str] = ()) -> str:
         lines.append(f"{name}: {problem}{got}".removeprefix(": "))
 
     return "; ".join(lines)
+
+
+def places_of(error: ValidationError) -> list[Place]:
+    """Where what is wrong stands; of a value that is missing, where it should."""
+    places = []
+    for item in error.errors()[:20]:
+        place: Place = item["loc"]
+        problem = item.get("ctx", {}).get("error")
+        if isinstance(problem, KeyProblem):
+            place = (*place, problem.key)
+        elif item["type"] == "missing":
+            place = place[:-1]
+
+        places.append(place)
+
+    return places
 
 
 def first_line(error: BaseException) -> str:

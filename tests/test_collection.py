@@ -18,6 +18,7 @@ from hapvr.errors import DataError, HapvrError
 from hapvr.progress import no_progress
 from hapvr.registry.versions import champion_of, version_tags
 from hapvr.scorer.description import FORMAT_VERSION
+from hapvr.search.collection import CURRENT
 from hapvr.steps.baseline import WHITENING_TAG
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
@@ -297,3 +298,31 @@ def test_a_baseline_of_an_older_format_is_written_again(tmp_path: Path) -> None:
     update_collection(project, no_bar)
     assert json.loads(file.read_text()) == json.loads(whole)
     assert Searcher.open(project).search_id("in/a.mp4").matches == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("record", "verb"),
+    [
+        pytest.param(None, ("index", "build"), id="missing"),
+        pytest.param('{"model":', ("verify", "--repair"), id="damaged"),
+    ],
+)
+def test_a_collection_whose_record_of_the_index_is_lost_answers_after_the_named_step(
+    call: Call, tmp_path: Path, record: str | None, verb: tuple[str, ...]
+) -> None:
+    """Without a registry, which would say which model answers."""
+    write_clip(tmp_path / "in" / "a.mp4", seed=0)
+    data = ("--data", str(tmp_path / "root"))
+    assert call("index", "add", str(tmp_path / "in"), *data).code == 0
+    current = tmp_path / "root" / CURRENT
+    model = json.loads(current.read_text())["model"]
+    if record is None:
+        current.unlink()
+    else:
+        current.write_text(record)
+
+    assert call("search", "--id", "in/a.mp4", *data).code == 1
+    assert call(*verb, *data).code == 0
+    assert json.loads(current.read_text())["model"] == model
+    assert call("search", "--id", "in/a.mp4", *data).code == 0

@@ -230,6 +230,72 @@ def test_load_config_names_what_is_wrong_with_extends(
 
 
 @pytest.mark.parametrize(
+    ("first", "last", "message"),
+    [
+        pytest.param({"shard_videos": 0}, {}, r"first\.yaml is", id="only-in-the-first"),
+        pytest.param({}, {"shard_videos": 0}, r"last\.yaml is", id="only-in-the-last"),
+        pytest.param(
+            {"shard_videos": 5}, {"shard_videos": 0}, r"last\.yaml is", id="replaced-by-the-last"
+        ),
+        pytest.param({"sources": [{"kind": "x"}]}, {}, r"first\.yaml is", id="in-a-list"),
+        pytest.param(
+            {"train": {"steps": -1}},
+            {"train": {"batch_videos": 6}},
+            r"first\.yaml is",
+            id="in-a-section-of-both",
+        ),
+        pytest.param({"trian": {}}, {}, r"first\.yaml is", id="unknown-section"),
+        pytest.param(
+            {"train": {"stepz": 1}},
+            {"train": {"steps": 6}},
+            r"first\.yaml is",
+            id="unknown-key-of-a-section-of-both",
+        ),
+        pytest.param({"shard_videos": True}, {}, r"first\.yaml is", id="truth-for-a-number"),
+        pytest.param({"data_root": "${NOT_SET}"}, {}, r"first\.yaml is", id="variable"),
+        pytest.param(
+            {"watch": {"webhook": {"url": "https://a/b", "secret": "a plain text of 24 letters"}}},
+            {},
+            r"first\.yaml: watch\.webhook\.secret",
+            id="plain-secret",
+        ),
+        pytest.param(
+            {"shard_videos": 0},
+            {"train": {"steps": -1}},
+            r"first\.yaml, or \S*last\.yaml is",
+            id="in-both",
+        ),
+    ],
+)
+def test_the_file_that_holds_a_wrong_entry_is_named(
+    tmp_path: Path, first: dict[str, object], last: dict[str, object], message: str
+) -> None:
+    write(tmp_path / "first.yaml", MINIMAL | first)
+    path = write(tmp_path / "last.yaml", {"extends": "first.yaml"} | last)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(path)
+    assert str(caught.value).count(".yaml") == message.count("yaml")
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        pytest.param({"train.steps": -1}, id="value"),
+        pytest.param({"train": {"steps": -1}}, id="section"),
+        pytest.param({"sources.0": 5}, id="part-of-a-list"),
+    ],
+)
+def test_no_extended_file_is_named_for_what_an_override_replaced(
+    tmp_path: Path, override: dict[str, object]
+) -> None:
+    write(tmp_path / "first.yaml", MINIMAL | {"train": {"steps": 7}})
+    path = write(tmp_path / "last.yaml", {"extends": "first.yaml"})
+    with pytest.raises(ConfigError, match=r"last\.yaml is not valid") as caught:
+        load_config(path, overrides=override)
+    assert "first.yaml" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("seed: 1\nname: a\nseed: 2\n", "seed is given 2 times; keep one"),
@@ -237,6 +303,11 @@ def test_load_config_names_what_is_wrong_with_extends(
         ("shard_videos: 0x" + "f" * 6000, "not a number of at most 18 digits"),
         ("#" * (1 << 18) + "\n", "at most 262144 are read"),
         ("name: !!timestamp x\n", "is not readable YAML"),
+        ("name: " + "[" * 60_000, "more than 32 levels"),
+        ("name: " + "[{a: " * 12_000, "more than 32 levels"),
+        ("- " * 30_000, "more than 32 levels"),
+        ("".join(" " * depth + "a:\n" for depth in range(340)), "more than 32 levels"),
+        ("name: [" + "1," * 131_000 + "]", "more than 30,000 keys and values"),
     ],
 )
 def test_yaml_that_says_two_things_or_too_much_is_refused(

@@ -23,6 +23,8 @@ from hapvr.scorer.segments import Segment, clock
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.votes import Window
 
+REPEATED = 0.5
+"""Part of a segment that earlier ones cover, above which it shows nothing new."""
 MOMENT_S = 1.0
 """How far before and after a moment the query goes that is named by one second."""
 
@@ -281,20 +283,56 @@ def coverage(
 ) -> tuple[float, float]:
     """Parts of the query and of the reference that the segments cover, each in [0, 1]; what
     overlaps counts once."""
+    query_covered_s = _covered_s(map(_of_query, segments))
+    reference_covered_s = _covered_s(map(_of_reference, segments))
+    return _share(query_covered_s, query_s), _share(reference_covered_s, reference_s)
 
-    def covered(spans: Iterable[tuple[float, float]], seconds: float) -> float:
-        total = 0.0
-        end = 0.0
-        for start, stop in sorted(spans):
-            total += max(stop - max(start, end), 0.0)
-            end = max(end, stop)
 
-        return min(total / seconds, 1.0) if seconds > 0 else 0.0
+def without_repeats(segments: Sequence[Segment]) -> list[Segment]:
+    """The segments, in order, without those that show mostly what earlier ones already do, in
+    either video: where little happens, one part is like many of the other video."""
+    kept: list[Segment] = []
+    for segment in segments:
+        if not any(_is_repeat(segment, kept, side) for side in (_of_query, _of_reference)):
+            kept.append(segment)
 
-    query = covered(((one.query_start_s, one.query_end_s) for one in segments), query_s)
-    return query, covered(
-        ((one.reference_start_s, one.reference_end_s) for one in segments), reference_s
-    )
+    return kept
+
+
+Span = tuple[float, float]
+
+
+def _of_query(segment: Segment) -> Span:
+    return segment.query_start_s, segment.query_end_s
+
+
+def _of_reference(segment: Segment) -> Span:
+    return segment.reference_start_s, segment.reference_end_s
+
+
+def _is_repeat(
+    segment: Segment, earlier: Iterable[Segment], side: Callable[[Segment], Span]
+) -> bool:
+    """Whether earlier segments cover more than REPEATED of one, in the video of that side."""
+    spans = [side(other) for other in earlier]
+    start_s, end_s = side(segment)
+    new_s = _covered_s([*spans, (start_s, end_s)]) - _covered_s(spans)
+    return new_s < (1 - REPEATED) * (end_s - start_s)
+
+
+def _covered_s(spans: Iterable[Span]) -> float:
+    """Seconds that the spans cover; what overlaps counts once."""
+    total_s = 0.0
+    covered_until_s = 0.0
+    for start_s, end_s in sorted(spans):
+        total_s += max(end_s - max(start_s, covered_until_s), 0.0)
+        covered_until_s = max(covered_until_s, end_s)
+
+    return total_s
+
+
+def _share(part_s: float, whole_s: float) -> float:
+    return min(part_s / whole_s, 1.0) if whole_s > 0 else 0.0
 
 
 def answer_table(answers: Iterable[SearchAnswer]) -> pa.Table:

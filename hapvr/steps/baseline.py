@@ -184,24 +184,40 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
     """The bundle of the untrained baseline, for a collection without a registry; one that was
     fitted is written again where the collection has doubled, and one of an older format. Raises
     MissingPartError for an encoder that needs torch where torch is not installed."""
-    root = project.root
-    with root.lock("baseline"):
+    with project.root.lock("baseline"):
         videos = training_videos(project)
         wanted = wanted_baseline(project, videos)
-        models = root.local_path("models")
-        for key in root.list_folders("models"):
-            begins = f"{KEY}-{wanted.features[:8]}"
-            bundle = models / key / "bundle"
-            if not key.startswith(begins) or not (bundle / CARD_FILE).is_file():
-                continue
-            num_videos = key.removeprefix(begins).removeprefix("-") or "0"
-            if not num_videos.isdigit() or wanted.replaces(wanted.features, int(num_videos)):
-                continue
-            if bundle_format(bundle) >= FORMAT_VERSION:
-                return bundle
+        stored = _stored(project, wanted)
+        if stored is not None:
+            return stored
 
         encoder = open_encoder(project.config.backbone, project.config.device)
-        return _write(project, models / wanted.key, encoder, videos, progress)
+        folder = project.root.local_path(f"models/{wanted.key}")
+        return _write(project, folder, encoder, videos, progress)
+
+
+def stored_baseline(project: Project) -> Path | None:
+    """The bundle that `local_baseline` gave before; None where it would write one."""
+    if not project.root.list_folders("models"):
+        return None
+    return _stored(project, wanted_baseline(project, training_videos(project)))
+
+
+def _stored(project: Project, wanted: Baseline) -> Path | None:
+    """A bundle that is as good as the wanted baseline."""
+    models = project.root.local_path("models")
+    for key in project.root.list_folders("models"):
+        begins = f"{KEY}-{wanted.features[:8]}"
+        bundle = models / key / "bundle"
+        if not key.startswith(begins) or not (bundle / CARD_FILE).is_file():
+            continue
+        num_videos = key.removeprefix(begins).removeprefix("-") or "0"
+        if not num_videos.isdigit() or wanted.replaces(wanted.features, int(num_videos)):
+            continue
+        if bundle_format(bundle) >= FORMAT_VERSION:
+            return bundle
+
+    return None
 
 
 def has_registry(project: Project) -> bool:

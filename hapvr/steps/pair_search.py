@@ -1,13 +1,14 @@
 """Searches for the videos that share footage with one of the collection, and what groups of copies
 are made by."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.embedded import EmbeddedVideo
-from hapvr.search.duplicates import DuplicatePair
-from hapvr.search.match import coverage
+from hapvr.scorer.segments import Segment
+from hapvr.search.duplicates import COVERED, DuplicatePair
+from hapvr.search.match import coverage, without_repeats
 from hapvr.search.scored import ScoredCandidate
 from hapvr.steps.searcher import Searcher
 
@@ -61,7 +62,7 @@ def _pair(
     """A query and a candidate as they are stored, in order of their ids."""
     sampling = searcher.scorer.sampling
     segments = searcher.parts.segments(query, candidate)
-    covered = coverage(
+    covered = _covered(
         segments,
         query_s=query.clock.length_s(sampling.fps, sampling.max_frames),
         reference_s=candidate.seconds,
@@ -107,3 +108,14 @@ def _pair(
         frame_similarity=(first.similarity + second.similarity) / 2,
         asymmetry=first.similarity - second.similarity,
     )
+
+
+def _covered(
+    segments: Sequence[Segment], *, query_s: float, reference_s: float
+) -> tuple[float, float]:
+    """`coverage` of a pair; a video does not show a much longer one whole by showing the same part
+    once more."""
+    shorter_s, longer_s = sorted((query_s, reference_s))
+    if shorter_s < COVERED * longer_s:
+        segments = without_repeats(segments)
+    return coverage(segments, query_s=query_s, reference_s=reference_s)

@@ -73,11 +73,23 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
 
 
 def _default_model(project: Project) -> str:
-    """The champion; without a registry, as where MLflow is not installed, what the index names."""
+    """The champion; without a registry, as where MLflow is not installed, what the index names, or
+    the baseline that `hapvr index add` made, where the index is lost."""
+    from hapvr.steps.baseline import stored_baseline
+
     if project.config.tracking.uri or project.root.exists(REGISTRY):
         return _champion(project)
     serving = serving_index(project.root)
-    return _champion(project) if serving is None else serving.model
+    if serving is not None:
+        return serving.model
+    baseline = stored_baseline(project) if project.root.local is not None else None
+    return _champion(project) if baseline is None else str(baseline)
+
+
+def default_model_name(project: Project) -> str:
+    """The model that `search_model` opens by default, as answers name it."""
+    model = _default_model(project)
+    return pinned_uri(model, project.tracking_uri) if model.startswith(REGISTERED) else model
 
 
 def _packaged_model(uri: str, bundle: OpenBundle, onnx: ONNXRecord) -> SearchModel:

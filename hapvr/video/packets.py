@@ -197,7 +197,14 @@ def films(path: Path, container: InputContainer) -> list[int]:
         if stream.codec_context is not None and not stream.disposition & _PARTS
     ]
     if not streams:
-        kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
+        kinds = ", ".join(sorted({stream.type for stream in container.streams}))
+        if not kinds:
+            raise VideoError(
+                "not_video",
+                f"video: {path.name} has neither pictures nor sound, as a damaged file; fetch it "
+                "again",
+            )
+
         raise VideoError(
             "no_video_stream",
             f"video: {path.name} has {kinds}, but no moving picture; save a photo as JPEG",

@@ -3,13 +3,16 @@ champion in a registry."""
 
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import dagster as dg
 import polars as pl
 import pytest
 
+from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
 from hapvr.data.features import collection_shards
+from hapvr.progress import no_progress
 from hapvr.registry.versions import rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.evidence import EvidenceModel
@@ -19,7 +22,7 @@ from hapvr.search.marks import mark
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
 from hapvr.steps.training import tracker_of
-from tests.conftest import write_settings
+from tests.conftest import write_clip, write_settings
 from tests.orchestration.conftest import Storage, execute, materialize, requested
 from tests.registry.empty_store import new_store
 from tests.steps.search_projects import (
@@ -115,6 +118,22 @@ def test_without_a_benchmark_the_untrained_baseline_stays(
     assert not result.get_asset_materialization_events()
     assert materialize(instance, "search_index").success
     assert current_index(project.root).model == "models:/hapvr/1"
+
+
+def test_a_collection_without_a_registry_is_indexed_by_its_baseline(tmp_path: Path) -> None:
+    """Nothing but the folder of the bundle says which model that is, once the index is gone."""
+    write_clip(tmp_path / "in" / "a.mp4", seed=0)
+    root = tmp_path / "root"
+    project = add_folders(root, [tmp_path / "in"])
+    update_collection(project, lambda _: nullcontext(no_progress))
+    model = current_index(project.root).model
+    shutil.rmtree(root / "search")
+    with Storage().instance(tmp_path, root / COLLECTION_FILE) as instance:
+        instance.add_dynamic_partitions("shards", ["in-00000"])
+        assert materialize(instance, "frame_descriptors", shard="in-00000").success
+        assert shown(instance, "frame_descriptors")["model"] == model
+        assert materialize(instance, "search_index").success
+        assert shown(instance, "search_index")["model"] == model
 
 
 def test_descriptors_and_index_follow_features_and_champions(

@@ -13,7 +13,7 @@ from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.segments import FrameTimes, Segment
 from hapvr.scorer.videos import SampledFeatures
 from hapvr.search.compared_parts import Pair, Rows, pairs_of
-from hapvr.search.match import Part, coverage, cut
+from hapvr.search.match import Part, coverage, cut, without_repeats
 from hapvr.search.scored import ScoredCandidate, stretches_of
 from hapvr.search.votes import Candidate, Window
 
@@ -137,6 +137,37 @@ def test_a_part_keeps_its_times() -> None:
     assert cut(video, Part.named(0, None, None), name="q", fps=1.0).clock.times_s == (0,)
     with pytest.raises(VideoError, match=r"q lasts 10\.0 s and has no frame from 10 s on"):
         cut(video, Part(start_s=10), name="q", fps=1.0)
+
+
+def segment(query: tuple[float, float], reference: tuple[float, float]) -> Segment:
+    return Segment(
+        query_start_s=query[0],
+        query_end_s=query[1],
+        reference_start_s=reference[0],
+        reference_end_s=reference[1],
+        score=0.9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("segments", "kept"),
+    [
+        pytest.param([((0, 5), (0, 5)), ((5, 10), (0, 5))], [0], id="reference-shown-twice"),
+        pytest.param([((0, 5), (0, 5)), ((0, 5), (5, 10))], [0], id="query-shown-twice"),
+        pytest.param([((0, 5), (5, 10)), ((5, 10), (0, 5))], [0, 1], id="parts-in-another-order"),
+        pytest.param([((0, 6), (0, 6)), ((5, 9), (5, 9))], [0, 1], id="overlap-a-little"),
+        pytest.param([((0, 6), (0, 6)), ((7, 9), (2, 6))], [0], id="slowed-down-repeat"),
+        pytest.param(
+            [((0, 5), (0, 5)), ((5, 9), (1, 5)), ((5, 9), (6, 10))], [0, 2], id="new-after-a-repeat"
+        ),
+        pytest.param([], [], id="none"),
+    ],
+)
+def test_what_is_shown_once_more_is_left_out(
+    segments: list[tuple[tuple[float, float], tuple[float, float]]], kept: list[int]
+) -> None:
+    parts = [segment(*spans) for spans in segments]
+    assert without_repeats(parts) == [parts[number] for number in kept]
 
 
 def test_coverage_counts_what_overlaps_once() -> None:

@@ -30,6 +30,12 @@ def picture():
     return stream.getvalue()
 
 
+def index_emptied(path):
+    """No stream is found in it, though the file begins as any MP4 does."""
+    path.write_bytes(path.read_bytes().replace(b"trak", b"free"))
+    return path
+
+
 def pipe(folder):
     os.mkfifo(folder / "pipe.mp4")
     return folder / "pipe.mp4"
@@ -45,6 +51,7 @@ def pipe(folder):
             "not_video",
         ),
         (lambda videos: videos.song(), "no_video_stream"),
+        (lambda videos: index_emptied(videos.numbered("index.mp4")), "not_video"),
         (
             lambda videos: videos.numbered("rare.avi", codec="magicyuv", pixel_format="gbrp"),
             "unsupported_codec",
