@@ -1,0 +1,173 @@
+"""Searches over HTTP: by a video of the collection, a path and an upload; jobs, and why a video
+was found."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from hapvr.steps.watch_queries import watch_queries
+from tests.scorer.bundles import scene, write_scenes
+from tests.serving.served import COPY, GONE, PART, SHORT, Client, references, serving
+from tests.steps.search_projects import LONG, copied
+
+
+def test_a_video_of_the_collection_finds_its_copy(client: Client) -> None:
+    """By id: the rows of `hapvr search`, the warning of a random model with them."""
+    job_state = client.search(id=SHORT, top=2).json
+    assert job_state["status"] == "done"
+    assert references(job_state)[0] == COPY
+    assert len(references(job_state)) == 2
+    assert "random weights" in job_state["answer"]["warnings"][0]
+    assert job_state["answer"]["prior"] == pytest.approx(0.5 / job_state["answer"]["videos"])
+    best = job_state["answer"]["matches"][0]
+    assert best["segments"][0]["query_start_s"] == 0
+    assert best["probability"] > 0.9
+
+
+def test_a_video_whose_file_is_away_is_said_to_be_offline(client: Client) -> None:
+    """One that was deleted; not one that was replaced. It is found all the same."""
+    matches = client.search(id=SHORT).json["answer"]["matches"]
+    assert {match["reference"] for match in matches if match["offline"]} == {GONE}
+
+
+def test_a_search_says_why_and_becomes_a_watch_list(
+    client: Client, collection: Path, tmp_path: Path
+) -> None:
+    """In the words of the command line; a copy of what was sent, or of a video of the collection,
+    under a name that is safe."""
+    clip = write_scenes(tmp_path / "clip.mp4", list(LONG[25:31]))
+    with serving(copied(collection, tmp_path / "served")) as served:
+        job = served.upload(clip, top=1, name="../../x y.MOV").json["job"]
+        lines = served.get(f"/jobs/{job}/explanation", reference=SHORT).json["lines"]
+        assert lines[:2] == ["query    x y.MOV", f"video    {SHORT}: left out: 1 are better"]
+        response = served.ask("POST", "/watch", body=clip.read_bytes(), job=job)
+        assert response.status == 201
+        assert response.json["name"][:4] == "x-y-"
+        (query,) = (
+            one
+            for one in watch_queries(served.service.project)
+            if one.watch_list.name == response.json["name"]
+        )
+        assert query.path.suffix == ".mov"
+        assert query.path.read_bytes() == clip.read_bytes()
+        again = served.search(id=SHORT).json["job"]
+        name = served.ask("POST", "/watch", job=again).json["name"]
+        assert name in [shown["name"] for shown in served.get("/watch").json["lists"]]
+        assert served.uploads == []
+
+
+@pytest.fixture(scope="module")
+def job_of_gone(client: Client) -> str:
+    """A search by a video whose file is gone."""
+    return str(client.search(id=GONE, top=1).json["job"])
+
+
+@pytest.mark.parametrize(
+    ("job", "values", "status"),
+    [
+        ("absent", {"reference": SHORT}, 404),
+        ("{job}", {"reference": "in/absent.mp4"}, 404),
+        ("{job}", {}, 400),
+    ],
+    ids=["no such search", "no such video", "of no video"],
+)
+def test_an_explanation_that_cannot_be_given_is_refused(
+    client: Client, job_of_gone: str, job: str, values: dict[str, Any], status: int
+) -> None:
+    path = f"/jobs/{job.format(job=job_of_gone)}/explanation"
+    assert client.get(path, **values).status == status
+
+
+def test_a_watch_list_of_no_search_is_refused(client: Client) -> None:
+    assert client.ask("POST", "/watch", job="absent").status == 404
+    assert client.ask("POST", "/watch").status == 400
+
+
+@pytest.mark.parametrize("body", [None, b"another file"])
+def test_a_watch_list_of_a_file_that_is_gone_or_another_is_refused(
+    client: Client, job_of_gone: str, body: bytes | None
+) -> None:
+    assert client.ask("POST", "/watch", job=job_of_gone, body=body).status == 410
+
+
+def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> None:
+    """The answer has the sender's name and never the temporary one; a still picture is known by its
+    suffix."""
+    clip = write_scenes(tmp_path / "<b>my clip.mp4", [500, 501, *LONG[25:31]])
+    job_state = client.upload(clip, top=1, **{"from": 2}).json
+    match = job_state["answer"]["matches"][0]
+    assert job_state["query"] == match["query"] == "<b>my clip.mp4"
+    assert match["reference"] == "in/long.mp4"
+    assert (match["segments"][0]["query_start_s"], match["segments"][0]["reference_start_s"]) == (
+        2,
+        25,
+    )
+    picture = tmp_path / "still.png"
+    Image.fromarray(scene(LONG[7])).save(picture)
+    assert references(client.upload(picture).json)[0] == "in/long.mp4"
+    assert client.uploads == []
+
+
+def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """202 with the address of the job, which tells the end; a job can be asked for again, and
+    ended."""
+    monkeypatch.setattr("hapvr.serving.searches.ANSWER_WITHIN_S", 0)
+    begun = client.ask("POST", "/search", body={"id": "in/long.mp4"})
+    assert begun.status == 202
+    assert begun.headers["location"] == f"/jobs/{begun.json['job']}"
+    done = client.ended(begun)
+    assert references(done.json)[0] == PART
+    assert client.get(begun.headers["location"]).json == done.json
+    assert client.ask("DELETE", begun.headers["location"]).json["status"] == "done"
+    assert client.ask("POST", "/search", body={"id": "in/long.mp4"}, top=3).status == 400
+    failed = client.ended(client.ask("POST", "/search", body={"id": "in/absent.mp4"}))
+    assert failed.json["status"] == "failed"
+    assert failed.json["code"] == "unknown_id"
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        ({}, 400, "expected one of path, url and id"),
+        ({"id": SHORT, "top": 0}, 400, "top"),
+        ({"id": SHORT, "from": 5, "to": 3}, 400, "expected 0 <= from < to"),
+        ({"id": SHORT, "from": 500}, 422, "has no frame from 500 s on"),
+        ({"id": "in/absent.mp4"}, 404, "the collection has no video 'in/absent.mp4'"),
+        ({"path": "/absent/folder/x.mp4"}, 404, "x.mp4 cannot be read: No such file"),
+        ({"url": "file:///etc/passwd"}, 403, "expected a path or an http(s) URL"),
+        ({"url": "http://127.0.0.1:9/x.mp4"}, 403, "HAPVR_ALLOWED_HOSTS"),
+    ],
+    ids=str,
+)
+def test_bad_requests_get_a_sentence(
+    client: Client, asked: dict[str, Any], status: int, said: str
+) -> None:
+    """A status, a code, one line; no folder of this machine."""
+    answer = client.search(**asked)
+    assert answer.status == status
+    assert set(answer.json) == {"error", "code", "plain"}
+    assert said in answer.json["error"]
+    assert "/folder/" not in answer.json["error"]
+
+
+def test_only_the_allowed_folders_are_read(
+    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HAPVR_ALLOWED_ROOTS holds for paths; whether a forbidden file exists is not told."""
+    allowed = tmp_path / "allowed"
+    clip = write_scenes(allowed / "clip.mp4", list(LONG[3:9]))
+    (allowed / "link.mp4").symlink_to(collection / "videos" / "short.mp4")
+    monkeypatch.setenv("HAPVR_ALLOWED_ROOTS", str(allowed))
+    with serving(copied(collection, tmp_path / "served")) as client:
+        assert references(client.search(path=str(clip)).json)[0] == "in/long.mp4"
+        for path in (
+            collection / "videos" / "short.mp4",
+            allowed / "link.mp4",
+            "/etc/passwd",
+            "/absent/x.mp4",
+        ):
+            refused = client.search(path=str(path))
+            assert refused.status == 403
+            assert "HAPVR_ALLOWED_ROOTS" in refused.json["error"]
