@@ -1,5 +1,7 @@
 """Marks over HTTP, and what is answered of a video that was forgotten."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -41,23 +43,43 @@ def without_manifest_row(project: Project, video_id: str) -> None:
         write_manifest_shard(project.root, key, [row for row in rows if row.video_id != video_id])
 
 
-@pytest.mark.parametrize("named_by", ["reference", "query", "job"])
+@dataclass(frozen=True)
+class Stale:
+    """A service whose index was opened before a video of it was forgotten."""
+
+    client: Client
+    job: str
+    """a search for that video"""
+
+
+@pytest.fixture(scope="module")
+def stale(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stale]:
+    project = copied(collection, tmp_path_factory.mktemp("stale"))
+    with serving(project) as client:
+        job = client.search(id=COPY).json["job"]
+        without_manifest_row(project, COPY)
+        yield Stale(client, job)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        {"query": SHORT, "reference": COPY},
+        {"query": COPY, "reference": SHORT},
+        {"job": "{job}", "reference": SHORT},
+    ],
+    ids=["reference", "query", "job"],
+)
 def test_a_video_that_was_forgotten_since_the_index_was_opened_is_not_marked(
-    collection: Path, tmp_path: Path, named_by: str
+    stale: Stale, pair: dict[str, str]
 ) -> None:
     """`forget` begins with the manifest, and looks at the marks later."""
-    project = copied(collection, tmp_path)
-    with serving(project) as client:
-        pairs = {
-            "reference": {"query": SHORT, "reference": COPY},
-            "query": {"query": COPY, "reference": SHORT},
-            "job": {"job": client.search(id=COPY).json["job"], "reference": SHORT},
-        }
-        without_manifest_row(project, COPY)
-        refused = client.ask("PATCH", "/pairs", body=pairs[named_by] | {"mark": "match"})
-        assert (refused.status, refused.json["code"]) == (404, "unknown_id")
-        assert "was forgotten" in refused.json["error"]
-        assert client.get("/pairs").json["marks"] == []
+    asked = {name: value.format(job=stale.job) for name, value in pair.items()}
+    refused = stale.client.ask("PATCH", "/pairs", body=asked | {"mark": "match"})
+    assert refused.status == 404
+    assert refused.json["code"] == "unknown_id"
+    assert "was forgotten" in refused.json["error"]
+    assert stale.client.get("/pairs").json["marks"] == []
 
 
 def test_a_search_for_a_forgotten_video_does_not_let_it_be_marked(

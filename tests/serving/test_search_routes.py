@@ -1,6 +1,9 @@
 """Searches over HTTP: by a video of the collection, a path and an upload; jobs, and why a video
 was found."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -152,22 +155,42 @@ def test_bad_requests_get_a_sentence(
     assert "/folder/" not in answer.json["error"]
 
 
-def test_only_the_allowed_folders_are_read(
-    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@dataclass(frozen=True)
+class Restricted:
+    """A service that may read one folder, which has a clip and a link out of it."""
+
+    client: Client
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def restricted(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restricted]:
+    folder = tmp_path_factory.mktemp("allowed")
+    write_scenes(folder / "clip.mp4", list(LONG[3:9]))
+    (folder / "link.mp4").symlink_to(collection / "videos" / "short.mp4")
+    project = copied(collection, tmp_path_factory.mktemp("restricted"))
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HAPVR_ALLOWED_ROOTS", str(folder))
+            client = stack.enter_context(serving(project))
+        yield Restricted(client, folder)
+
+
+def test_a_file_of_an_allowed_folder_is_searched(restricted: Restricted) -> None:
+    job = restricted.client.search(path=str(restricted.folder / "clip.mp4")).json
+    assert references(job)[0] == "in/long.mp4"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["{collection}/videos/short.mp4", "{allowed}/link.mp4", "/etc/passwd", "/absent/x.mp4"],
+    ids=["of the collection", "link", "of the machine", "absent"],
+)
+def test_a_file_of_another_folder_is_refused(
+    restricted: Restricted, collection: Path, path: str
 ) -> None:
-    """HAPVR_ALLOWED_ROOTS holds for paths; whether a forbidden file exists is not told."""
-    allowed = tmp_path / "allowed"
-    clip = write_scenes(allowed / "clip.mp4", list(LONG[3:9]))
-    (allowed / "link.mp4").symlink_to(collection / "videos" / "short.mp4")
-    monkeypatch.setenv("HAPVR_ALLOWED_ROOTS", str(allowed))
-    with serving(copied(collection, tmp_path / "served")) as client:
-        assert references(client.search(path=str(clip)).json)[0] == "in/long.mp4"
-        for path in (
-            collection / "videos" / "short.mp4",
-            allowed / "link.mp4",
-            "/etc/passwd",
-            "/absent/x.mp4",
-        ):
-            refused = client.search(path=str(path))
-            assert refused.status == 403
-            assert "HAPVR_ALLOWED_ROOTS" in refused.json["error"]
+    """Whether it exists is not told."""
+    place = path.format(collection=collection, allowed=restricted.folder)
+    refused = restricted.client.search(path=place)
+    assert refused.status == 403
+    assert "HAPVR_ALLOWED_ROOTS" in refused.json["error"]
