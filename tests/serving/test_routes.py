@@ -1,6 +1,8 @@
 """The page, media, thumbnails, and what every address answers over HTTP."""
 
 import io
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,37 +11,58 @@ import pytest
 from PIL import Image
 
 from hapvr.search import marks
-from tests.serving.served import COPY, GONE, REPLACED, SHORT, Client, serving
+from tests.serving.served import COPY, GONE, REPLACED, SHORT, Answer, Client, serving
 from tests.steps.search_projects import copied
 
 
-def test_health_index_and_videos(client: Client) -> None:
-    """What answers and its warnings, without paths; videos are listed a piece at a time."""
+def test_a_service_is_healthy(client: Client) -> None:
     assert client.get("/health").json["status"] == "ok"
+
+
+def test_the_index_is_described_without_paths(client: Client) -> None:
+    """And with its warnings."""
     payload = client.get("/index").json
     assert payload["videos"] == 11
     assert payload["problem"] == ""
     assert "random weights" in payload["warnings"][0]
     assert "/" not in payload["model"]
+
+
+def test_videos_are_listed_a_piece_at_a_time(client: Client) -> None:
+    """Of those whose names contain something; each piece is as its own address tells it."""
     payload = client.get("/videos", contains="SHORT", limit=1, offset=1).json
     assert payload["total"] == 2
     assert [row["id"] for row in payload["videos"]] == [COPY]
     assert client.get(f"/videos/{COPY}").json == payload["videos"][0]
+
+
+def test_a_limit_that_is_no_number_is_shown(client: Client) -> None:
     assert client.get("/videos", limit="x7").json["error"].endswith("(got 'x7')")
 
 
-def test_media_is_the_file_by_ranges(client: Client, collection: Path) -> None:
-    """Whole, a range, and one beyond its end."""
-    data = (collection / "videos" / "trips" / "copy of short.mp4").read_bytes()
+@pytest.fixture(scope="module")
+def copy_bytes(collection: Path) -> bytes:
+    """The file of COPY."""
+    return (collection / "videos" / "trips" / "copy of short.mp4").read_bytes()
+
+
+def test_media_is_the_file(client: Client, copy_bytes: bytes) -> None:
     whole = client.get(f"/media/{COPY}")
     assert whole.status == 200
-    assert whole.body == data
+    assert whole.body == copy_bytes
     assert whole.headers["content-type"] == "video/mp4"
+
+
+def test_a_range_of_media_is_a_part_of_the_file(client: Client, copy_bytes: bytes) -> None:
     part = client.get(f"/media/{COPY}", headers={"range": "bytes=10-19"})
     assert part.status == 206
-    assert part.body == data[10:20]
-    assert part.headers["content-range"] == f"bytes 10-19/{len(data)}"
-    assert client.get(f"/media/{COPY}", headers={"range": f"bytes={len(data)}-"}).status == 416
+    assert part.body == copy_bytes[10:20]
+    assert part.headers["content-range"] == f"bytes 10-19/{len(copy_bytes)}"
+
+
+def test_a_range_beyond_the_end_of_media_is_refused(client: Client, copy_bytes: bytes) -> None:
+    beyond = {"range": f"bytes={len(copy_bytes)}-"}
+    assert client.get(f"/media/{COPY}", headers=beyond).status == 416
 
 
 @pytest.mark.parametrize(
@@ -104,36 +127,111 @@ def test_the_page_is_there_and_other_addresses_are_not(client: Client) -> None:
     assert b"HAP-VR" in client.get("/").body
 
 
-def test_without_an_index_the_service_says_what_to_run(collection: Path, tmp_path: Path) -> None:
-    """No index: it starts all the same, and is not ready. Damaged: named. Once it is there, it is
-    used without a restart."""
-    project = copied(collection, tmp_path)
+DAMAGED = (b"", b'{"place": 1}', b"cut")
+"""Records of the current index; the last stands for one of which the end is missing."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """Answers of a service that starts without an index."""
+
+    folder: Path
+    health: Answer
+    missing: Mapping[str, Answer]
+    """by address, while there is no index"""
+    problem: str
+    """of `GET /index`, meanwhile"""
+    marks: list[Any]
+    damaged: list[Answer]
+    """while the record of the index was one of DAMAGED"""
+    back: Mapping[str, Answer]
+    """by address, once the index is there"""
+    kept: Answer
+    """of a search after the record of an open index was damaged"""
+    new_problem: str
+    worn: Mapping[str, Answer]
+    """by address, once a file of the open index was found to be damaged"""
+
+
+@pytest.fixture(scope="module")
+def course(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Course:
+    folder = tmp_path_factory.mktemp("course")
+    project = copied(collection, folder)
     place = project.root.local_path("search/current.json")
     whole = place.read_bytes()
     marks.mark(project.root, SHORT, COPY, "match")
     place.unlink()
     with serving(project) as client:
-        assert client.get("/health").status == 200
-        for missing in (client.search(id=SHORT), client.get("/ready")):
-            assert missing.status == 503
-            assert missing.json["code"] == "no_index"
-            assert "`hapvr index build` makes one" in missing.json["error"]
-            assert str(tmp_path) not in missing.json["error"]
-
-        assert "hapvr index build" in client.get("/index").json["problem"]
-        assert [row["in_collection"] for row in client.get("/pairs").json["marks"]] == [False]
-        for damaged in (b"", b'{"place": 1}', whole[:20]):
-            place.write_bytes(damaged)
-            answer = client.get("/videos")
-            assert answer.status == 503
-            assert answer.json["code"] == "no_index"
+        health = client.get("/health")
+        missing = {"/search": client.search(id=SHORT), "/ready": client.get("/ready")}
+        problem = client.get("/index").json["problem"]
+        listed = client.get("/pairs").json["marks"]
+        damaged = []
+        for record in DAMAGED:
+            place.write_bytes(whole[:20] if record == b"cut" else record)
+            damaged.append(client.get("/videos"))
 
         place.write_bytes(whole)
-        assert client.search(id=SHORT).status == client.get("/ready").status == 200
-        place.write_bytes(
-            b"{}"
-        )  # the open index goes on, and GET /index says that something is wrong
-        assert client.search(id=SHORT).status == 200
-        assert "damaged" in client.get("/index").json["problem"]
+        back = {"/search": client.search(id=SHORT), "/ready": client.get("/ready")}
+        place.write_bytes(b"{}")
+        kept = client.search(id=SHORT)
+        new_problem = client.get("/index").json["problem"]
         client.service.collection.current().searcher.damage.append("search: a file is damaged")
-        assert (client.get("/ready").status, client.get("/health").status) == (503, 200)
+        worn = {path: client.get(path) for path in ("/ready", "/health")}
+
+    return Course(
+        folder,
+        health,
+        missing,
+        problem,
+        listed,
+        damaged,
+        back,
+        kept,
+        new_problem,
+        worn,
+    )
+
+
+def test_a_service_without_an_index_starts_all_the_same(course: Course) -> None:
+    assert course.health.status == 200
+
+
+@pytest.mark.parametrize("path", ["/search", "/ready"])
+def test_a_service_without_an_index_says_what_to_run(course: Course, path: str) -> None:
+    """It is not ready; no folder of this machine is told."""
+    answer = course.missing[path]
+    assert answer.status == 503
+    assert answer.json["code"] == "no_index"
+    assert "`hapvr index build` makes one" in answer.json["error"]
+    assert str(course.folder) not in answer.json["error"]
+
+
+def test_a_service_without_an_index_shows_the_problem(course: Course) -> None:
+    assert "hapvr index build" in course.problem
+
+
+def test_marks_of_videos_that_no_index_has_are_shown(course: Course) -> None:
+    assert [row["in_collection"] for row in course.marks] == [False]
+
+
+@pytest.mark.parametrize("case", range(len(DAMAGED)), ids=["empty", "other", "cut"])
+def test_a_damaged_record_of_the_index_is_as_none(course: Course, case: int) -> None:
+    assert course.damaged[case].status == 503
+    assert course.damaged[case].json["code"] == "no_index"
+
+
+@pytest.mark.parametrize("path", ["/search", "/ready"])
+def test_an_index_that_comes_is_used_without_a_restart(course: Course, path: str) -> None:
+    assert course.back[path].status == 200
+
+
+def test_an_open_index_goes_on_while_its_record_is_damaged(course: Course) -> None:
+    """`GET /index` says that something is wrong."""
+    assert course.kept.status == 200
+    assert "damaged" in course.new_problem
+
+
+def test_a_service_with_a_damaged_index_is_healthy_and_not_ready(course: Course) -> None:
+    assert course.worn["/ready"].status == 503
+    assert course.worn["/health"].status == 200

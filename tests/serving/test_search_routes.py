@@ -12,7 +12,7 @@ from PIL import Image
 
 from hapvr.steps.watch_queries import watch_queries
 from tests.scorer.bundles import scene, write_scenes
-from tests.serving.served import COPY, GONE, PART, SHORT, Client, references, serving
+from tests.serving.served import COPY, GONE, PART, SHORT, Answer, Client, references, serving
 from tests.steps.search_projects import LONG, copied
 
 
@@ -35,30 +35,55 @@ def test_a_video_whose_file_is_away_is_said_to_be_offline(client: Client) -> Non
     assert {match["reference"] for match in matches if match["offline"]} == {GONE}
 
 
-def test_a_search_says_why_and_becomes_a_watch_list(
-    client: Client, collection: Path, tmp_path: Path
-) -> None:
-    """In the words of the command line; a copy of what was sent, or of a video of the collection,
-    under a name that is safe."""
-    clip = write_scenes(tmp_path / "clip.mp4", list(LONG[25:31]))
-    with serving(copied(collection, tmp_path / "served")) as served:
-        job = served.upload(clip, top=1, name="../../x y.MOV").json["job"]
-        lines = served.get(f"/jobs/{job}/explanation", reference=SHORT).json["lines"]
-        assert lines[:2] == ["query    x y.MOV", f"video    {SHORT}: left out: 1 are better"]
-        response = served.ask("POST", "/watch", body=clip.read_bytes(), job=job)
-        assert response.status == 201
-        assert response.json["name"][:4] == "x-y-"
-        (query,) = (
-            one
-            for one in watch_queries(served.service.project)
-            if one.watch_list.name == response.json["name"]
-        )
-        assert query.path.suffix == ".mov"
-        assert query.path.read_bytes() == clip.read_bytes()
-        again = served.search(id=SHORT).json["job"]
-        name = served.ask("POST", "/watch", job=again).json["name"]
-        assert name in [shown["name"] for shown in served.get("/watch").json["lists"]]
-        assert served.uploads == []
+@dataclass(frozen=True)
+class Searched:
+    """A service of its own that was sent a clip, and the job of that search."""
+
+    client: Client
+    clip: Path
+    job: str
+
+
+@pytest.fixture(scope="module")
+def searched(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
+    """The sender's name of the clip is one that could lead elsewhere."""
+    folder = tmp_path_factory.mktemp("searched")
+    clip = write_scenes(folder / "clip.mp4", list(LONG[25:31]))
+    with serving(copied(collection, folder / "served")) as client:
+        job = client.upload(clip, top=1, name="../../x y.MOV").json["job"]
+        yield Searched(client, clip, job)
+
+
+def test_a_search_says_why_a_video_is_left_out(searched: Searched) -> None:
+    """In the words of the command line."""
+    answer = searched.client.get(f"/jobs/{searched.job}/explanation", reference=SHORT).json
+    assert answer["lines"][:2] == ["query    x y.MOV", f"video    {SHORT}: left out: 1 are better"]
+
+
+def test_an_upload_becomes_a_watch_list_of_a_copy_of_it(searched: Searched) -> None:
+    """Under a name that is safe."""
+    sent = searched.clip.read_bytes()
+    response = searched.client.ask("POST", "/watch", body=sent, job=searched.job)
+    assert response.status == 201
+    name = response.json["name"]
+    assert name[:4] == "x-y-"
+    queries = watch_queries(searched.client.service.project)
+    (query,) = (query for query in queries if query.watch_list.name == name)
+    assert query.path.suffix == ".mov"
+    assert query.path.read_bytes() == sent
+
+
+def test_a_video_of_the_collection_becomes_a_watch_list(searched: Searched) -> None:
+    client = searched.client
+    job = client.search(id=SHORT).json["job"]
+    name = client.ask("POST", "/watch", job=job).json["name"]
+    assert name in [shown["name"] for shown in client.get("/watch").json["lists"]]
+
+
+def test_nothing_stays_of_an_upload_that_became_a_watch_list(searched: Searched) -> None:
+    sent = searched.clip.read_bytes()
+    assert searched.client.ask("POST", "/watch", body=sent, job=searched.job).json["name"]
+    assert searched.client.uploads == []
 
 
 @pytest.fixture(scope="module")
@@ -96,35 +121,65 @@ def test_a_watch_list_of_a_file_that_is_gone_or_another_is_refused(
 
 
 def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> None:
-    """The answer has the sender's name and never the temporary one; a still picture is known by its
-    suffix."""
+    """The answer has the sender's name and never the temporary one."""
     clip = write_scenes(tmp_path / "<b>my clip.mp4", [500, 501, *LONG[25:31]])
-    job_state = client.upload(clip, top=1, **{"from": 2}).json
-    match = job_state["answer"]["matches"][0]
-    assert job_state["query"] == match["query"] == "<b>my clip.mp4"
+    job = client.upload(clip, top=1, **{"from": 2}).json
+    match = job["answer"]["matches"][0]
+    assert job["query"] == "<b>my clip.mp4"
+    assert match["query"] == "<b>my clip.mp4"
     assert match["reference"] == "in/long.mp4"
-    assert (match["segments"][0]["query_start_s"], match["segments"][0]["reference_start_s"]) == (
-        2,
-        25,
-    )
+    assert match["segments"][0]["query_start_s"] == 2
+    assert match["segments"][0]["reference_start_s"] == 25
+    assert client.uploads == []
+
+
+def test_a_still_picture_is_known_by_its_suffix(client: Client, tmp_path: Path) -> None:
     picture = tmp_path / "still.png"
     Image.fromarray(scene(LONG[7])).save(picture)
     assert references(client.upload(picture).json)[0] == "in/long.mp4"
     assert client.uploads == []
 
 
-def test_a_long_search_is_a_job(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """202 with the address of the job, which tells the end; a job can be asked for again, and
-    ended."""
+@dataclass(frozen=True)
+class LongSearch:
+    """A search that is not waited for, and its end."""
+
+    begun: Answer
+    done: Answer
+
+
+@pytest.fixture
+def every_search_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is answered at once."""
     monkeypatch.setattr("hapvr.serving.searches.ANSWER_WITHIN_S", 0)
+
+
+@pytest.fixture
+def long_search(client: Client, every_search_is_long: None) -> LongSearch:
     begun = client.ask("POST", "/search", body={"id": "in/long.mp4"})
-    assert begun.status == 202
-    assert begun.headers["location"] == f"/jobs/{begun.json['job']}"
-    done = client.ended(begun)
-    assert references(done.json)[0] == PART
-    assert client.get(begun.headers["location"]).json == done.json
-    assert client.ask("DELETE", begun.headers["location"]).json["status"] == "done"
+    return LongSearch(begun, client.ended(begun))
+
+
+def test_a_long_search_is_a_job(client: Client, long_search: LongSearch) -> None:
+    """202 with the address of the job, which tells the end as often as it is asked."""
+    address = long_search.begun.headers["location"]
+    assert long_search.begun.status == 202
+    assert address == f"/jobs/{long_search.begun.json['job']}"
+    assert references(long_search.done.json)[0] == PART
+    assert client.get(address).json == long_search.done.json
+
+
+def test_a_job_that_is_done_can_be_ended(client: Client, long_search: LongSearch) -> None:
+    address = long_search.begun.headers["location"]
+    assert client.ask("DELETE", address).json["status"] == "done"
+
+
+def test_values_of_an_upload_are_refused_beside_json(client: Client) -> None:
     assert client.ask("POST", "/search", body={"id": "in/long.mp4"}, top=3).status == 400
+
+
+@pytest.mark.usefixtures("every_search_is_long")
+def test_a_job_that_fails_says_so(client: Client) -> None:
     failed = client.ended(client.ask("POST", "/search", body={"id": "in/absent.mp4"}))
     assert failed.json["status"] == "failed"
     assert failed.json["code"] == "unknown_id"
