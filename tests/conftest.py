@@ -46,6 +46,7 @@ LONGEST_FIRST = (
     "orchestration/test_chain.py",
     "orchestration/test_ray.py",
     "orchestration/test_year.py",
+    "steps/test_data_kills.py",
     "care/test_repair.py",
     "steps/test_watch_lists.py",
     "care/test_forget.py",
@@ -59,7 +60,10 @@ LONGEST_FIRST = (
     "test_many_copies.py",
     "test_copies_kept.py",
     "scorer/test_slim_install.py",
+    "serving/test_process_ends.py",
+    "serving/test_search_processes.py",
     "steps/test_families.py",
+    "scorer/test_onnx.py",
     "steps/test_seeds.py",
     "registry/test_documents.py",
     "steps/test_data_stages.py",
@@ -67,7 +71,8 @@ LONGEST_FIRST = (
     "steps/test_duplicates.py",
     "registry/test_versions.py",
     "steps/test_gate.py",
-    "serving/test_routes.py",
+    "steps/test_data_download.py",
+    "fuzz/test_files.py",
     "train/test_batches.py",
 )
 """The files that take longest: first those of slow tests, which often wait for other processes, so
@@ -182,6 +187,15 @@ def write_settings(path: Path, settings: dict[str, Any]) -> Path:
 
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nobodys_collection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Verbs that are told of no collection take the user's own: here there is none, so that no test
+    reads or changes what belongs to whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data home")))
+        yield
 
 
 @contextmanager

@@ -3,7 +3,6 @@ file: reading a pipe may never end."""
 
 import ast
 import os
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hapvr.errors import HapvrError
 from hapvr.files import open_regular, read_bytes
 from hapvr.registry.client import mlflow_client, open_client, require_store
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.project import REGISTRY
+from hapvr.steps.project import REGISTRY, Project
 from tests.conftest import CHECKOUT
 from tests.steps.data_projects import folder_settings, open_project
 
@@ -143,21 +142,35 @@ def test_a_file_that_is_too_long_is_refused(tmp_path: Path) -> None:
         read_bytes(tmp_path / "long", max_bytes=3)
 
 
-@pytest.mark.timeout(60)
-def test_a_pipe_in_the_place_of_a_database(tmp_path: Path) -> None:
-    """Of the registry or the outbox: one sentence for every door to it."""
+@pytest.fixture
+def piped_registry(tmp_path: Path) -> Project:
+    """A project with a pipe in the place of its registry."""
     project = open_project(tmp_path, folder_settings(tmp_path / "in", tmp_path / "data"))
-    address = project.tracking_uri
-    database = pipe(project.root.local_path(REGISTRY))
-    for ask in (require_store, mlflow_client, open_client):
-        with pytest.raises(HapvrError, match=r"mlflow\.db"):
-            ask(address)
+    pipe(project.root.local_path(REGISTRY))
+    return project
 
-    (check,) = verify_root(project.root)
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "ask", [require_store, mlflow_client, open_client], ids=lambda ask: ask.__name__
+)
+def test_a_pipe_in_the_place_of_the_registry_is_named(
+    piped_registry: Project, ask: Callable[[str], object]
+) -> None:
+    with pytest.raises(HapvrError, match=r"mlflow\.db"):
+        ask(piped_registry.tracking_uri)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_the_registry_is_damage(piped_registry: Project) -> None:
+    (check,) = verify_root(piped_registry.root)
     assert check.kind == "registry"
     assert check.state == "damaged"
-    database.unlink()
-    sqlite3.connect(database).close()
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_the_outbox_is_named(tmp_path: Path) -> None:
+    project = open_project(tmp_path, folder_settings(tmp_path / "in", tmp_path / "data"))
     pipe(project.root.local_path(OUTBOX_PLACE))
     with pytest.raises(HapvrError, match="is not a regular file"):
         AlertOutbox(project.root).counts()

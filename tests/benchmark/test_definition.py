@@ -83,28 +83,41 @@ def test_write_clips_refuses(tmp_path, options, message):
     assert not (tmp_path / "benchmark.json").exists()
 
 
+def with_values(value):
+    """Lets the first column of a table have this value alone."""
+
+    def change(table):
+        values = pl.Series(table.columns[0], [value] * len(table), strict=False)
+        return table.with_columns(values)
+
+    return change
+
+
+DAMAGE = {
+    "no values": with_values(None),
+    "another type": with_values(5),
+    "another place": with_values("../x"),
+    "no column": lambda table: table.drop(table.columns[0]),
+    "texts that are missing": lambda table: table.with_columns(
+        pl.lit(None, pl.String).alias(table.columns[0])
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("table", ["videos", "labels", "segments"])
-def test_a_damaged_table_is_named(tmp_path, table):
-    """No column, one of another type, no values, and a file that is no table; the benchmark then
-    counts as missing."""
+def test_a_damaged_table_is_named(tmp_path, table, damage):
     write(tmp_path, segments=[("a b.mp4", "sub/c.mp4", 0.0, 4.5, 2.0, 6.5)])
     path = tmp_path / f"{table}.parquet"
-    whole = read_frame(path)
-    column = whole.columns[0]
-    changed = [
-        whole.with_columns(pl.Series(column, [value] * len(whole), strict=False))
-        for value in (None, 5, "../x")
-    ]
-    for frame in [
-        *changed,
-        whole.drop(column),
-        whole.with_columns(pl.lit(None, pl.String).alias(column)),
-    ]:
-        write_table(frame.to_arrow(), path)
-        with pytest.raises(DataError, match=rf"benchmark mine|{table}"):
-            load_definition(tmp_path)
+    write_table(DAMAGE[damage](read_frame(path)).to_arrow(), path)
+    with pytest.raises(DataError, match=rf"benchmark mine|{table}"):
+        load_definition(tmp_path)
 
-    path.write_text("no table")
+
+@pytest.mark.parametrize("table", ["videos", "labels", "segments"])
+def test_a_benchmark_with_a_file_that_is_no_table_counts_as_missing(tmp_path, table):
+    write(tmp_path, segments=[("a b.mp4", "sub/c.mp4", 0.0, 4.5, 2.0, 6.5)])
+    (tmp_path / f"{table}.parquet").write_text("no table")
     with pytest.warns(UserWarning, match=rf"{table}\.parquet.* It is rebuilt"):
         assert not is_complete(tmp_path)
 

@@ -37,14 +37,15 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(COMMAND, arguments)
 
 
+def called(*arguments: object) -> Outcome:
+    """Runs `hapvr` with these arguments; an exception that no verb expects is raised."""
+    result = invoke(*map(str, arguments))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
 @pytest.fixture
 def call() -> Call:
     """Runs `hapvr` with these arguments; an exception that no verb expects fails the test."""
-
-    def run(*arguments: object) -> Outcome:
-        result = invoke(*map(str, arguments))
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Outcome(result.exit_code, result.stdout, result.stderr)
-
-    return run
+    return called

@@ -2,17 +2,21 @@
 configuration."""
 
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow.entities import Run
 
 from hapvr.chain import CHAIN
 from hapvr.data.manifest import shard_keys
 from hapvr.model.checkpoint import load_network
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
-from tests.commands.conftest import Call
-from tests.conftest import BAD_FILES, small_settings, write_settings
+from tests.commands.conftest import Call, Outcome, called
+from tests.conftest import BAD_FILES, short_edits, small_settings, write_settings
 from tests.registry.empty_store import new_store
 from tests.steps.search_projects import copied
 
@@ -44,32 +48,45 @@ def test_wrong_configurations_are_wrong_calls(
 
 
 @pytest.mark.slow
-def test_finished_stages_are_left_alone_and_say_so(call: Call, small_project: Project) -> None:
-    """Every stage of a finished project answers at once, with its counts, in JSON and as text."""
-    config = small_project.folder / "config.yaml"
-    keys = shard_keys(small_project.root)
-    for verb in ("download", "sample", "extract"):
-        done = call(verb, "--config", config, "--json")
-        assert done.code == 0, done.error
-        rows = done.json["shards"]
-        assert all(row["was_finished"] for row in rows)
-        assert {row["shard"] for row in rows if row["shard"]} == set(keys)
-        assert sum(row["failed"] for row in rows if row["step"] in ("videos", "frames")) in (
-            0,
-            len(BAD_FILES),
-        )
+@pytest.mark.parametrize("verb", ["download", "sample", "extract"])
+def test_finished_stages_are_left_alone_and_say_so(
+    call: Call, small_project: Project, verb: str
+) -> None:
+    """Of every shard, with their counts."""
+    done = call(verb, "--config", small_project.folder / "config.yaml", "--json")
+    assert done.code == 0, done.error
+    rows = done.json["shards"]
+    assert all(row["was_finished"] for row in rows)
+    assert {row["shard"] for row in rows if row["shard"]} == set(shard_keys(small_project.root))
+    failed = sum(row["failed"] for row in rows if row["step"] in ("videos", "frames"))
+    assert failed in (0, len(BAD_FILES))
 
-    outcome = call("run", "features", "--config", config, "--shard", keys[0], "--json")
+
+@pytest.mark.slow
+def test_a_finished_step_of_one_shard_is_left_alone(call: Call, small_project: Project) -> None:
+    (key, *_) = shard_keys(small_project.root)
+    config = small_project.folder / "config.yaml"
+    outcome = call("run", "features", "--config", config, "--shard", key, "--json")
     assert [row["was_finished"] for row in outcome.json["shards"]] == [True]
+
+
+@pytest.mark.slow
+def test_the_text_of_a_verb_says_what_was_finished(call: Call, small_project: Project) -> None:
+    (key, *_) = shard_keys(small_project.root)
+    text = call("sample", "--config", small_project.folder / "config.yaml", "--shard", key)
+    assert text.out.startswith(f"frames {key}: ")
+    assert text.out.endswith("(was finished)\n")
+
+
+@pytest.mark.slow
+def test_status_counts_every_step(call: Call, small_project: Project) -> None:
+    config = small_project.folder / "config.yaml"
     steps = {row["step"]: row for row in call("status", "--config", config, "--json").json["steps"]}
     assert list(steps) == list(CHAIN)
-    assert steps["features"]["done"] == len(keys)
+    assert steps["features"]["done"] == len(shard_keys(small_project.root))
     assert steps["features"]["missing"] == 0
     assert steps["features"]["failed_videos"] == len(BAD_FILES)
     assert steps["registered_model"]["missing"] == 1
-    text = call("sample", "--config", config, "--shard", keys[0])
-    assert text.out.startswith(f"frames {keys[0]}: ")
-    assert text.out.endswith("(was finished)\n")
 
 
 def test_what_no_training_reads_is_not_extracted(call: Call, small_project: Project) -> None:
@@ -87,91 +104,153 @@ def test_what_no_training_reads_is_not_extracted(call: Call, small_project: Proj
     assert steps["training_views"]["missing"] == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "nothing"), "is not a step that runs here; the steps are video_manifest, videos"),
+        (
+            ("sample", "--shard", "own-train-99999"),
+            "--shard own-train-99999: there is no such shard; the manifest has own-",
+        ),
+    ],
+    ids=["step", "shard"],
+)
 def test_unknown_shards_and_steps_are_refused_with_those_there_are(
-    call: Call, small_project: Project
+    call: Call, small_project: Project, words: tuple[str, ...], message: str
 ) -> None:
-    """Exit 2 with the shard that is not there and the ones that are."""
-    done = call("run", "nothing", "--config", small_project.folder / "config.yaml")
+    done = call(*words, "--config", small_project.folder / "config.yaml")
     assert done.code == 2
-    assert "is not a step that runs here; the steps are video_manifest, videos" in done.error
-    done = call(
-        "sample", "--config", small_project.folder / "config.yaml", "--shard", "own-train-99999"
+    assert message in done.error
+
+
+@dataclass(frozen=True)
+class WholeChain:
+    """What verbs without Dagster made of a project, one after the other."""
+
+    first_shard: str
+    remade: Mapping[str, list[tuple[str, str]]]
+    """by verb: the steps and shards that it made, after the first shard of a stage was deleted"""
+    digests: Mapping[str, tuple[str, str]]
+    """by verb: that of the shard before and after"""
+    trained: Outcome
+    metrics: Outcome
+    refused: Outcome
+    """a registration of a training that is not there"""
+    registered: Any
+    scores: Any
+    """by model, of the benchmark"""
+    baseline_run: Run
+    """of the untrained version"""
+    versions: tuple[Any, Any]
+    """the trained one, and the untrained one"""
+
+
+REMADE = {"sample": "frames", "extract": "features"}
+"""The stage of which a verb makes a shard again."""
+
+
+@pytest.fixture(scope="module")
+def whole_chain(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> WholeChain:
+    """sample and extract make what is missing; train, evaluate and register follow."""
+    folder = tmp_path_factory.mktemp("made")
+    project = copied(small_project.folder, folder)
+    shutil.rmtree(folder / "data" / "models", ignore_errors=True)  # those of other tests
+    new_store(folder / "data" / "mlflow")
+    config = ("--config", folder / "config.yaml")
+    first_shard = shard_keys(project.root)[0]
+    remade = {}
+    digests = {}
+    for verb, stage in REMADE.items():
+        shard = project.shard(stage, first_shard)
+        before = shard.digest()
+        project.root.delete(shard.index_name)
+        rows = called(verb, *config, "--json").json["shards"]
+        remade[verb] = [(row["step"], row["shard"]) for row in rows if not row["was_finished"]]
+        digests[verb] = (before, shard.digest())
+
+    trained = called("train", *config, "--set", "train.steps=4", "--run", "first", "--json")
+    assert trained.code == 0, trained.error
+    network = Path(trained.json["folder"]) / "network"
+    benchmark = ("--benchmark", folder / "data" / "corpus" / "own-test")
+    features = ("--features", folder / "data")
+    metrics = called("evaluate", *benchmark, *features, "--model", network, "--json")
+    register = ("models", "register", *config, "--set", "evaluation.gate.enabled=true", "--json")
+    refused = called(*register, "another")
+    with short_edits():
+        registered = called(*register, "first").json
+    (row,) = called("run", "benchmark_scores", *config, "--json").json["shards"]
+    client = tracker_of(project).client
+    baseline_run = client.get_run(client.get_model_version("hapvr", "1").run_id)
+    address = f"sqlite:///{folder}/data/mlflow/mlflow.db"
+    newest, oldest = called("models", "list", "--tracking-uri", address, "--json").json["versions"]
+    return WholeChain(
+        first_shard,
+        remade,
+        digests,
+        trained,
+        metrics,
+        refused,
+        registered,
+        scores=row["scores"]["own-test"],
+        baseline_run=baseline_run,
+        versions=(newest, oldest),
     )
-    assert done.code == 2
-    assert "--shard own-train-99999: there is no such shard; the manifest has own-" in done.error
 
 
 @pytest.mark.slow
-def test_from_clips_to_metrics_without_dagster(
-    call: Call, small_project: Project, tmp_path: Path
-) -> None:
-    """sample and extract make what is missing; train, evaluate, register: the trained network has
-    scores, and its version is compared with the untrained one."""
-    project = copied(small_project.folder, tmp_path)
-    shutil.rmtree(tmp_path / "data" / "models", ignore_errors=True)  # those of other tests
-    new_store(tmp_path / "data" / "mlflow")
-    config = tmp_path / "config.yaml"
-    key = shard_keys(project.root)[0]
-    for verb, stage in (("sample", "frames"), ("extract", "features")):
-        digest = project.shard(stage, key).digest()
-        project.root.delete(project.shard(stage, key).index_name)
-        rows = call(verb, "--config", config, "--json").json["shards"]
-        assert [(row["step"], row["shard"]) for row in rows if not row["was_finished"]] == [
-            (stage, key)
-        ]
-        assert project.shard(stage, key).digest() == digest
+@pytest.mark.parametrize("verb", REMADE)
+def test_a_verb_makes_only_what_is_missing(whole_chain: WholeChain, verb: str) -> None:
+    """With the digest of before."""
+    assert whole_chain.remade[verb] == [(REMADE[verb], whole_chain.first_shard)]
+    before, after = whole_chain.digests[verb]
+    assert after == before
 
-    trained = call(
-        "train", "--config", config, "--set", "train.steps=4", "--run", "first", "--json"
-    )
-    assert trained.code == 0, trained.error
-    network = Path(trained.json["folder"]) / "network"
-    assert load_network(network)[0].dims == 32
-    benchmark = tmp_path / "data" / "corpus" / "own-test"
-    arguments = (
-        "--benchmark",
-        benchmark,
-        "--features",
-        tmp_path / "data",
-        "--model",
-        network,
-        "--json",
-    )
-    result = call("evaluate", *arguments).json
+
+@pytest.mark.slow
+def test_train_writes_a_network(whole_chain: WholeChain) -> None:
+    assert load_network(Path(whole_chain.trained.json["folder"]) / "network")[0].dims == 32
+
+
+@pytest.mark.slow
+def test_evaluate_measures_what_was_trained(whole_chain: WholeChain) -> None:
+    result = whole_chain.metrics.json
     assert result["availability"]["num_queries_scored"] > 0
     assert all(0 <= value <= 1 for value in result["metrics"].values())
-    register = (
-        "models",
-        "register",
-        "--config",
-        config,
-        "--set",
-        "evaluation.gate.enabled=true",
-        "--json",
-    )
-    refused = call(*register, "another")
-    assert refused.code == 2
-    assert "no training of this name has ended" in refused.error
-    registered = call(*register, "first").json
-    assert registered["version"] == 2
-    assert "against champion version 1" in registered["decision"]
-    (row,) = call("run", "benchmark_scores", "--config", config, "--json").json["shards"]
-    scores = row["scores"]["own-test"]
-    assert scores["trained model"] == pytest.approx(result["metrics"])
-    client = tracker_of(project).client
-    baseline_run = client.get_run(client.get_model_version("hapvr", "1").run_id)
-    of_baseline = {
-        f"own-test/untrained/{task}": value for task, value in scores["untrained baseline"].items()
-    }
-    assert of_baseline.items() <= baseline_run.data.metrics.items()
-    assert "backbone.architecture" in baseline_run.data.params
-    address = f"sqlite:///{tmp_path}/data/mlflow/mlflow.db"
-    trained_version, untrained = call("models", "list", "--tracking-uri", address, "--json").json[
-        "versions"
-    ]
-    assert (
-        ("champion" in trained_version["aliases"])
-        == registered["champion"]
-        != ("champion" in untrained["aliases"])
-    )
+
+
+@pytest.mark.slow
+def test_a_training_that_is_not_there_is_not_registered(whole_chain: WholeChain) -> None:
+    assert whole_chain.refused.code == 2
+    assert "no training of this name has ended" in whole_chain.refused.error
+
+
+@pytest.mark.slow
+def test_a_trained_version_is_compared_with_the_untrained_one(whole_chain: WholeChain) -> None:
+    """One of the two is champion, as the verb says."""
+    assert whole_chain.registered["version"] == 2
+    assert "against champion version 1" in whole_chain.registered["decision"]
+    trained, untrained = whole_chain.versions
+    is_champion = "champion" in trained["aliases"]
+    assert is_champion == whole_chain.registered["champion"]
+    assert is_champion != ("champion" in untrained["aliases"])
+
+
+@pytest.mark.slow
+def test_the_step_of_scores_shows_those_of_the_trained_model(whole_chain: WholeChain) -> None:
+    measured = whole_chain.metrics.json["metrics"]
+    assert whole_chain.scores["trained model"] == pytest.approx(measured)
+
+
+@pytest.mark.slow
+def test_the_run_of_the_baseline_has_its_scores_and_parameters(whole_chain: WholeChain) -> None:
+    data = whole_chain.baseline_run.data
+    scores = whole_chain.scores["untrained baseline"]
+    logged = {f"own-test/untrained/{task}": value for task, value in scores.items()}
+    assert logged.items() <= data.metrics.items()
+    assert "backbone.architecture" in data.params
+
+
+@pytest.mark.slow
+def test_the_list_of_models_warns_of_an_untrained_one(whole_chain: WholeChain) -> None:
+    _, untrained = whole_chain.versions
     assert untrained["warning"].startswith("this model is untrained")

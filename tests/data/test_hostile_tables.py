@@ -61,32 +61,36 @@ def test_the_manifest(tmp_path: Path) -> None:
     assert len(read_manifest(root)) == 1
 
 
-def test_the_index_of_a_shard(tmp_path: Path) -> None:
-    """Also its provenance, whose values have types."""
+@pytest.mark.parametrize("column", ["video_id", "status", "num_rows"])
+def test_the_index_of_a_shard(tmp_path: Path, column: str) -> None:
     root = DataRoot(tmp_path)
     shard = write_shard(root, "s", settings={})
     table = pq.ParquetFile(tmp_path / shard.index_name).read()
-    for column in ("video_id", "status", "num_rows"):
-        refused(
-            root, shard.index_name, other_columns(table, column), lambda: FeatureStore(root, ["s"])
-        )
+    tables = other_columns(table, column)
+    refused(root, shard.index_name, tables, lambda: FeatureStore(root, ["s"]))
 
+
+def test_an_index_of_less_than_no_rows(tmp_path: Path) -> None:
+    root = DataRoot(tmp_path)
+    shard = write_shard(root, "s", settings={})
+    table = pq.ParquetFile(tmp_path / shard.index_name).read()
     negative = table.set_column(4, table.schema.field(4), pa.array([-1] * len(table)))
     refused(root, shard.index_name, iter([negative]), lambda: FeatureStore(root, ["s"]))
-    texts = (
-        "",
-        "[]",
-        "{}",
-        '{"stage": 1, "settings": [], "inputs": 5, "environment": null}',
-        "[" * 9000,
-    )
-    metadata = ((table.schema.metadata or {}) | {PROVENANCE_KEY: text.encode()} for text in texts)
-    refused(
-        root,
-        shard.index_name,
-        map(table.replace_schema_metadata, metadata),
-        lambda: shard.require({}),
-    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"stage": 1, "settings": [], "inputs": 5, "environment": null}', "[" * 9000],
+    ids=["nothing", "a list", "no key", "other types", "too deep"],
+)
+def test_the_provenance_of_a_shard(tmp_path: Path, text: str) -> None:
+    """Its values have types."""
+    root = DataRoot(tmp_path)
+    shard = write_shard(root, "s", settings={})
+    table = pq.ParquetFile(tmp_path / shard.index_name).read()
+    metadata = (table.schema.metadata or {}) | {PROVENANCE_KEY: text.encode()}
+    tables = iter([table.replace_schema_metadata(metadata)])
+    refused(root, shard.index_name, tables, lambda: shard.require({}))
 
 
 def test_the_data_of_a_shard(tmp_path: Path) -> None:

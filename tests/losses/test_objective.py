@@ -132,6 +132,12 @@ def test_one_list_for_all_queries(views: tuple[Similarities, Tensor, Tensor, Ten
     assert terms[False, "shifted"] == pytest.approx(terms[False, "ordered"], abs=1e-5)
     assert terms[True, "shifted"][0] > terms[True, "ordered"][0] + 0.1
     assert terms[True, "shifted"][1] > terms[True, "ordered"][1] + 0.1
+
+
+def test_terms_across_queries_are_those_of_one_flat_list(
+    views: tuple[Similarities, Tensor, Tensor, Tensor],
+) -> None:
+    similarities, labels, frame_labels, pairs = views
     video = similarities.video / 2 + 0.5
     others = without_self(labels)
     loss_terms = Objective(ObjectiveSettings(across_queries=True))(

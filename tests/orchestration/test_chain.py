@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,8 @@ import mlflow
 import psutil
 import pytest
 import yaml
+from mlflow.entities import Run
+from mlflow.entities.model_registry import ModelVersion
 from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME
 
 from hapvr.chain import CHAIN
@@ -135,17 +137,24 @@ def test_the_demo_sums_up(chain: Chain, text: str) -> None:
     assert text in chain.said
 
 
-def test_the_jobs_materialise_every_asset_and_partition(chain: Chain) -> None:
-    """All assets of the jobs are there, partitioned ones for each shard, or each of the
-    collection."""
+def test_the_jobs_materialise_every_asset(chain: Chain) -> None:
     keys = chain.instance.get_asset_keys()
     assert {key.to_user_string() for key in keys} == set(ASSETS)
+
+
+def test_each_split_has_a_shard(chain: Chain) -> None:
     shards = set(chain.instance.get_dynamic_partitions("shards"))
     assert shards >= {"own-train-00000", "own-validation-00000", "own-test-00000"}
-    for asset in PARTITIONED:
-        searched = CHAIN[asset].shards == "collection"
-        wanted = set(shards_of(chain.project, CHAIN[asset])) if searched else shards
-        assert set(chain.instance.get_materialized_partitions(dg.AssetKey(asset))) == wanted, asset
+
+
+@pytest.mark.parametrize("asset", PARTITIONED)
+def test_the_jobs_materialise_every_shard(chain: Chain, asset: str) -> None:
+    """What is searched is that of the collection alone."""
+    is_searched = CHAIN[asset].shards == "collection"
+    of_collection = set(shards_of(chain.project, CHAIN[asset]))
+    every = set(chain.instance.get_dynamic_partitions("shards"))
+    materialized = chain.instance.get_materialized_partitions(dg.AssetKey(asset))
+    assert materialized == (of_collection if is_searched else every)
 
 
 SHOWN = {
@@ -163,22 +172,25 @@ SHOWN = {
 }
 
 
-def test_each_asset_shows_what_it_is(chain: Chain) -> None:
-    """Path, digest, pictures, tables and the link to MLflow; the digest of its content as data
-    version."""
-    materializations = {asset: latest(chain, asset) for asset in ASSETS}
-    versions = {
-        asset: (materialization.tags or {})["dagster/data_version"]
-        for asset, materialization in materializations.items()
-    }
-    for asset, materialization in materializations.items():
-        assert SHOWN.get(asset, set()) | {"path", "digest"} <= set(materialization.metadata), asset
-        assert len(versions[asset]) == 64, asset
-        assert materialization.tags["dagster/data_version_is_user_provided"] == "true", asset
+@pytest.mark.parametrize("asset", ASSETS)
+def test_each_asset_shows_what_it_is(chain: Chain, asset: str) -> None:
+    """Path, digest, pictures, tables and the link to MLflow."""
+    shown = latest(chain, asset).metadata
+    assert shown.keys() >= SHOWN.get(asset, set()) | {"path", "digest"}
 
-    assert str(materializations["similarity_model"].metadata["mlflow_run"].value).startswith(
-        MLFLOW_PAGE
-    )
+
+@pytest.mark.parametrize("asset", ASSETS)
+def test_the_data_version_of_an_asset_is_the_digest_of_its_content(
+    chain: Chain, asset: str
+) -> None:
+    tags = latest(chain, asset).tags or {}
+    assert len(tags["dagster/data_version"]) == 64
+    assert tags["dagster/data_version_is_user_provided"] == "true"
+
+
+def test_a_model_links_to_its_mlflow_run(chain: Chain) -> None:
+    link = latest(chain, "similarity_model").metadata["mlflow_run"].value
+    assert str(link).startswith(MLFLOW_PAGE)
 
 
 @pytest.mark.parametrize(
@@ -226,68 +238,122 @@ def test_an_asset_can_be_made_alone(chain: Chain) -> None:
     assert latest(chain, "pseudo_labels").metadata["was_finished"].value is True
 
 
-def test_training_is_tracked(chain: Chain) -> None:
-    """One MLflow run holds parameters, config, lineage, losses and rate per step, validation, every
-    task's metrics, plots; the trainer's lines, sent through Pipes, are in the log of the asset's
-    run."""
+@pytest.fixture(scope="module")
+def tracked(chain: Chain) -> Run:
+    """The MLflow run of the training."""
     run = trained_run(chain.project)
-    tracker = tracker_of(chain.project)
-    mlflow_run = tracker.client.get_run(run.mlflow_run_id)
-    assert mlflow_run.info.status == "FINISHED"
-    assert mlflow_run.data.params["train.steps"] == "8"
-    assert {"git.revision", "backbone.weights", "teacher.weights", "dagster.run_id"} <= set(
-        mlflow_run.data.tags
-    )
-    assert mlflow_run.data.tags["backbone.weights"] == "random"
-    losses = tracker.client.get_metric_history(run.mlflow_run_id, "loss/total")
-    assert [metric.step for metric in losses] == list(range(8))
-    assert len(tracker.client.get_metric_history(run.mlflow_run_id, "learning_rate")) == 8
-    assert len(tracker.client.get_metric_history(run.mlflow_run_id, "validation/mean")) == 2
-    rows = ("untrained", "trained")
-    measured = {f"own-test/{row}/{task}" for row in rows for task in ("DSVR", "DSVD")}
-    assert measured <= set(mlflow_run.data.metrics)
-    folders = {item.path for item in tracker.client.list_artifacts(run.mlflow_run_id)}
-    assert {"config", "data", "training", "figures", "benchmarks"} <= folders
+    return tracker_of(chain.project).client.get_run(run.mlflow_run_id)
+
+
+def test_a_training_is_a_finished_mlflow_run_with_its_settings(tracked: Run) -> None:
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.params["train.steps"] == "8"
+
+
+def test_tags_say_what_a_training_began_with(tracked: Run) -> None:
+    wanted = {"git.revision", "backbone.weights", "teacher.weights", "dagster.run_id"}
+    assert tracked.data.tags.keys() >= wanted
+    assert tracked.data.tags["backbone.weights"] == "random"
+
+
+@pytest.mark.parametrize(
+    ("metric", "steps"),
+    [("loss/total", range(8)), ("learning_rate", range(8)), ("validation/mean", (3, 7))],
+    ids=["loss", "rate", "validation"],
+)
+def test_metrics_are_kept_of_each_step(
+    chain: Chain, tracked: Run, metric: str, steps: Iterable[int]
+) -> None:
+    history = tracker_of(chain.project).client.get_metric_history(tracked.info.run_id, metric)
+    assert [value.step for value in history] == list(steps)
+
+
+@pytest.mark.parametrize("row", ["untrained", "trained"])
+@pytest.mark.parametrize("task", ["DSVR", "DSVD"])
+def test_each_task_of_the_benchmark_is_measured(tracked: Run, row: str, task: str) -> None:
+    assert f"own-test/{row}/{task}" in tracked.data.metrics
+
+
+@pytest.mark.parametrize("folder", ["config", "data", "training", "figures", "benchmarks"])
+def test_artifacts_of_a_training_are_kept(chain: Chain, tracked: Run, folder: str) -> None:
+    artifacts = tracker_of(chain.project).client.list_artifacts(tracked.info.run_id)
+    assert folder in {item.path for item in artifacts}
+
+
+@pytest.mark.parametrize("text", ["step 8/8", "validation/mean"])
+def test_lines_of_the_trainer_are_in_the_log_of_its_run(chain: Chain, text: str) -> None:
+    """They come through Pipes."""
     messages = [entry.user_message for entry in chain.instance.all_logs(chain.retrained.run_id)]
-    assert any("step 8/8" in message for message in messages)
-    assert any("validation/mean" in message for message in messages)
+    assert any(text in message for message in messages)
 
 
-def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> None:
-    """Newest version -> MLflow run -> Dagster run -> digests of the shards; from the Dagster run to
-    the MLflow run; from the digest to the version."""
-    tracker = tracker_of(chain.project)
-    version = tracker.client.get_model_version_by_alias("hapvr", "challenger")
-    tracked = tracker.client.get_run(version.run_id)
+@pytest.fixture(scope="module")
+def newest(chain: Chain) -> ModelVersion:
+    """The version that the training registered."""
+    return tracker_of(chain.project).client.get_model_version_by_alias("hapvr", "challenger")
+
+
+def test_a_version_names_the_runs_that_made_it(
+    chain: Chain, tracked: Run, newest: ModelVersion
+) -> None:
+    """MLflow's, and by it Dagster's, to which a link leads."""
     dagster_run = tracked.data.tags["dagster.run_id"]
-    assert dagster_run == version.tags["dagster.run_id"] == chain.retrained.run_id
+    assert newest.run_id == tracked.info.run_id
+    assert dagster_run == newest.tags["dagster.run_id"]
+    assert dagster_run == chain.retrained.run_id
     assert f"/runs/{dagster_run}" in tracked.data.tags["mlflow.note.content"]
     assert tracked.data.tags[MLFLOW_SOURCE_NAME] == "dagster"
-    lineage = Path(tracker.client.download_artifacts(version.run_id, LINEAGE_FILE)).read_text(
-        encoding="utf-8"
-    )
-    data = json.loads(lineage)["data_digests"]
-    assert (
-        hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-        == version.tags["data.digest"]
-    )
+
+
+def test_a_run_of_dagster_names_its_mlflow_run(chain: Chain, newest: ModelVersion) -> None:
+    dagster_run = chain.instance.get_run_by_id(newest.tags["dagster.run_id"])
+    assert dagster_run is not None
+    assert dagster_run.tags["mlflow/run_id"] == newest.run_id
+
+
+def data_digests(chain: Chain, version: ModelVersion) -> dict[str, str]:
+    """Of all that a version was trained on, as its lineage says."""
+    client = tracker_of(chain.project).client
+    lineage = Path(client.download_artifacts(version.run_id, LINEAGE_FILE))
+    digests: dict[str, str] = json.loads(lineage.read_text(encoding="utf-8"))["data_digests"]
+    return digests
+
+
+def test_the_digest_of_a_version_is_that_of_its_data(
+    chain: Chain, tracked: Run, newest: ModelVersion
+) -> None:
+    text = json.dumps(data_digests(chain, newest), sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest() == newest.tags["data.digest"]
+    assert tracked.data.tags["data.digest"] == newest.tags["data.digest"]
+
+
+def test_a_version_names_the_digests_that_its_shards_show(
+    chain: Chain, newest: ModelVersion
+) -> None:
+    """Those of the training split; others show none."""
     shown = {}
     for asset in ("training_views", "pseudo_labels"):
         for record in chain.instance.fetch_materializations(dg.AssetKey(asset), limit=100).records:
-            if (
-                "data_digest" in record.asset_materialization.metadata
-            ):  # else the shard is not of the training split
-                shown[f"{asset}/{record.partition_key}"] = record.asset_materialization.metadata[
-                    "data_digest"
-                ].value
+            metadata = record.asset_materialization.metadata
+            if "data_digest" in metadata:
+                shown[f"{asset}/{record.partition_key}"] = metadata["data_digest"].value
 
-    assert {part: digest for part, digest in data.items() if part != "whitening"} == shown
-    assert tracked.data.tags["data.digest"] == version.tags["data.digest"]
-    assert chain.instance.get_run_by_id(dagster_run).tags["mlflow/run_id"] == version.run_id
-    versions = tracker.client.search_model_versions(
-        f"tags.`data.digest` = '{version.tags['data.digest']}'"
+    digests = data_digests(chain, newest)
+    assert {part: digest for part, digest in digests.items() if part != "whitening"} == shown
+
+
+def test_a_digest_of_data_leads_to_the_version(chain: Chain, newest: ModelVersion) -> None:
+    versions = tracker_of(chain.project).client.search_model_versions(
+        f"tags.`data.digest` = '{newest.tags['data.digest']}'"
     )
-    assert [row.version for row in versions] == [version.version]
+    assert [row.version for row in versions] == [newest.version]
+
+
+def checks_of(chain: Chain, asset: str, check: str) -> list[str]:
+    """How a check of an asset ended, each time."""
+    key = dg.AssetCheckKey(dg.AssetKey(asset), check)
+    history = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
+    return [record.status.value for record in history]
 
 
 @pytest.mark.parametrize(
@@ -295,12 +361,12 @@ def test_lineage_leads_from_the_version_to_its_data_and_back(chain: Chain) -> No
     [("videos", "failed_videos"), ("frames", "frame_rate"), ("features", "feature_norms")],
 )
 def test_data_checks_ran_for_every_shard(chain: Chain, asset: str, check: str) -> None:
-    """Each shard's findings are on the assets; those of features are good."""
-    key = dg.AssetCheckKey(dg.AssetKey(asset), check)
-    history = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
-    assert len(history) >= len(chain.instance.get_dynamic_partitions("shards"))
-    if asset == "features":
-        assert {record.status.value for record in history} == {"SUCCEEDED"}
+    shards = chain.instance.get_dynamic_partitions("shards")
+    assert len(checks_of(chain, asset, check)) >= len(shards)
+
+
+def test_features_pass_their_check(chain: Chain) -> None:
+    assert set(checks_of(chain, "features", "feature_norms")) == {"SUCCEEDED"}
 
 
 def test_the_verdict_of_the_gate_is_on_the_model(chain: Chain) -> None:

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -121,84 +122,149 @@ def test_mlflow_refuses_foreign_pages(
         urllib.request.urlopen(request, timeout=60)
 
 
-def test_files_that_arrive_become_a_champion_though_the_training_is_killed(
-    servers: Servers,
-) -> None:
-    """The daemon lists the files, takes each shard to features and training data once, makes the
+@dataclass(frozen=True)
+class Flowed:
+    """What the daemon made of files that arrived, while the process of the training's run was
+    killed and another re-training waited."""
+
+    run_id: str
+    """the run that was killed"""
+    waiting: dict[str, Any]
+    """the other re-training, meanwhile"""
+    runs: list[dict[str, Any]]
+    """all that there were, once it was quiet"""
+    num_runs_later: int
+    """after one more tick of every sensor"""
+
+    def of(self, status: str) -> list[dict[str, Any]]:
+        """Re-trainings that ended so."""
+        return [
+            run for run in self.runs if run["pipelineName"] == "retrain" and run["status"] == status
+        ]
+
+
+@pytest.fixture(scope="module")
+def flowed(servers: Servers) -> Flowed:
+    """The daemon lists the files, takes each shard to features and training data, makes the
     untrained baseline champion, trains and registers a model when it is time, and indexes the
-    collection by the champion. The training's process is killed: the run fails, and a retry
-    finishes the same training as one version, while another re-training waits in the queue. No
-    other run fails, no two runs share the GPU, views and labels come from one run, and afterwards
-    it is quiet."""
+    collection by the champion."""
     project = servers.project
     (first,) = wait_until(
         lambda: runs_of(servers, pipelineName="retrain"), "the training", timeout_s=900
     )
     run_id = first["runId"]
+    wait_until(lambda: trainer_of(run_id), "the trainer", timeout_s=300)
+    waiting_id = launch_retraining(servers)
+    (first,) = runs_of(servers, runIds=[run_id])
+    kill_process_of(first)
+    (waiting,) = runs_of(servers, runIds=[waiting_id])
+    servers.graphql(TERMINATE, run=waiting_id)
+    client = tracker_of(project).client
+    wait_until(
+        lambda: len(client.search_model_versions("name = 'hapvr'")) == 2, "a trained version"
+    )
+    wait_until(lambda: project.root.exists(CURRENT), "an index by the champion", timeout_s=300)
+    runs = wait_until(lambda: ended_runs(servers), "the end of all runs", timeout_s=300)
+    time.sleep(7)  # one more tick of every sensor at least
+    return Flowed(run_id, waiting, runs, len(ended_runs(servers)))
 
-    def trainer() -> psutil.Process | None:
-        for process in psutil.process_iter(["cmdline"]):
-            words = process.info["cmdline"] or []
-            if "hapvr.trainer" in words and run_id in " ".join(words):
-                return process
-        return None
 
-    wait_until(trainer, "the trainer", timeout_s=300)
+def trainer_of(run_id: str) -> psutil.Process | None:
+    """The process that trains for a run."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "hapvr.trainer" in words and run_id in " ".join(words):
+            return process
+
+    return None
+
+
+def launch_retraining(servers: Servers) -> str:
+    """The run that a person asks for."""
     selector = {
         "repositoryLocationName": "hapvr",
         "repositoryName": "__repository__",
         "pipelineName": "retrain",
     }
-    asked = servers.graphql(
-        LAUNCH, params={"selector": selector, "runConfigData": {}, "mode": "default"}
-    )["launchRun"]
-    assert asked["__typename"] == "LaunchRunSuccess", asked
-    (first,) = runs_of(servers, runIds=[run_id])
-    tags = {str(tag["key"]): str(tag["value"]) for tag in first["tags"]}
-    psutil.Process(int(tags[PROCESS_TAG].rpartition("@")[2].partition(":")[0])).kill()
-    (waiting,) = runs_of(servers, runIds=[asked["run"]["runId"]])
-    assert waiting["status"] == "QUEUED"
-    servers.graphql(TERMINATE, run=waiting["runId"])
+    params = {"selector": selector, "runConfigData": {}, "mode": "default"}
+    launched = servers.graphql(LAUNCH, params=params)["launchRun"]
+    assert launched["__typename"] == "LaunchRunSuccess", launched
+    return str(launched["run"]["runId"])
 
-    tracker = tracker_of(project)
-    wait_until(
-        lambda: len(tracker.client.search_model_versions("name = 'hapvr'")) == 2,
-        "a trained version",
-    )
-    wait_until(lambda: project.root.exists(CURRENT), "an index by the champion", timeout_s=300)
-    runs = wait_until(lambda: ended_runs(servers), "the end of all runs", timeout_s=300)
-    time.sleep(7)  # one more tick of every sensor at least
-    assert len(ended_runs(servers)) == len(runs)
+
+def kill_process_of(run: dict[str, Any]) -> None:
+    """Kill the process that executes a run."""
+    tags = {str(tag["key"]): str(tag["value"]) for tag in run["tags"]}
+    psutil.Process(int(tags[PROCESS_TAG].rpartition("@")[2].partition(":")[0])).kill()
+
+
+def test_a_second_retraining_waits_in_the_queue(flowed: Flowed) -> None:
+    assert flowed.waiting["status"] == "QUEUED"
+
+
+def test_afterwards_it_is_quiet(flowed: Flowed) -> None:
+    assert flowed.num_runs_later == len(flowed.runs)
+
+
+def test_only_the_killed_run_fails(flowed: Flowed) -> None:
+    """Of the jobs; the files are listed once."""
     named = Counter(
-        (run["pipelineName"], run["status"]) for run in runs if run["pipelineName"] != "__ASSET_JOB"
+        (run["pipelineName"], run["status"])
+        for run in flowed.runs
+        if run["pipelineName"] != "__ASSET_JOB"
     )
     assert named == {
         ("find_videos", "SUCCESS"): 1,
-        **{("retrain", status): 1 for status in ("FAILURE", "CANCELED", "SUCCESS")},
+        ("retrain", "FAILURE"): 1,
+        ("retrain", "CANCELED"): 1,
+        ("retrain", "SUCCESS"): 1,
     }
-    assert {run["status"] for run in runs if run["pipelineName"] == "__ASSET_JOB"} == {"SUCCESS"}, (
-        runs
-    )
-    (retry,) = (
-        run for run in runs if (run["pipelineName"], run["status"]) == ("retrain", "SUCCESS")
-    )
-    assert retry["rootRunId"] == run_id
-    materializations = Counter(one for run in runs for one in made_by(run))
+
+
+def test_no_run_of_assets_fails(flowed: Flowed) -> None:
+    runs = [run for run in flowed.runs if run["pipelineName"] == "__ASSET_JOB"]
+    assert {run["status"] for run in runs} == {"SUCCESS"}, runs
+
+
+def test_a_retry_finishes_the_killed_run(flowed: Flowed) -> None:
+    (retry,) = flowed.of("SUCCESS")
+    assert retry["rootRunId"] == flowed.run_id
+
+
+def test_every_asset_is_made_of_each_shard_once(flowed: Flowed) -> None:
+    materializations = Counter(made for run in flowed.runs for made in made_by(run))
     assert set(materializations.values()) == {1}, materializations
     assert {asset for asset, _ in materializations} == set(ASSETS)
-    for run in runs:
+
+
+def test_views_and_labels_come_from_one_run(flowed: Flowed) -> None:
+    for run in flowed.runs:
         assets = {asset for asset, _ in made_by(run)}
         assert ("training_views" in assets) == ("pseudo_labels" in assets), assets
 
+
+def test_no_two_runs_share_the_gpu(flowed: Flowed) -> None:
     times = sorted(
         (run["startTime"], run["endTime"])
-        for run in runs
-        if ON_A_GPU & {one for one, _ in made_by(run)}
+        for run in flowed.runs
+        if ON_A_GPU & {asset for asset, _ in made_by(run)}
     )
     assert len(times) > 4
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(times)), times
-    tracked = tracker.client.search_runs(
-        [tracker.experiment_id], filter_string=f"tags.`hapvr.run_key` = '{run_id}'"
-    )
+
+
+def test_a_training_that_was_killed_and_retried_is_one_mlflow_run(
+    servers: Servers, flowed: Flowed
+) -> None:
+    tracker = tracker_of(servers.project)
+    of_the_run = f"tags.`hapvr.run_key` = '{flowed.run_id}'"
+    tracked = tracker.client.search_runs([tracker.experiment_id], filter_string=of_the_run)
     assert [run.info.status for run in tracked] == ["FINISHED"]
-    assert champion_of(tracker.client, "hapvr").version == 1
+
+
+def test_what_was_trained_is_not_promoted_while_the_gate_is_off(
+    servers: Servers, flowed: Flowed
+) -> None:
+    """The untrained baseline stays champion."""
+    assert flowed.of("SUCCESS")
+    assert champion_of(tracker_of(servers.project).client, "hapvr").version == 1

@@ -28,25 +28,36 @@ def ended() -> str:
     return tag
 
 
-def test_a_process_is_lost_when_it_ended_or_its_number_is_anothers(
-    ended: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This process lives; an ended one is lost; so is one with our number but another start; other
-    hosts are not judged. When the clock is set, back or on, Linux gives another time for the start
-    of the machine and of every process."""
-    mine = process_tag(psutil.Process())
-    process = psutil.Process
-    assert not is_lost(mine)
+def test_a_process_that_lives_is_not_lost() -> None:
+    assert not is_lost(process_tag(psutil.Process()))
+
+
+def test_a_process_that_has_ended_is_lost(ended: str) -> None:
     assert is_lost(ended)
+
+
+def test_a_process_whose_number_is_anothers_is_lost() -> None:
+    """The other one has another start."""
+    mine = process_tag(psutil.Process())
     assert is_lost(mine.rpartition(":")[0] + ":1000.00")
-    assert not is_lost("another-host@1:1000.00")
-    assert not is_lost("")
+
+
+@pytest.mark.parametrize("tag", ["another-host@1:1000.00", ""], ids=["other host", "no tag"])
+def test_a_process_of_elsewhere_is_not_judged(tag: str) -> None:
+    assert not is_lost(tag)
+
+
+@pytest.mark.parametrize("seconds", [-3600, 86_400], ids=["back", "on"])
+def test_a_clock_that_is_set_loses_no_process(
+    seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux gives another time then for the start of the machine and of every process."""
+    mine = process_tag(psutil.Process())
     booted = psutil.boot_time()
-    created = process().create_time()
-    for seconds in (-3600, 86_400):
-        monkeypatch.setattr(psutil, "boot_time", lambda seconds=seconds: booted + seconds)
-        monkeypatch.setattr(process, "create_time", lambda _, seconds=seconds: created + seconds)
-        assert not is_lost(mine)
+    created = psutil.Process().create_time()
+    monkeypatch.setattr(psutil, "boot_time", lambda: booted + seconds)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: created + seconds)
+    assert not is_lost(mine)
 
 
 @dg.op

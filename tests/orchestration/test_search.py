@@ -2,122 +2,147 @@
 champion in a registry."""
 
 import shutil
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
-import dagster as dg
-import polars as pl
 import pytest
 
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
-from hapvr.data.features import collection_shards
 from hapvr.progress import no_progress
-from hapvr.registry.versions import rollback
-from hapvr.scorer.calibration import Calibration, fit_calibration
-from hapvr.scorer.evidence import EvidenceModel
-from hapvr.scorer.evidence_kinds import names
 from hapvr.search.collection import current_index
-from hapvr.search.marks import mark
 from hapvr.steps.project import Project
-from hapvr.steps.search_model import search_model
-from hapvr.steps.training import tracker_of
-from tests.conftest import write_clip, write_settings
-from tests.orchestration.conftest import Storage, execute, materialize, requested
-from tests.registry.empty_store import new_store
-from tests.steps.search_projects import (
-    bundle_of,
-    copied_project,
-    register_bundle,
-    with_real_weights,
-)
+from tests.conftest import short_edits, write_clip
+from tests.orchestration.conftest import Storage, execute
+from tests.orchestration.followed_search import Followed, Record, followed, lived
 
 pytestmark = pytest.mark.slow
+INDEX = {"search_index": [""]}
+GROUPS = {"duplicate_groups": [""]}
 
 
-ZEROS = dict.fromkeys(names(), 0.0)
-TENS = dict.fromkeys(("num_matches", "num_others", "num_groups"), 10)
-SURE = EvidenceModel(weights=ZEROS, intercept=9.0, prior=0.5, brier=0.0, **TENS)
+@pytest.fixture(scope="module")
+def record(
+    small_project: Project, clips_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Record:
+    """All changes, once for all tests."""
+    with followed(small_project, tmp_path_factory.mktemp("search")) as search:
+        return lived(search, clips_folder)
 
 
-def champion(project: Project, *, seed: int, fitted: Calibration | None = None) -> None:
-    """One more version of the project's model, with a network of this seed, is the champion."""
-    bundle = bundle_of(project, project.folder, seed=seed, fitted=fitted, weighed=SURE)
-    register_bundle(project, with_real_weights(bundle))
+def test_nothing_is_asked_for_without_a_champion(record: Record) -> None:
+    assert record.first_champion.asked_before == {}
 
 
-@pytest.fixture
-def searched(
-    small_project: Project, tmp_path: Path
-) -> Iterator[tuple[Project, dg.DagsterInstance]]:
-    """A project with features, and an instance that knows its shards."""
-    project = copied_project(small_project, tmp_path)
-    new_store(tmp_path / "data" / "mlflow")
-    with Storage().instance(tmp_path, tmp_path / "config.yaml") as instance:
-        instance.add_dynamic_partitions("shards", project.root.list_folders("features"))
-        yield project, instance
+def test_descriptors_follow_a_champion(record: Record) -> None:
+    assert record.first_champion.asked == {"frame_descriptors": record.shards}
 
 
-SEARCH_STEPS = (
-    "frame_descriptors",
-    "search_index",
-    "duplicate_pairs",
-    "duplicate_groups",
-    "watch_matches",
-)
+def test_the_index_follows_its_descriptors(record: Record) -> None:
+    assert record.first_champion.asked_of_descriptors == INDEX
+    assert record.first_champion.asked_of_index == {}
 
 
-def tick(instance: dg.DagsterInstance) -> dict[str, list[str]]:
-    """What the automation asks for now: partitions by asset, [""] of one without partitions."""
-    result = requested(instance)
-    wanted = {}
-    for step in SEARCH_STEPS:
-        key = dg.AssetKey(step)
-        if result.get_num_requested(key):
-            partitioned = step in ("frame_descriptors", "duplicate_pairs", "watch_matches")
-            wanted[step] = sorted(result.get_requested_partitions(key)) if partitioned else [""]
-
-    return wanted
+def test_the_index_shows_its_model_and_shards(record: Record) -> None:
+    assert record.first_champion.shown["model"] == "models:/hapvr/1"
+    assert record.first_champion.shown["added"] == record.shards
 
 
-def shown(instance: dg.DagsterInstance, asset: str) -> dict[str, object]:
-    """The metadata of the last materialisation."""
-    event = instance.get_latest_materialization_event(dg.AssetKey(asset))
-    return {name: entry.value for name, entry in event.asset_materialization.metadata.items()}
+def test_an_index_that_finds_its_frames_passes_its_check(record: Record) -> None:
+    assert record.first_champion.is_recall_good
 
 
-def passed(instance: dg.DagsterInstance, asset: str, name: str) -> bool:
-    """The last result of a check."""
-    key = dg.AssetCheckKey(dg.AssetKey(asset), name)
-    return (
-        instance.event_log_storage.get_asset_check_execution_history(key, limit=1)[0].status.value
-        == "SUCCEEDED"
-    )
+def test_another_champion_leaves_the_index_until_its_own_is_made(record: Record) -> None:
+    assert record.next_champion.index_before == record.first_champion.index
+    assert record.next_champion.asked == {"frame_descriptors": record.shards}
 
 
-def widest_pair(project: Project, keys: list[str]) -> tuple[str, str]:
-    """The two videos of the stored pairs that show most of each other."""
-    places = [project.root.local_path(f"duplicate_pairs/{key}/rows.parquet") for key in keys]
-    pairs = pl.concat([pl.read_parquet(place) for place in places])
-    shown_of_both = pl.min_horizontal("first_covered", "second_covered")
-    widest = pairs.sort(shown_of_both, descending=True).row(0, named=True)
-    return widest["first"], widest["second"]
+def test_an_index_makes_the_descriptors_that_are_missing(record: Record) -> None:
+    assert record.next_champion.index.model == "models:/hapvr/2"
+
+
+def test_a_rollback_takes_the_index_of_before(record: Record) -> None:
+    """Nothing but the index is asked for, once."""
+    assert record.next_champion.digest_of_rollback == record.first_champion.index.digest
+    assert record.next_champion.asked_of_rollback == INDEX
+    assert record.next_champion.index_of_rollback.place == record.first_champion.index.place
+    assert record.next_champion.asked_at_end == {}
+
+
+def test_pairs_follow_the_index_where_duplicates_are_wanted(record: Record) -> None:
+    assert record.uncalibrated.asked == {"duplicate_pairs": record.shards}
+
+
+@pytest.mark.parametrize("asset", ["frame_descriptors", "duplicate_pairs"])
+def test_nothing_is_made_of_a_benchmark(record: Record, asset: str) -> None:
+    reason = record.uncalibrated.reasons_of_benchmark[asset]
+    assert "a benchmark made of the collection's videos" in reason
+
+
+def test_a_model_that_is_not_calibrated_makes_no_pairs(record: Record) -> None:
+    assert "fitted on no searches" in record.uncalibrated.reason
+    assert not record.uncalibrated.is_calibrated
+
+
+def test_pairs_show_their_kinds_and_the_surest(record: Record) -> None:
+    assert record.duplicates.shown_of_all_but_last >= {"kinds", "surest_pairs"}
+
+
+def test_groups_of_some_shards_fail_their_check(record: Record) -> None:
+    """And the shard that is missing is asked for."""
+    assert not record.duplicates.were_all_compared
+    assert record.duplicates.asked_of_the_last == {"duplicate_pairs": record.shards[-1:]}
+
+
+def test_pairs_show_their_model_and_that_it_is_calibrated(record: Record) -> None:
+    assert record.duplicates.shown_of_last["model"] == "models:/hapvr/3"
+    assert record.duplicates.is_calibrated
+
+
+def test_groups_follow_a_mark(record: Record) -> None:
+    assert record.duplicates.asked_of_mark == GROUPS
+    assert record.duplicates.asked_at_end == {}
+
+
+def test_groups_of_all_shards_show_what_they_hold(record: Record) -> None:
+    groups = record.duplicates.groups
+    assert record.duplicates.are_all_compared
+    assert groups["groups"]
+    assert groups.keys() >= {"members", "bytes_more_than_needed", "dagster/column_schema"}
+
+
+def test_a_new_list_is_searched_in_every_shard(record: Record) -> None:
+    assert record.watched.asked == {"watch_matches": sorted(record.shards)}
+    assert record.watched.shown.keys() >= {"matches", "new_alerts", "dagster/row_count"}
+
+
+def test_a_query_that_is_no_video_fails_its_check(record: Record) -> None:
+    assert not record.watched.are_queries_usable
+
+
+def test_alerts_that_nobody_takes_fail_their_check(record: Record) -> None:
+    assert not record.watched.are_alerts_delivered
+
+
+def test_a_list_that_changes_is_searched_again(record: Record) -> None:
+    assert record.watched.asked_of_removal == {"watch_matches": sorted(record.shards)}
+    assert record.watched.are_others_usable
+    assert record.watched.asked_at_end == {}
 
 
 def test_without_a_benchmark_the_untrained_baseline_stays(
-    searched: tuple[Project, dg.DagsterInstance],
+    small_project: Project, tmp_path: Path
 ) -> None:
     """As in a collection of `hapvr index add`: `retrain` ends well and trains nothing, and the
     index is the baseline's."""
-    project, instance = searched
-    settings = project.config.model_dump(mode="json")
-    settings["evaluation"] |= {"benchmarks": [], "validation": None}
-    write_settings(project.folder / "config.yaml", settings)
-    result = execute(instance, "retrain")
-    assert result.success
-    assert not result.get_asset_materialization_events()
-    assert materialize(instance, "search_index").success
-    assert current_index(project.root).model == "models:/hapvr/1"
+    with followed(small_project, tmp_path) as search:
+        search.configure(evaluation={"benchmarks": [], "validation": None})
+        with short_edits():
+            result = execute(search.instance, "retrain")
+
+        assert result.success
+        assert not result.get_asset_materialization_events()
+        search.make("search_index")
+        assert current_index(search.project.root).model == "models:/hapvr/1"
 
 
 def test_a_collection_without_a_registry_is_indexed_by_its_baseline(tmp_path: Path) -> None:
@@ -130,126 +155,8 @@ def test_a_collection_without_a_registry_is_indexed_by_its_baseline(tmp_path: Pa
     shutil.rmtree(root / "search")
     with Storage().instance(tmp_path, root / COLLECTION_FILE) as instance:
         instance.add_dynamic_partitions("shards", ["in-00000"])
-        assert materialize(instance, "frame_descriptors", shard="in-00000").success
-        assert shown(instance, "frame_descriptors")["model"] == model
-        assert materialize(instance, "search_index").success
-        assert shown(instance, "search_index")["model"] == model
-
-
-def test_descriptors_and_index_follow_features_and_champions(
-    searched: tuple[Project, dg.DagsterInstance],
-) -> None:
-    """No champion; a champion; its descriptors; its index; nothing to do; another champion; a
-    rollback."""
-    project, instance = searched
-    keys = list(collection_shards(project.root)[0])
-    assert tick(instance) == {}
-    champion(project, seed=0)
-    assert tick(instance) == {"frame_descriptors": keys}
-    for key in keys:
-        assert materialize(instance, "frame_descriptors", shard=key).success
-    assert tick(instance) == {"search_index": [""]}
-    assert materialize(instance, "search_index").success
-    metadata = shown(instance, "search_index")
-    assert metadata["model"] == "models:/hapvr/1"
-    assert metadata["added"] == keys
-    assert passed(instance, "search_index", "recall")
-    assert tick(instance) == {}
-    first = current_index(project.root)
-    champion(project, seed=1)
-    assert current_index(project.root) == first
-    assert tick(instance) == {"frame_descriptors": keys}
-    assert materialize(
-        instance, "search_index"
-    ).success  # it makes the descriptors that are missing
-    assert current_index(project.root).model == "models:/hapvr/2"
-    rollback(tracker_of(project).client, "hapvr", reason="back")
-    assert search_model(project).digest == first.digest
-    assert tick(instance) == {"search_index": [""]}
-    assert materialize(instance, "search_index").success
-    assert current_index(project.root).place == first.place
-    assert tick(instance) == {}
-
-
-def test_pairs_and_lists_follow_the_index(
-    searched: tuple[Project, dg.DagsterInstance], clips_folder: Path
-) -> None:
-    """No index; an index of a model without calibration; one of a calibrated model: pairs by shard,
-    groups; marks; a list of one clip of the collection and a file that is no video, with a webhook
-    that is away."""
-    project, instance = searched
-    settings = project.config.model_dump(mode="json")
-    settings["automation"]["duplicates"] = True
-    write_settings(project.folder / "config.yaml", settings)
-    assert tick(instance) == {}
-    champion(project, seed=0)
-    assert materialize(instance, "search_index").success
-    keys = list(collection_shards(project.root)[0])
-    assert tick(instance) == {"duplicate_pairs": keys}
-    for asset in ("frame_descriptors", "duplicate_pairs"):
-        assert materialize(instance, asset, shard="own-test-00000").success
-        assert "a benchmark made of the collection's videos" in str(
-            shown(instance, asset)["reason"]
-        )
-
-    assert materialize(instance, "duplicate_pairs", shard=keys[0]).success
-    assert "fitted on no searches" in str(shown(instance, "duplicate_pairs")["reason"])
-    assert not passed(instance, "duplicate_pairs", "calibrated")
-
-    champion(project, seed=1, fitted=sure_of_all())
-    assert materialize(instance, "search_index").success
-    seen: set[str] = set()
-    for key in keys[:-1]:
-        assert materialize(instance, "duplicate_pairs", shard=key).success
-        seen |= shown(instance, "duplicate_pairs").keys()
-
-    assert {"kinds", "surest_pairs"} <= seen
-    assert materialize(instance, "duplicate_groups").success
-    assert not passed(instance, "duplicate_groups", "all_shards_compared")
-    assert tick(instance) == {"duplicate_pairs": keys[-1:]}
-    assert materialize(instance, "duplicate_pairs", shard=keys[-1]).success
-    assert shown(instance, "duplicate_pairs")["model"] == "models:/hapvr/2"
-    assert passed(instance, "duplicate_pairs", "calibrated")
-    # strangers look alike to it, and have not the same course; only people can say that two are
-    # copies
-    mark(project.root, *widest_pair(project, keys), "match")
-    assert tick(instance) == {"duplicate_groups": [""]}
-    assert materialize(instance, "duplicate_groups").success
-    assert passed(instance, "duplicate_groups", "all_shards_compared")
-    groups = shown(instance, "duplicate_groups")
-    assert groups["groups"]
-    assert {"members", "bytes_more_than_needed", "dagster/column_schema"} <= groups.keys()
-    assert tick(instance) == {}
-
-    (project.folder / "watched").mkdir()
-    for name in ("clip 01.mp4", "text.mp4"):
-        shutil.copy(clips_folder / name, project.folder / "watched" / name)
-    settings["watch"] = {
-        "lists": [
-            {"name": "leaked", "path": str(project.folder / "watched"), "min_probability": 0.5}
-        ],
-        "webhook": {"url": "http://127.0.0.1:9/nobody"},
-    }
-    write_settings(project.folder / "config.yaml", settings)
-    assert tick(instance) == {"watch_matches": sorted(keys)}
-    for key in keys:
-        assert materialize(instance, "watch_matches", shard=key).success
-    metadata = shown(instance, "watch_matches")
-    assert {"matches", "new_alerts", "dagster/row_count"} <= metadata.keys()
-    assert not passed(instance, "watch_matches", "queries_usable")
-    assert not passed(instance, "watch_matches", "alerts_delivered")
-    (project.folder / "watched" / "text.mp4").unlink()
-    assert tick(instance) == {"watch_matches": sorted(keys)}
-    for key in keys:
-        assert materialize(instance, "watch_matches", shard=key).success
-    assert passed(instance, "watch_matches", "queries_usable")
-    assert tick(instance) == {}
-
-
-def sure_of_all() -> Calibration:
-    """As if all other pairs had similarities about -0.9, so that a network of random weights finds
-    pairs and copies."""
-    steps = [step / 100 for step in range(20)]
-    matches = [-0.7 + step for step in steps]
-    others = [-0.99 + step for step in steps]
-    return fit_calibration(matches, others, source={}, frame_threshold=-0.9)
+        search = Followed(project, instance)
+        search.make("frame_descriptors", "in-00000")
+        assert search.shown("frame_descriptors")["model"] == model
+        search.make("search_index")
+        assert search.shown("search_index")["model"] == model

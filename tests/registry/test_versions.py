@@ -179,9 +179,9 @@ def test_deleted_champion_is_no_champion_and_rollback_passes_over_it(
 
 
 def test_a_name_stands_for_the_bundle_that_has_it_now(
-    tracker: Tracker, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tracker: Tracker, name: str, tmp_path: Path
 ) -> None:
-    """It follows each change, by whomever; without MLflow one is told what to install."""
+    """It follows each change, by whomever."""
     bundles = [make_bundle(tmp_path / folder) for folder in "ab"]
     for bundle in bundles:
         add_version(tracker, name, source=bundle.as_uri())
@@ -194,9 +194,35 @@ def test_a_name_stands_for_the_bundle_that_has_it_now(
     tracker.client.delete_model_version(name, "2")
     with pytest.raises(DataError, match=f"{champion} is not in the registry"):
         registered_bundle(champion, tracker.uri)
+
+
+def test_without_mlflow_one_is_told_what_to_install(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hapvr.registry.client.is_installed", lambda package: False)
     with pytest.raises(MissingPartError, match="mlflow-skinny"):
         mlflow_client(tracker.uri)
+
+
+def test_an_older_store_is_named(store: str, tmp_path: Path) -> None:
+    shutil.copytree(database_of(store).parent, tmp_path / "older")
+    with closing(sqlite3.connect(tmp_path / "older" / "mlflow.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = 'older'")
+    with pytest.raises(
+        RegistryError, match=r"MLflow cannot use .*older/mlflow\.db \(.*database schema"
+    ):
+        registered_bundle("models:/hapvr@champion", f"sqlite:///{tmp_path}/older/mlflow.db")
+
+
+@pytest.mark.slow
+def test_a_store_that_is_lost_while_its_files_are_there_is_not_begun_anew(
+    tracker: Tracker, tmp_path: Path
+) -> None:
+    register_champion(tracker, make_bundle(tmp_path / "made"))
+    shutil.copytree(database_of(tracker.uri).parent, tmp_path / "copy")
+    (tmp_path / "copy" / "mlflow.db").write_bytes(b"")
+    with pytest.raises(DataError, match=r"is lost, but not .*artifacts; restore both"):
+        Tracker(f"sqlite:///{tmp_path}/copy/mlflow.db", "tests")
 
 
 @pytest.mark.slow
@@ -215,18 +241,6 @@ def test_a_copied_store_has_files_of_its_own(tracker: Tracker, tmp_path: Path) -
         ours = Tracker(uri, "tests")
         assert all(one.info.artifact_uri.startswith(place.as_uri()) for one in ours.runs())
         assert ours.client.get_run(run.info.run_id).info.artifact_uri == run.info.artifact_uri
-
-    shutil.copytree(folder, tmp_path / "older")
-    with closing(sqlite3.connect(tmp_path / "older" / "mlflow.db")) as database, database:
-        database.execute("UPDATE alembic_version SET version_num = 'older'")
-    with pytest.raises(
-        RegistryError, match=r"MLflow cannot use .*older/mlflow\.db \(.*database schema"
-    ):
-        registered_bundle("models:/hapvr@champion", f"sqlite:///{tmp_path}/older/mlflow.db")
-
-    (tmp_path / "copy" / "mlflow.db").write_bytes(b"")
-    with pytest.raises(DataError, match=r"is lost, but not .*artifacts; restore both"):
-        Tracker(f"sqlite:///{tmp_path}/copy/mlflow.db", "tests")
 
 
 @pytest.mark.slow

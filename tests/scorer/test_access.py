@@ -9,6 +9,7 @@ import pytest
 
 from hapvr.errors import ConfigError, VideoError
 from hapvr.scorer.access import (
+    Access,
     ComputeLock,
     Deadline,
     access_from_environment,
@@ -28,28 +29,54 @@ def test_environment_replaces_stored_limits() -> None:
     assert limits.max_bytes == stored.max_bytes
 
 
-def test_access_by_variables(tmp_path: Path) -> None:
-    """As a library: any path, no URL. Two roots, two hosts in any case; an empty list of roots
-    allows nothing; a root that is not a folder is an error."""
+def test_a_library_reads_any_path(tmp_path: Path) -> None:
     access = access_from_environment({})
     assert access.local_path(str(tmp_path / "x.mp4")) == tmp_path / "x.mp4"
+
+
+def test_a_library_reads_no_url() -> None:
     with pytest.raises(VideoError, match="HAPVR_ALLOWED_HOSTS"):
-        access.check_url("https://example.org/x.mp4")
+        access_from_environment({}).check_url("https://example.org/x.mp4")
+
+
+@pytest.fixture
+def two_of_each(tmp_path: Path) -> Access:
+    """Two roots and two hosts are allowed; a third folder has a name that begins like a root."""
     for name in ("one", "two", "one-more"):
         (tmp_path / name).mkdir()
     environ = {
         "HAPVR_ALLOWED_ROOTS": os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")]),
         "HAPVR_ALLOWED_HOSTS": "Example.org, cdn.example.org",
     }
-    access = access_from_environment(environ)
-    access.local_path(str(tmp_path / "two" / "x.mp4"))
-    access.check_url("https://EXAMPLE.org/x.mp4")
+    return access_from_environment(environ)
+
+
+def test_each_root_that_is_listed_may_be_read(two_of_each: Access, tmp_path: Path) -> None:
+    two_of_each.local_path(str(tmp_path / "two" / "x.mp4"))
+
+
+def test_a_folder_beside_the_roots_may_not_be_read(two_of_each: Access, tmp_path: Path) -> None:
     with pytest.raises(VideoError, match="outside"):
-        access.local_path(str(tmp_path / "one-more" / "x.mp4"))
+        two_of_each.local_path(str(tmp_path / "one-more" / "x.mp4"))
+
+
+def test_a_host_that_is_listed_may_be_asked(two_of_each: Access) -> None:
+    """In any case of its letters."""
+    two_of_each.check_url("https://EXAMPLE.org/x.mp4")
+
+
+def test_a_host_whose_name_goes_on_may_not_be_asked(two_of_each: Access) -> None:
     with pytest.raises(VideoError, match=r"example\.org\.evil"):
-        access.check_url("https://example.org.evil/x.mp4")
+        two_of_each.check_url("https://example.org.evil/x.mp4")
+
+
+def test_an_empty_list_of_roots_allows_nothing(tmp_path: Path) -> None:
+    access = access_from_environment({"HAPVR_ALLOWED_ROOTS": ""})
     with pytest.raises(VideoError, match="outside"):
-        access_from_environment({"HAPVR_ALLOWED_ROOTS": ""}).local_path(str(tmp_path / "x.mp4"))
+        access.local_path(str(tmp_path / "x.mp4"))
+
+
+def test_a_root_that_is_not_a_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a folder"):
         access_from_environment({"HAPVR_ALLOWED_ROOTS": str(tmp_path / "three")})
 

@@ -131,7 +131,10 @@ def test_a_crop_that_shows_as_much_as_the_whole_picture_is_trusted_less() -> Non
     np.testing.assert_allclose(total, log_odds(model, views[0]), rtol=1e-12)
 
 
-def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
+@pytest.mark.parametrize(
+    "home", [np.zeros(len(KINDS)), np.arange(len(KINDS)) * 1.0], ids=["zero", "weights"]
+)
+def test_no_other_weights_that_are_not_negative_have_less_loss(home: np.ndarray) -> None:
     """The optimum against small steps in every direction that is allowed, on standardised
     inputs."""
     searches = list(drawn())
@@ -139,38 +142,52 @@ def test_no_other_weights_that_are_not_negative_have_less_loss() -> None:
     is_match = np.concatenate([of_search for _, of_search in searches])
     inputs = (features - features.mean(0)) / features.std(0)
     target = is_match.astype(float)
-    for home in (np.zeros(len(KINDS)), np.arange(len(KINDS)) * 1.0):
-        weights, intercept = fit_logistic(inputs, target, penalty=10.0, towards=home)
+    weights, intercept = fit_logistic(inputs, target, penalty=10.0, towards=home)
 
-        def loss(tried: np.ndarray, constant: float, home: np.ndarray = home) -> float:
-            logits = inputs @ tried + constant
-            return float(
-                np.sum(np.logaddexp(0, logits) - target * logits)
-                + 5 * (tried - home) @ (tried - home)
-            )
+    def loss(tried: np.ndarray, constant: float) -> float:
+        logits = inputs @ tried + constant
+        misfit = np.sum(np.logaddexp(0, logits) - target * logits)
+        return float(misfit + 5 * (tried - home) @ (tried - home))
 
-        least = loss(weights, intercept)
-        for place in range(len(weights)):
-            for step in (1e-3, -1e-3):
-                tried = np.maximum(weights + step * np.eye(len(weights))[place], 0)
-                assert loss(tried, intercept) >= least - 1e-9
+    least = loss(weights, intercept)
+    for place in range(len(weights)):
+        for step in (1e-3, -1e-3):
+            tried = np.maximum(weights + step * np.eye(len(weights))[place], 0)
+            assert loss(tried, intercept) >= least - 1e-9
 
-        assert loss(weights, intercept + 1e-3) >= least - 1e-9
+    assert loss(weights, intercept + 1e-3) >= least - 1e-9
 
 
-def test_probabilities_hold_on_other_data(model: EvidenceModel) -> None:
-    """In every fifth; with another share of matches once it is given."""
-    odds = np.concatenate([log_odds(model, features) for features, _ in drawn(3, 3000)])
-    is_match = np.concatenate([found for _, found in drawn(3, 3000)])
-    rarer = ~is_match | (np.arange(len(is_match)) % 4 == 0)
-    for kept, prior in (
-        (np.ones(len(is_match), bool), None),
-        (rarer, float(is_match[rarer].mean())),
-    ):
-        stated = np.array([model.probability(one, prior=prior) for one in odds[kept]])
-        for low in np.arange(0, 1, 0.2):
-            in_bin = (stated >= low) & (stated < low + 0.2)
-            assert abs(stated[in_bin].mean() - is_match[kept][in_bin].mean()) < 0.15
+def assert_holds(stated: np.ndarray, is_match: np.ndarray) -> None:
+    """Of what is stated to be a match with a probability, about so many are, in every fifth."""
+    for low in np.arange(0, 1, 0.2):
+        in_bin = (stated >= low) & (stated < low + 0.2)
+        assert abs(stated[in_bin].mean() - is_match[in_bin].mean()) < 0.15
+
+
+@pytest.fixture(scope="module")
+def new_odds(model: EvidenceModel) -> tuple[np.ndarray, np.ndarray]:
+    """The model's odds of data that it was not fitted on, and what is a match."""
+    searches = list(drawn(3, 3000))
+    odds = np.concatenate([log_odds(model, features) for features, _ in searches])
+    return odds, np.concatenate([is_match for _, is_match in searches])
+
+
+def test_probabilities_hold_on_other_data(
+    model: EvidenceModel, new_odds: tuple[np.ndarray, np.ndarray]
+) -> None:
+    odds, is_match = new_odds
+    assert_holds(np.array([model.probability(odd) for odd in odds]), is_match)
+
+
+def test_probabilities_hold_where_matches_are_rarer_and_that_is_given(
+    model: EvidenceModel, new_odds: tuple[np.ndarray, np.ndarray]
+) -> None:
+    odds, is_match = new_odds
+    kept = ~is_match | (np.arange(len(is_match)) % 4 == 0)
+    prior = float(is_match[kept].mean())
+    stated = np.array([model.probability(odd, prior=prior) for odd in odds[kept]])
+    assert_holds(stated, is_match[kept])
 
 
 def test_nine_copies_do_not_hide_each_other(model: EvidenceModel) -> None:

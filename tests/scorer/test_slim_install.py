@@ -1,6 +1,7 @@
 """The built wheel in an environment of its own, first with the extra `score`, then with `search`:
 no torch, same answers."""
 
+import itertools
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,13 @@ import pytest
 from hapvr.scorer.bundle import load_bundle
 from hapvr.search.match import answer_values
 from hapvr.steps.duplicate_pairs import duplicate_pairs, make_duplicate_pairs
+from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from tests.conftest import CHECKOUT
 from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import LONG, bundle_of, copied
 
+pytestmark = pytest.mark.slow
 UV = [sys.executable, str(CHECKOUT / ".ci" / "uv.py")]
 LEFT_OUT = {
     "torch",
@@ -145,48 +149,54 @@ def asked(address: str, values: dict[str, Any] | None = None) -> bytes:
     return content
 
 
-@pytest.mark.slow
-def test_the_slim_installation_scores_as_the_full_one(
-    slim: Path, bundle: Path, onnx_bundle: Path, scenes: Path, tmp_path: Path
-) -> None:
-    """Similarities of 16 pairs of real files within 1e-4; nothing that trains, tracks or
-    orchestrates is installed, which is said in one sentence."""
+def test_score_installs_nothing_that_trains_tracks_or_searches(slim: Path) -> None:
     installed = packages(slim)
     assert "hapvr" in installed
     assert installed & (LEFT_OUT | SEARCH_ADDS) == set()
     assert num_bytes(slim) < 450e6
-    names = ["a.mp4", "b.mp4", "copy.mp4", "two.mp4"]
-    wanted = load_bundle(onnx_bundle).score_pairs(
-        [(scenes / one, scenes / other) for one in names for other in names]
+
+
+def test_pairs_are_scored_as_by_the_full_installation(
+    slim: Path, onnx_bundle: Path, scenes: Path, tmp_path: Path
+) -> None:
+    """16 pairs of real files."""
+    files = [scenes / name for name in ("a.mp4", "b.mp4", "copy.mp4", "two.mp4")]
+    expected = load_bundle(onnx_bundle).score_pairs(list(itertools.product(files, repeat=2)))
+    names = tmp_path / "all.txt"
+    names.write_text("\n".join(map(str, files)))
+    pairs = answered(slim / "hapvr", "score", names, names, "--model", onnx_bundle)["pairs"]
+    assert [(pair["query"], pair["reference"]) for pair in pairs] == [
+        (row.query, row.reference) for row in expected
+    ]
+    assert [pair["similarity"] for pair in pairs] == pytest.approx(
+        [row.similarity for row in expected], abs=1e-4
     )
-    (tmp_path / "all.txt").write_text("\n".join(str(scenes / name) for name in names))
-    all_names = tmp_path / "all.txt"
-    scored_pairs = answered(slim / "hapvr", "score", all_names, all_names, "--model", onnx_bundle)[
-        "pairs"
-    ]
-    assert [(pair["query"], pair["reference"]) for pair in scored_pairs] == [
-        (row.query, row.reference) for row in wanted
-    ]
-    for pair, row in zip(scored_pairs, wanted, strict=True):
-        assert pair["similarity"] == pytest.approx(row.similarity, abs=1e-4)
-    clips = [scenes / "a.mp4", scenes / "b.mp4"]
-    done = run(slim / "hapvr", "score", *clips, "--model", bundle)
+
+
+def test_a_model_without_onnx_files_cannot_score(slim: Path, bundle: Path, scenes: Path) -> None:
+    done = run(slim / "hapvr", "score", scenes / "a.mp4", scenes / "b.mp4", "--model", bundle)
     assert done.returncode == 2, done.stderr
     assert "has no ONNX files" in done.stderr, done.stderr
-    done = run(
-        slim / "hapvr", "score", clips[0], "http://127.0.0.1:9/b.mp4", "--model", onnx_bundle
-    )
-    assert (
-        "unsupported: video: http://127.0.0.1:9/b.mp4: URLs need yt-dlp; install the rest"
-        in done.stdout
-    )
-    (tmp_path / "config.yaml").write_text("name: x\n")
-    for verb, extra in (("serve", ".[search]"), ("train", ".[all]")):
-        done = run(slim / "hapvr", verb, "--config", tmp_path / "config.yaml")
-        assert done.returncode == 2
-        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-        assert "is not installed; install" in done.stderr
-        assert f"pip install '{extra}'" in done.stderr
+
+
+def test_a_url_wants_the_full_installation(slim: Path, onnx_bundle: Path, scenes: Path) -> None:
+    url = "http://127.0.0.1:9/b.mp4"
+    done = run(slim / "hapvr", "score", scenes / "a.mp4", url, "--model", onnx_bundle)
+    assert f"unsupported: video: {url}: URLs need yt-dlp; install the rest" in done.stdout
+
+
+@pytest.mark.parametrize(("verb", "extra"), [("serve", ".[search]"), ("train", ".[all]")])
+def test_a_verb_that_is_not_installed_names_its_extra(
+    slim: Path, tmp_path: Path, verb: str, extra: str
+) -> None:
+    """In one line."""
+    config = tmp_path / "config.yaml"
+    config.write_text("name: x\n")
+    done = run(slim / "hapvr", verb, "--config", config)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "is not installed; install" in done.stderr
+    assert f"pip install '{extra}'" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -198,52 +208,102 @@ def searching(slim: Path) -> Path:
     return slim
 
 
-@pytest.mark.slow
-def test_the_slim_installation_searches_as_the_full_one(
-    searching: Path, searchable: Path, tmp_path: Path
-) -> None:
-    """An index of the full installation: matches, segments, pairs and the service's answer are
-    those of torch; and a folder of one's own is indexed and searched."""
-    assert packages(searching) & LEFT_OUT == set()
-    assert packages(searching) >= SEARCH_ADDS
-    assert num_bytes(searching) < 950e6
-    project = copied(searchable, tmp_path)
-    onnx = bundle_of(project, tmp_path / "onnx", onnx=True)
-    clip = write_scenes(tmp_path / "clips" / "query.mp4", [500, 501, *LONG[25:31]])
-    full = Searcher.open(project)
-    wanted = answer_values([full.search(clip), full.search_id("in/short.mp4")])
-    options = ["--config", project.folder / "config.yaml"]
-    hapvr = searching / "hapvr"
-    here = [*options, "--model", onnx]
-    answers = answered(hapvr, "search", clip, "--id", "in/short.mp4", *here)["queries"]
-    for expected, actual in zip(wanted, answers, strict=True):
-        assert_same(expected, actual)
-    for key in full.indexed:
-        make_duplicate_pairs(project, full, key)
-    pairs = duplicate_pairs(project, full, min_probability=0.5)
-    shutil.rmtree(project.root.local_path("duplicate_pairs"))
-    told = answered(
-        hapvr, "duplicates", "--pairs", "--set", "search.min_duplicate_probability=0.5", *here
-    )["pairs"]
-    assert [(row["first"], row["second"], row["kind"]) for row in told] == [
-        (pair.first, pair.second, pair.kind) for pair in pairs
-    ]
-    assert [row["similarity"] for row in told] == pytest.approx(
-        [pair.similarity for pair in pairs], abs=1e-4
-    )
-    with served(searching, *here) as address:
-        assert b"<title>" in asked(address)
-        answer = json.loads(asked(f"{address}/search", {"id": "in/trips/part.mp4"}))["answer"]
-        assert_same(answer_values([full.search_id("in/trips/part.mp4")])[0], answer)
-        assert asked(f"{address}/thumbnails/in/long.mp4?second=3")[:2] == b"\xff\xd8"
+@dataclass(frozen=True)
+class Indexed:
+    """An index of the full installation, and what the slim one wants to read it."""
 
-    added = answered(hapvr, "index", "add", clip.parent, "--data", tmp_path / "own")
+    project: Project
+    full: Searcher
+    clip: Path
+    """a part of long.mp4"""
+    config: tuple[object, ...]
+    options: tuple[object, ...]
+    """`config`, and a bundle with ONNX files of the index's model"""
+
+
+@pytest.fixture(scope="module")
+def indexed(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Indexed:
+    folder = tmp_path_factory.mktemp("indexed")
+    project = copied(searchable, folder)
+    onnx = bundle_of(project, folder / "onnx", onnx=True)
+    clip = write_scenes(folder / "clips" / "query.mp4", [500, 501, *LONG[25:31]])
+    config = ("--config", project.folder / "config.yaml")
+    return Indexed(project, Searcher.open(project), clip, config, (*config, "--model", onnx))
+
+
+def test_search_installs_nothing_that_trains_or_tracks(searching: Path) -> None:
+    installed = packages(searching)
+    assert installed & LEFT_OUT == set()
+    assert installed >= SEARCH_ADDS
+    assert num_bytes(searching) < 950e6
+
+
+def test_searches_answer_as_the_full_installation(searching: Path, indexed: Indexed) -> None:
+    """For a file, and for a video of the collection."""
+    full = indexed.full
+    expected = answer_values([full.search(indexed.clip), full.search_id("in/short.mp4")])
+    asked_for = (indexed.clip, "--id", "in/short.mp4")
+    answers = answered(searching / "hapvr", "search", *asked_for, *indexed.options)["queries"]
+    for of_full, of_slim in zip(expected, answers, strict=True):
+        assert_same(of_full, of_slim)
+
+
+def test_duplicates_are_those_of_the_full_installation(searching: Path, indexed: Indexed) -> None:
+    project = indexed.project
+    for key in indexed.full.indexed:
+        make_duplicate_pairs(project, indexed.full, key)
+    expected = duplicate_pairs(project, indexed.full, min_probability=0.5)
+    shutil.rmtree(project.root.local_path("duplicate_pairs"))
+    likely = ("--pairs", "--set", "search.min_duplicate_probability=0.5")
+    pairs = answered(searching / "hapvr", "duplicates", *likely, *indexed.options)["pairs"]
+    assert [(row["first"], row["second"], row["kind"]) for row in pairs] == [
+        (pair.first, pair.second, pair.kind) for pair in expected
+    ]
+    assert [row["similarity"] for row in pairs] == pytest.approx(
+        [pair.similarity for pair in expected], abs=1e-4
+    )
+
+
+@pytest.fixture(scope="module")
+def address(searching: Path, indexed: Indexed) -> Iterator[str]:
+    """That of a service of the slim installation."""
+    with served(searching, *indexed.options) as address:
+        yield address
+
+
+def test_the_page_is_served(address: str) -> None:
+    assert b"<title>" in asked(address)
+
+
+def test_the_service_answers_as_the_full_installation(address: str, indexed: Indexed) -> None:
+    part = "in/trips/part.mp4"
+    answer = json.loads(asked(f"{address}/search", {"id": part}))["answer"]
+    assert_same(answer_values([indexed.full.search_id(part)])[0], answer)
+
+
+def test_pictures_are_served(address: str) -> None:
+    assert asked(f"{address}/thumbnails/in/long.mp4?second=3")[:2] == b"\xff\xd8"
+
+
+def test_a_folder_of_ones_own_is_indexed_and_searched(
+    searching: Path, indexed: Indexed, tmp_path: Path
+) -> None:
+    """The file itself is what is found first."""
+    data = ("--data", tmp_path / "own")
+    added = answered(searching / "hapvr", "index", "add", indexed.clip.parent, *data)
     assert added["videos"] == 1
     assert added["unusable"] == []
-    best = answered(hapvr, "search", clip, "--data", tmp_path / "own")["queries"][0]["matches"][0]
+    (answer,) = answered(searching / "hapvr", "search", indexed.clip, *data)["queries"]
+    best = answer["matches"][0]
     assert best["reference"].endswith("/query.mp4")
     assert best["verdict"] == "match"
-    done = run(hapvr, "search", clip, *options)
+
+
+def test_an_index_of_a_model_without_onnx_files_is_not_searched(
+    searching: Path, indexed: Indexed
+) -> None:
+    """In one line."""
+    done = run(searching / "hapvr", "search", indexed.clip, *indexed.config)
     assert done.returncode == 2
     assert "bundle-0 has no ONNX files" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -1,12 +1,11 @@
-"""An index against an exact one in memory: what it finds, how it changes, and what it says of
-damage."""
+"""An index against an exact one in memory: what it finds, how it changes, and what is left of what
+it forgets."""
 
 import json
-import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from hypothesis import settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DamagedError
 from hapvr.search import lance_index, lance_upkeep
 from hapvr.search.hashes import IndexedFrames
 from hapvr.search.lance_index import LanceIndex
@@ -145,35 +143,37 @@ TestShardsComeAndGo.settings = hypothesis_settings(
 )
 
 
-def test_rows_become_parts_of_the_index_and_many_parts_one(
-    copy: tuple[Path, ExactIndex], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Few new rows wait outside of the index; more become a part of it."""
-    monkeypatch.setattr(lance_upkeep, "MAX_PARTS", 3)
-    folder, exact = copy
-    index = LanceIndex(folder, SMALL)
+def test_few_new_rows_wait_outside_of_the_index(copy: tuple[Path, ExactIndex]) -> None:
+    index = LanceIndex(copy[0], SMALL)
     index.optimise()
     index.replace_shard("few", descriptors(["few/1.mp4"], seed=3))
     revision = index.status().revision
     index.optimise()
     assert index.status().unindexed_frames == FRAMES
     assert index.status().revision == revision
-    index.delete_shard("few")
-    seen = [index.status().parts]
+
+
+def test_more_new_rows_become_a_part_of_the_index_and_many_parts_one(
+    copy: tuple[Path, ExactIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found stays."""
+    monkeypatch.setattr(lance_upkeep, "MAX_PARTS", 3)
+    folder, shared_index = copy
+    exact = ExactIndex()
+    exact.shards = dict(shared_index.shards)
+    index = LanceIndex(folder, SMALL)
+    index.optimise()
+    num_parts = [index.status().parts]
     for number in range(4):
         rows = descriptors([f"new{number}/{video}.mp4" for video in range(20)], seed=10 + number)
         index.replace_shard(f"new{number}", rows)
         exact.replace_shard(f"new{number}", rows)
         index.optimise()
-        seen.append(index.status().parts)
-        agree(
-            index.search_frames(vectors_of(rows)[:5], 4),
-            exact.search_frames(vectors_of(rows)[:5], 4),
-        )
+        num_parts.append(index.status().parts)
+        queries = vectors_of(rows)[:5]
+        agree(index.search_frames(queries, 4), exact.search_frames(queries, 4))
 
-    assert seen == [2, 3, 1, 2, 3]
-    for number in range(4):
-        exact.delete_shard(f"new{number}")
+    assert num_parts == [2, 3, 1, 2, 3]
 
 
 def test_an_open_index_stays_at_its_version_while_that_is_young(
@@ -205,37 +205,73 @@ def test_an_open_index_stays_at_its_version_while_that_is_young(
     assert writer.verify() == []
 
 
-@pytest.mark.parametrize(
-    "gone", [["a/7.mp4"], [f"b/{video}.mp4" for video in range(50)], "all but one"]
-)
-def test_no_file_has_vectors_of_what_was_forgotten(
-    copy: tuple[Path, ExactIndex], gone: list[str] | str
-) -> None:
-    """One video, a whole fragment, and so many that no index is left: neither rows nor codes stay,
-    and no older version."""
-    folder, exact = copy
-    rows = exact.shards
-    names = (
-        list(gone)
-        if isinstance(gone, list)
-        else [name for shard in "abc" for name in ids_of(rows[shard])][1:]
-    )
-    needles = [
+GONE = {
+    "one video": lambda names: ["a/7.mp4"],
+    "a whole fragment": lambda names: [name for name in names if name.startswith("b/")],
+    "all but one": lambda names: names[1:],
+}
+"""What is forgotten, of all videos; of the last no index is left."""
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """An index from which videos were forgotten."""
+
+    folder: Path
+    gone: list[str]
+    left: set[str]
+    vectors: list[bytes]
+    """of what is gone, as they were stored"""
+    codes: set[str]
+    """folders of the codes that there were"""
+
+
+@pytest.fixture(scope="module", params=GONE)
+def forgotten(
+    request: pytest.FixtureRequest,
+    filled: tuple[Path, ExactIndex],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Forgotten:
+    parent = tmp_path_factory.mktemp("forgotten")
+    folder = Path(shutil.copytree(filled[0], parent / "index"))
+    rows = filled[1].shards
+    names = [name for shard in "abc" for name in ids_of(rows[shard])]
+    gone = GONE[request.param](names)
+    vectors = [
         np.asarray(vector, np.float32).tobytes()
         for frames in rows.values()
         for name, vector in zip(frames["video_id"].to_pylist(), vectors_of(frames), strict=True)
-        if name in names
+        if name in gone
     ]
-    assert found_in(folder, needles[:1])
-    codes = {path.parent.name for path in folder.rglob("*.idx")}
-    LanceIndex(folder, SMALL).forget(names, {})
-    index = LanceIndex(folder, SMALL)
-    assert not found_in(folder, [*needles, *(name.encode() for name in names[1:])])
-    assert not codes & {path.parent.name for path in folder.rglob("*.idx")}
-    assert len(list(folder.glob("*.lance/_versions/*.manifest"))) == 1
-    assert set(index.videos()) == {name for shard in "abc" for name in ids_of(rows[shard])} - set(
-        names
-    )
+    assert found_in(folder, vectors[:1])
+    codes = code_folders(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(parent / "cache"))
+        LanceIndex(folder, SMALL).forget(gone, {})
+    return Forgotten(folder, gone, set(names) - set(gone), vectors, codes)
+
+
+def code_folders(folder: Path) -> set[str]:
+    return {path.parent.name for path in folder.rglob("*.idx")}
+
+
+def test_no_file_has_vectors_or_names_of_what_was_forgotten(forgotten: Forgotten) -> None:
+    names = [name.encode() for name in forgotten.gone[1:]]
+    assert not found_in(forgotten.folder, [*forgotten.vectors, *names])
+
+
+def test_no_codes_stay_of_an_index_that_forgets(forgotten: Forgotten) -> None:
+    assert not forgotten.codes & code_folders(forgotten.folder)
+
+
+def test_no_older_version_stays_of_an_index_that_forgets(forgotten: Forgotten) -> None:
+    assert len(list(forgotten.folder.glob("*.lance/_versions/*.manifest"))) == 1
+
+
+def test_an_index_that_forgets_keeps_all_others(forgotten: Forgotten) -> None:
+    """And finds them."""
+    index = LanceIndex(forgotten.folder, SMALL)
+    assert set(index.videos()) == forgotten.left
     assert index.recall() == 1
     assert index.verify() == []
 
@@ -265,178 +301,69 @@ def test_what_a_killed_writer_left_is_not_seen(copy: tuple[Path, ExactIndex]) ->
     agree(index.search_frames(query, 5), exact.search_frames(query, 5))
 
 
-@pytest.mark.parametrize("kind", ["_versions/*", "data/*", "_indices/*/*"])
-def test_files_that_are_cut_are_named(copy: tuple[Path, ExactIndex], kind: str) -> None:
-    """An error that names the place and the hint, not a wrong answer or a crash."""
-    folder, exact = copy
-    for path in (folder / "frames.lance").glob(kind):
-        path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(DamagedError, match="hapvr index build"):
-        LanceIndex(folder, SMALL).search_frames(vectors_of(exact.shards["a"])[:2], 5)
+@dataclass(frozen=True)
+class Readings:
+    """What of an index is read when it is opened, time after time."""
+
+    folder: Path
+    names: list[str]
+    """files that were read since they were last cleared"""
+
+    def of_opening(self) -> list[str]:
+        """Open the index; returns what is read then."""
+        self.names.clear()
+        LanceIndex(self.folder, SMALL)
+        return list(self.names)
 
 
-def test_a_manifest_with_wrong_lengths_never_reaches_the_engine(
-    copy: tuple[Path, ExactIndex],
-) -> None:
-    """The engine panics at some of them, which is not an Exception of Python's. Manifests of
-    versions before the current one are not read."""
-    folder, _ = copy
-    message_checks = set()
-    for path in (folder / "frames.lance" / "_versions").glob("*.manifest"):
-        whole = path.read_bytes()
-        for place in range(len(whole) - 40, len(whole), 2):
-            path.write_bytes(whole[:place] + b"\x01\0" + whole[place + 2 :])
-            try:
-                LanceIndex(folder, SMALL)
-            except DamagedError as error:
-                message_checks.add("is not what was written" in str(error))
-
-        path.write_bytes(whole)
-
-    assert message_checks == {True}
-
-
-def test_damage_that_a_search_does_not_see_is_found(copy: tuple[Path, ExactIndex]) -> None:
-    """70 % of two files of vectors zeroed, a byte of the codes flipped, a file gone: each is a
-    sentence."""
-    folder = copy[0]
-    index = LanceIndex(folder, SMALL)
-    assert index.verify() == []
-    first, second, third = sorted((folder / "frames.lance" / "data").iterdir())
-    for path in (first, second):
-        whole = path.read_bytes()
-        start = len(whole) // 10
-        path.write_bytes(whole[:start] + bytes(7 * start) + whole[8 * start :])
-
-    codes = max(
-        (folder / "frames.lance").glob("_indices/*/*"), key=lambda path: path.stat().st_size
-    )
-    whole = codes.read_bytes()
-    codes.write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
-    third.unlink()
-    wrong = index.verify()
-    assert len(wrong) == 4
-    for path in (first, second, codes, third):
-        problem = "is missing" if path == third else "is not what"
-        assert any(
-            path.name in text and problem in text and "hapvr index build" in text for text in wrong
-        )
-
-
-def zero(path: Path) -> None:
-    """Keeps its size."""
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-def flip_in_place(path: Path) -> None:
-    """One bit, by the same inode, with the times of before, as a tool that repairs disks does."""
-    status = path.stat()
-    with path.open("r+b") as file:
-        file.seek(status.st_size // 2)
-        (byte,) = file.read(1)
-        file.seek(-1, 1)
-        file.write(bytes([byte ^ 1]))
-
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def replace_by_another(path: Path) -> None:
-    """A file of the same kind, from elsewhere in the table."""
-    source_file = next(one for one in sorted(path.parent.iterdir()) if one != path)
-    shutil.copyfile(source_file, path)
-
-
-def put_pipe(path: Path) -> None:
-    """Whoever reads it waits for a writer."""
-    path.unlink()
-    os.mkfifo(path)
-
-
-HARMS = (zero, flip_in_place, cut, Path.unlink, replace_by_another, put_pipe)
-
-
-@pytest.mark.parametrize("harm", HARMS, ids=lambda harm: harm.__name__)
-@pytest.mark.parametrize("kind", ["data", "_indices", "_versions"])
-def test_a_damaged_file_lets_nobody_open_the_index(
-    copy: tuple[Path, ExactIndex], kind: str, harm: Callable[[Path], object]
-) -> None:
-    """One sentence that names the place, for searches and for writers, which would store what they
-    read under a new digest; also where the index was opened before."""
-    folder, _ = copy
-    LanceIndex(folder, SMALL)
-    files = json.loads((folder / "index.json").read_text())["files"]
-    harm(folder / next(name for name in files if name.startswith(f"frames.lance/{kind}/")))
-    with pytest.raises(DamagedError, match=r"search: .*frames.lance.*hapvr index build"):
-        LanceIndex(folder, SMALL)
-
-
-def test_an_index_that_was_opened_before_is_not_read_again(
-    copy: tuple[Path, ExactIndex], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor are the files of a change read by the first search, as its writer has read them; without
-    a cache of the user's own every opening reads them."""
-    folder, _ = copy
-    read = list[str]()
+@pytest.fixture
+def opened_before(copy: tuple[Path, ExactIndex], monkeypatch: pytest.MonkeyPatch) -> Readings:
+    """An index that was opened once, for which all its files were read."""
+    readings = Readings(copy[0], [])
     sha256 = DataRoot.sha256
-    monkeypatch.setattr(
-        DataRoot, "sha256", lambda root, name: read.append(name) or sha256(root, name)
-    )
-    index = LanceIndex(folder, SMALL)
-    files = json.loads((folder / "index.json").read_text())["files"]
-    assert sorted(read) == sorted(files)
-    read.clear()
-    LanceIndex(folder, SMALL)
-    assert read == []
+
+    def counted(root: DataRoot, name: str) -> str:
+        readings.names.append(name)
+        return sha256(root, name)
+
+    monkeypatch.setattr(DataRoot, "sha256", counted)
+    files = json.loads((copy[0] / "index.json").read_text())["files"]
+    assert sorted(readings.of_opening()) == sorted(files)
+    return readings
+
+
+def checked_files() -> Path:
+    """Where the user's own cache remembers what was read."""
+    return Path(os.environ["XDG_CACHE_HOME"]) / "hapvr" / "checked"
+
+
+def test_an_index_that_was_opened_before_is_not_read_again(opened_before: Readings) -> None:
+    assert opened_before.of_opening() == []
+
+
+def test_what_was_written_is_not_read_by_the_next_search(opened_before: Readings) -> None:
+    """Its writer has read it."""
+    index = LanceIndex(opened_before.folder, SMALL)
+    opened_before.names.clear()
     index.replace_shard("d", descriptors(["d/0.mp4"], seed=9))
-    assert read
-    read.clear()
-    LanceIndex(folder, SMALL)
-    assert read == []
-    os.utime(next((folder / "frames.lance" / "data").iterdir()))
-    LanceIndex(folder, SMALL)
-    assert len(read) == 1
-    for place in (Path(os.environ["XDG_CACHE_HOME"]) / "hapvr" / "checked").iterdir():
+    assert opened_before.names
+    assert opened_before.of_opening() == []
+
+
+def test_a_file_that_was_touched_is_read_again(opened_before: Readings) -> None:
+    os.utime(next((opened_before.folder / "frames.lance" / "data").iterdir()))
+    assert len(opened_before.of_opening()) == 1
+
+
+def test_with_a_damaged_cache_all_is_read_again(opened_before: Readings) -> None:
+    for place in checked_files().iterdir():
         place.write_text("{")
-    read.clear()
-    LanceIndex(folder, SMALL)
-    assert len(read) > 1
-    (Path(os.environ["XDG_CACHE_HOME"]) / "hapvr" / "checked").chmod(0o777)
-    read.clear()
-    LanceIndex(folder, SMALL)
-    assert len(read) > 1
+    assert len(opened_before.of_opening()) > 1
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("files", {}), ("shards", {}), ("version", 1)], ids=str
-)
-def test_a_state_of_another_table_is_named(
-    copy: tuple[Path, ExactIndex], name: str, value: object
-) -> None:
-    index = LanceIndex(copy[0], SMALL)
-    place = copy[0] / "index.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
-    if name != "shards":
-        with pytest.raises(DamagedError, match="is of another table"):
-            LanceIndex(copy[0], SMALL)
-    else:
-        index = LanceIndex(copy[0], SMALL)
-        assert any("is of another table" in text for text in index.verify())
-
-
-@pytest.mark.parametrize("value", [None, [[1]], "x", math.nan], ids=str)
-@pytest.mark.parametrize("name", ["revision", "version", "shards", "files"])
-def test_a_wrong_value_of_the_state_is_named(tmp_path: Path, name: str, value: object) -> None:
-    LanceIndex.create(tmp_path, DIMS, {}, SMALL)
-    place = tmp_path / "index.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | {name: value}))
-    with pytest.raises(
-        DamagedError, match=r"index\.json below .* is damaged \(.*hapvr index build"
-    ):
-        LanceIndex(tmp_path, SMALL)
+def test_with_a_cache_that_others_may_write_all_is_read_again(opened_before: Readings) -> None:
+    checked_files().chmod(0o777)
+    assert len(opened_before.of_opening()) > 1
 
 
 def test_frames_that_are_indexed_are_told_from_others() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -40,10 +40,9 @@ def member(group: str, path: Path, *, keep: bool = False) -> GroupMember:
     )
 
 
-@pytest.fixture
-def members(tmp_path: Path) -> list[GroupMember]:
+def members_in(parent: Path) -> list[GroupMember]:
     """One to keep, one of the same bytes, two others; and a pair in which none is kept."""
-    folder = tmp_path / "videos of $HOME"
+    folder = parent / "videos of $HOME"
     folder.mkdir()
     for name, text in zip(NAMES, ["kept", "kept", "other", "more", "unsure"], strict=True):
         (folder / name).write_text(text)
@@ -53,18 +52,27 @@ def members(tmp_path: Path) -> list[GroupMember]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Calls the script plan.sh of the test's folder."""
+def members(tmp_path: Path) -> list[GroupMember]:
+    return members_in(tmp_path)
+
+
+def script_in(folder: Path) -> Run:
+    """Calls the script plan.sh of a folder."""
 
     def called(*options: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            ["bash", tmp_path / "plan.sh", *options],
+            ["bash", folder / "plan.sh", *options],
             cwd="/",
             env={**os.environ, **variables},
             capture_output=True,
         )
 
     return called
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return script_in(tmp_path)
 
 
 def state(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
@@ -81,32 +89,93 @@ def state(folder: Path) -> dict[str, tuple[bytes, int, int, int]]:
     }
 
 
-def test_the_script_acts_only_when_told_and_only_on_what_it_knows(
-    members: list[GroupMember], tmp_path: Path, run: Run
-) -> None:
+@dataclass(frozen=True)
+class Acted:
+    """What a plan did: without --act, with it after one of its files was changed, and once more."""
+
+    kept: Path
+    same: Path
+    """with the bytes of `kept`"""
+    different: Path
+    changed: Path
+    """since the plan was written"""
+    unsure: Path
+    aside: Path
+    told: subprocess.CompletedProcess[bytes]
+    """the call without --act"""
+    left_by_telling: list[Path]
+    """what that call wrote"""
+    was_linked_by_telling: bool
+    done: subprocess.CompletedProcess[bytes]
+    again: subprocess.CompletedProcess[bytes]
+
+
+@pytest.fixture(scope="module")
+def acted(tmp_path_factory: pytest.TempPathFactory) -> Acted:
+    folder = tmp_path_factory.mktemp("acted")
+    members = members_in(folder)
+    run = script_in(folder)
     paths = [file.metadata.path for file in members if file.metadata.path is not None]
-    kept, same, different_file, more, unsure = paths
-    aside = tmp_path / "aside"
-    write_plan(tmp_path / "plan.sh", members)
-    dry = run(ASIDE=str(aside))
-    assert dry.returncode == 0
-    assert dry.stdout.count(b"would:") == 6
-    assert dry.stderr == b""
-    assert not aside.exists()
-    assert not list(tmp_path.glob("*.record"))
-    assert not same.samefile(kept)
-    more.write_text("changed")
+    kept, same, different, changed, unsure = paths
+    aside = folder / "aside"
+    write_plan(folder / "plan.sh", members)
+    told = run(ASIDE=str(aside))
+    left_by_telling = [path for path in (aside, *folder.glob("*.record")) if path.exists()]
+    was_linked_by_telling = same.samefile(kept)
+    changed.write_text("changed")
     done = run("--act", ASIDE=str(aside))
-    assert done.returncode == 1
-    assert done.stderr.count(b"changed since") == 1
-    assert same.samefile(kept)
-    assert not different_file.exists()
-    moved = [one for one in aside.iterdir() if one.name != ASIDE_MARKER]
-    assert [one.read_text() for one in moved] == ["other"]
-    assert [one.read_text() for one in (kept, more, unsure)] == ["kept", "changed", "unsure"]
-    assert not list(tmp_path.rglob("own"))
     again = run("--act", ASIDE=str(aside))
-    assert again.stderr.count(b"left alone") == 2  # what was moved, and what was changed
+    return Acted(
+        kept,
+        same,
+        different,
+        changed,
+        unsure,
+        aside,
+        told,
+        left_by_telling,
+        was_linked_by_telling,
+        done,
+        again,
+    )
+
+
+def test_without_act_the_script_tells_what_it_would_do(acted: Acted) -> None:
+    """And does nothing."""
+    assert acted.told.returncode == 0
+    assert acted.told.stdout.count(b"would:") == 6
+    assert acted.told.stderr == b""
+    assert acted.left_by_telling == []
+    assert not acted.was_linked_by_telling
+
+
+def test_a_file_that_has_changed_since_is_left_and_named(acted: Acted) -> None:
+    assert acted.done.returncode == 1
+    assert acted.done.stderr.count(b"changed since") == 1
+    assert acted.changed.read_text() == "changed"
+
+
+def test_a_copy_of_the_same_bytes_is_linked(acted: Acted) -> None:
+    assert acted.same.samefile(acted.kept)
+    assert acted.kept.read_text() == "kept"
+
+
+def test_a_copy_of_other_bytes_is_moved_aside(acted: Acted) -> None:
+    assert not acted.different.exists()
+    moved = [path for path in acted.aside.iterdir() if path.name != ASIDE_MARKER]
+    assert [path.read_text() for path in moved] == ["other"]
+
+
+def test_a_group_of_which_none_is_kept_is_left_alone(acted: Acted) -> None:
+    assert acted.unsure.read_text() == "unsure"
+
+
+def test_nothing_in_a_name_is_run(acted: Acted) -> None:
+    assert not list(acted.aside.parent.rglob("own"))
+
+
+def test_a_second_call_leaves_alone_what_was_moved_and_what_was_changed(acted: Acted) -> None:
+    assert acted.again.stderr.count(b"left alone") == 2
 
 
 def test_everything_can_be_put_back(members: list[GroupMember], tmp_path: Path, run: Run) -> None:

@@ -21,6 +21,9 @@ from hapvr.steps.searcher import Searcher
 from tests.scorer.bundles import BLACK, write_scenes
 from tests.steps.search_projects import searchable_project
 
+SHORT = "in/short.mp4"
+COPY = "in/trips/copy of short.mp4"
+PART = "in/trips/part.mp4"
 GONE = "in/gone.mp4"
 """A video that was deleted after it was indexed."""
 
@@ -127,6 +130,11 @@ class Client:
         ):
             answer = self.get(f"/jobs/{answer.json['job']}", wait_s=20)
         return answer
+
+
+def references(job: Any) -> list[str]:
+    """The videos that a search has found, the best first."""
+    return [match["reference"] for match in job["answer"]["matches"]]
 
 
 @contextmanager

@@ -5,10 +5,8 @@ import asyncio
 import http.client
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from hapvr.serving.refusals import without_paths
 from hapvr.serving.server import MAX_CONNECTIONS
 from hapvr.steps.searcher import SearchOptions
 from tests.scorer.bundles import write_scenes
+from tests.serving.raw_requests import HEAD, sending, soon
 from tests.serving.served import Answer, Client, serving
 from tests.steps.search_projects import LONG, copied
 
@@ -73,62 +72,53 @@ BODIES = (
 )
 FILES = ("a.png", "%00", "..%2f..%2fa.mp4", "a" * 300 + ".mp4")
 ODD_HEADERS = {"host": "\xff", "origin": "a" * 9000, "cookie": "a" * 20_000, "expect": "x"}
-HEAD = (
-    "POST /search?name=a.mp4 HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: "
-    "application/octet-stream\r\n{size}\r\n\r\n"
-)
 MAX_BYTES = 300_000
 CHUNK = b"10000\r\n" + bytes(0x10000) + b"\r\n"
 
 
-@contextmanager
-def sending(client: Client, size: str, head: str = HEAD) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", client.port), timeout=60) as connection:
-        connection.sendall(head.format(port=client.port, size=size).encode())
-        yield connection
+@pytest.fixture(scope="module")
+def narrow(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A service that takes in small files alone."""
+    folder = tmp_path_factory.mktemp("narrow")
+    with serving(copied(collection, folder, **{"serving.max_bytes": MAX_BYTES})) as client:
+        yield client
 
 
-def soon(condition: Callable[[], bool]) -> bool:
-    """Whether a condition comes true within ten seconds."""
-    end = time.monotonic() + 10
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
+def test_a_header_that_names_too_many_bytes_is_refused(narrow: Client) -> None:
+    """With the setting that says so."""
+    with sending(narrow, "content-length: 10000000000") as connection:
+        pieces = iter(lambda: connection.recv(65536), b"")
+        answer = b"".join(pieces)  # until the service hangs up
+    assert b" 413 " in answer.splitlines()[0]
+    assert b"serving.max_bytes" in answer
 
 
-def test_uploads_have_a_size_limit(collection: Path, tmp_path: Path) -> None:
-    """10 GB are refused by what the header says, and by what arrives where it says nothing; no more
-    than the limit is kept."""
-    with serving(copied(collection, tmp_path, **{"serving.max_bytes": MAX_BYTES})) as client:
-        with sending(client, "content-length: 10000000000") as connection:
-            answer = b"".join(
-                iter(lambda: connection.recv(65536), b"")
-            )  # until the service hangs up
+def test_a_form_is_no_file(narrow: Client) -> None:
+    """Its digest would be another one than its file's."""
+    form = HEAD.replace("application/octet-stream", "multipart/form-data; boundary=X")
+    with sending(narrow, "content-length: 0", form) as connection:
+        assert b" 415 " in connection.recv(65536)
 
-        assert b" 413 " in answer.splitlines()[0]
-        assert b"serving.max_bytes" in answer
-        form = HEAD.replace("application/octet-stream", "multipart/form-data; boundary=X")
-        with sending(client, "content-length: 0", form) as connection:
-            assert b" 415 " in connection.recv(
-                65536
-            )  # the digest of a form would be another one than its file's
 
-        sent = 0
-        with (
-            sending(client, "transfer-encoding: chunked") as connection,
-            suppress(ConnectionError, FileNotFoundError),
-        ):
-            while sent < 10**10:
-                connection.sendall(CHUNK)
-                sent += len(CHUNK)
-                assert (
-                    sum(path.stat().st_size for path in client.service.uploads.iterdir())
-                    <= MAX_BYTES
-                )
+def test_no_more_than_the_limit_is_kept_of_what_does_not_end(narrow: Client) -> None:
+    """Where the header says nothing of its size; others are answered."""
+    sent = 0
+    with (
+        sending(narrow, "transfer-encoding: chunked") as connection,
+        suppress(ConnectionError, FileNotFoundError),
+    ):
+        while sent < 10**10:
+            connection.sendall(CHUNK)
+            sent += len(CHUNK)
+            kept = sum(path.stat().st_size for path in narrow.service.uploads.iterdir())
+            assert kept <= MAX_BYTES
 
-        assert sent < 10**9
-        assert soon(lambda: client.uploads == [])
-        assert client.upload(write_scenes(tmp_path / "clip.mp4", list(LONG[3:9]))).status == 200
+    assert sent < 10**9
+    assert soon(lambda: narrow.uploads == [])
+
+
+def test_what_is_within_the_limit_is_searched(narrow: Client, tmp_path: Path) -> None:
+    assert narrow.upload(write_scenes(tmp_path / "clip.mp4", list(LONG[3:9]))).status == 200
 
 
 def test_a_browser_that_stops_half_way_leaves_nothing(client: Client) -> None:
@@ -224,48 +214,6 @@ def test_every_refusal_is_one_sentence(client: Client, collection: Path) -> None
 
     assert client.get("/pairs").json["marks"] == []
     assert client.search(id="in/short.mp4").status == 200
-
-
-def test_more_than_can_wait_are_refused(
-    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """503 with a time to come back for what is above half of the places, which others have; a job
-    that is canceled gives its place back, once."""
-    monkeypatch.setattr("hapvr.serving.searches.ANSWER_WITHIN_S", 0)
-    monkeypatch.setattr("hapvr.serving.jobs.MAX_WAITING", 7)
-    monkeypatch.setattr("hapvr.serving.jobs.SEARCHES_AT_ONCE", 1)
-    with (
-        serving(copied(collection, tmp_path)) as client,
-        ThreadPoolExecutor(16) as pool,
-        ExitStack() as held,
-    ):
-
-        def ask(_: int) -> Answer:
-            return client.ask("POST", "/search", body={"id": "in/long.mp4"})
-
-        taken: list[Answer] = []
-        for _ in range(3):
-            for answer in taken:
-                for _ in range(5):
-                    assert client.ask("DELETE", f"/jobs/{answer.json['job']}").status == 200
-                assert client.ended(answer).json["status"] in ("done", "failed")
-
-            assert soon(lambda: client.get("/health").json["busy"] == 0)
-            answers = list(pool.map(ask, range(16)))
-            taken = [answer for answer in answers if answer.status in (200, 202)]
-            refused = [answer for answer in answers if answer.status == 503]
-            assert len(taken) + len(refused) == 16
-            assert 4 <= len(taken) < 16
-            assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
-
-        assert client.ended(taken[0]).json["status"] == "done"
-        assert soon(lambda: client.get("/health").json["busy"] == 0)
-        for _ in range(5):
-            held.enter_context(sending(client, "content-length: 100000"))
-        assert soon(lambda: client.get("/health").json["busy"] == 4)
-        assert client.ask("POST", "/search", body={"id": "in/long.mp4"}).status == 503
-        others = client.ask("POST", "/search", body={"id": "in/long.mp4"}, sender="127.0.0.2")
-        assert client.ended(others).json["status"] == "done"
 
 
 def test_slow_uploads_end(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,9 +316,11 @@ def test_no_folder_of_this_machine_is_told(place: str) -> None:
         "it again"
     )
     assert message == "search: 'a b.mp4' and index.json (see x) are damaged; run it again"
-    assert without_paths(
-        "/ " * 495 + "\U000e0001" * 200_000
-    )  # at once: the pattern alone would take an hour
+
+
+def test_a_message_of_many_paths_is_told_at_once() -> None:
+    """The pattern alone would take an hour."""
+    assert without_paths("/ " * 495 + "\U000e0001" * 200_000)
 
 
 def test_a_search_has_a_deadline(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

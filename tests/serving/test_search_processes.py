@@ -209,16 +209,21 @@ def command(project: Project) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+def processes_of(command: subprocess.Popen[str]) -> list[int]:
+    """All that a service has started, once it has its searching processes."""
+    assert command.stdout is not None
+    assert json.loads(command.stdout.readline())["address"]
+    children = psutil.Process(command.pid).children
+    assert soon(lambda: len(children()) > WORKERS)
+    return [child.pid for child in children(recursive=True)]
+
+
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=str)
 def test_no_process_outlives_the_service(
     command: subprocess.Popen[str], ending: signal.Signals
 ) -> None:
     """However it ends."""
-    assert command.stdout is not None
-    assert json.loads(command.stdout.readline())["address"]
-    children = psutil.Process(command.pid).children
-    assert soon(lambda: len(children()) > WORKERS)
-    started = [child.pid for child in children(recursive=True)]
+    started = processes_of(command)
     command.send_signal(ending)
     command.wait(60)
     assert soon(lambda: all(map(is_gone, started)))
@@ -228,11 +233,7 @@ def test_a_second_interrupt_ends_the_service_and_its_processes(
     command: subprocess.Popen[str],
 ) -> None:
     """With nothing left that waits for the end of a process."""
-    assert command.stdout is not None
-    assert json.loads(command.stdout.readline())["address"]
-    children = psutil.Process(command.pid).children
-    assert soon(lambda: len(children()) > WORKERS)
-    started = [child.pid for child in children(recursive=True)]
+    started = processes_of(command)
     for _ in range(2):
         command.send_signal(signal.SIGINT)
         time.sleep(0.05)  # signals that come together are one
