@@ -30,7 +30,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 MADE = ("videos", "frames", "features", "training_views", "pseudo_labels")
 BIN = Path(sys.executable).parent
 RESOURCES = {"ingest": {"num_cpus": 2.0}, "extract": {"num_cpus": 2.0, "num_gpus": 0.5}}
-KEYS = ("own-train-00000", "own-test-00000")
+TRAINED = "own-train-00000"
+TESTED = "own-test-00000"
+KEYS = (TRAINED, TESTED)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def end_family(process: subprocess.Popen[bytes]) -> None:
         child.kill()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data(small_project: Project) -> Iterator[str]:
     """The URL of a data root with a manifest and whitening, in a bucket whose server the
     environment names."""
@@ -80,7 +82,7 @@ def data(small_project: Project) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(data: str, new_database: NewDatabase) -> Iterator[Cluster]:
     """Two nodes, each of two CPUs and a GPU that is not there, that reach the data; only who knows
     the token may use them."""
@@ -146,15 +148,16 @@ def alive_nodes(cluster: Cluster) -> int:
     return sum(node["raylet"].get("state") == "ALIVE" for node in summary)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def project(
-    cluster: Cluster, data: str, clips_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, data: str, clips_folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Project]:
     """A project with that data, and a daemon whose instance file is the cluster's, unchanged."""
-    settings = small_settings(clips_folder, tmp_path) | {"data_root": data}
+    folder = tmp_path_factory.mktemp("ray")
+    settings = small_settings(clips_folder, folder) | {"data_root": data}
     settings["automation"] = {"run_resources": RESOURCES}
-    config = write_settings(tmp_path / "config.yaml", settings)
-    home = tmp_path / "dagster_home"
+    config = write_settings(folder / "config.yaml", settings)
+    home = folder / "dagster_home"
     home.mkdir()
     shutil.copy(CHECKOUT / "dagster_home" / "cluster" / "dagster.yaml", home)
     choice = {
@@ -162,21 +165,21 @@ def project(
         "HAPVR_CONFIG": str(config),
         "HAPVR_RAY_ADDRESS": cluster.address,
     }
-    for name, value in {**cluster.environment, **choice}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("HAPVR_VIDEOS", raising=False)
-    with dg.DagsterInstance.get() as instance:
-        instance.add_dynamic_partitions(str(SHARDS.name), list(KEYS))
-    # It sees that a process of this machine is gone; Ray has to tell of those on others.
-    sensor = [str(BIN / "dagster"), "sensor", "stop", "fail_lost_runs", "-w", "workspace.yaml"]
-    subprocess.run(sensor, cwd=CHECKOUT, capture_output=True, check=True)
-    daemon = subprocess.Popen(
-        [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"], cwd=CHECKOUT
-    )
-    try:
-        yield Project.open(config)
-    finally:
-        end_family(daemon)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (*cluster.environment.items(), *choice.items()):
+            patch.setenv(name, value)
+        patch.delenv("HAPVR_VIDEOS", raising=False)
+        with dg.DagsterInstance.get() as instance:
+            instance.add_dynamic_partitions(str(SHARDS.name), list(KEYS))
+        # It sees that a process of this machine is gone; Ray has to tell of those on others.
+        sensor = [str(BIN / "dagster"), "sensor", "stop", "fail_lost_runs", "-w", "workspace.yaml"]
+        subprocess.run(sensor, cwd=CHECKOUT, capture_output=True, check=True)
+        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"]
+        daemon = subprocess.Popen(command, cwd=CHECKOUT)
+        try:
+            yield Project.open(config)
+        finally:
+            end_family(daemon)
 
 
 def launch_backfill(job: str) -> None:
@@ -206,69 +209,103 @@ def process_of(run: dg.DagsterRun) -> int:
     return int(run.tags[PROCESS_TAG].rpartition("@")[2].partition(":")[0])
 
 
-def test_shards_survive_a_node_and_equal_local_ones(
-    project: Project, small_project: Project, cluster: Cluster
-) -> None:
-    """Two shards from files to features, one of them to training data; all of a node is killed
-    while it ingests. Its runs are retried on the other; every data file has the bytes of the one
-    made without Dagster, Ray and object store; both nodes worked; each run asked for what the
-    configuration gives its job."""
-    from ray.job_submission import JobSubmissionClient
+@dataclass(frozen=True)
+class Runs:
+    """Those of jobs of shards that an instance has."""
 
+    instance: dg.DagsterInstance
+
+    def that_are(
+        self, status: dg.DagsterRunStatus, *, job: str | None = None
+    ) -> list[dg.DagsterRun]:
+        """Runs in this state, of any job or of this one."""
+        matching_runs = self.instance.get_runs(dg.RunsFilter(job_name=job, statuses=[status]))
+        return [run for run in matching_runs if run.job_name in RESOURCES]
+
+    def started_on(self, node: subprocess.Popen[bytes]) -> list[dg.DagsterRun]:
+        """Runs of `ingest` whose process is one of this node's."""
+        there = {process.pid for process in family_of(node)}
+        started = self.that_are(dg.DagsterRunStatus.STARTED, job="ingest")
+        return [run for run in started if PROCESS_TAG in run.tags and process_of(run) in there]
+
+    def have_finished(self, job: str) -> bool:
+        """Whether a job was successful for all shards."""
+        finished = self.that_are(dg.DagsterRunStatus.SUCCESS, job=job)
+        return {run.tags["dagster/partition"] for run in finished} == set(KEYS)
+
+
+@dataclass(frozen=True)
+class Survived:
+    """What ran while all of a node was killed."""
+
+    killed: list[dg.DagsterRun]
+    """runs that were on the node"""
+    failed: list[dg.DagsterRun]
+    finished: list[dg.DagsterRun]
+
+
+@pytest.fixture(scope="module")
+def survived(project: Project, cluster: Cluster) -> Survived:
+    """Two shards from files to features, one of them to training data; a node is killed while it
+    ingests."""
     with dg.DagsterInstance.get() as instance:
-
-        def runs(*statuses: dg.DagsterRunStatus, job: str | None = None) -> list[dg.DagsterRun]:
-            matching_runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=list(statuses)))
-            return [run for run in matching_runs if run.job_name in RESOURCES]
-
-        def started_on_the_second_node() -> list[dg.DagsterRun]:
-            there = {process.pid for process in family_of(cluster.nodes[1])}
-            started = runs(dg.DagsterRunStatus.STARTED, job="ingest")
-            return [run for run in started if PROCESS_TAG in run.tags and process_of(run) in there]
-
-        def wait_for_all(job: str) -> None:
-            wait_until(
-                lambda: (
-                    {
-                        run.tags["dagster/partition"]
-                        for run in runs(dg.DagsterRunStatus.SUCCESS, job=job)
-                    }
-                    == set(KEYS)
-                ),
-                timeout_s=600,
-                what=f"all shards of {job}",
-            )
-
+        runs = Runs(instance)
         launch_backfill("ingest")
+        node = cluster.nodes[1]
         killed = wait_until(
-            started_on_the_second_node, timeout_s=300, what="a run on the second node"
+            lambda: runs.started_on(node), timeout_s=300, what="a run on the second node"
         )
-        lost = family_of(cluster.nodes[1])
+        lost = family_of(node)
         for process in lost:  # all end at once, as if the machine had lost power
             process.kill()
         psutil.wait_procs(lost, timeout=30)
-        wait_for_all("ingest")
+        wait_until(lambda: runs.have_finished("ingest"), timeout_s=600, what="all shards' frames")
         launch_backfill("extract")
-        wait_for_all("extract")
-        failed = runs(dg.DagsterRunStatus.FAILURE)
-        finished = runs(dg.DagsterRunStatus.SUCCESS)
+        wait_until(lambda: runs.have_finished("extract"), timeout_s=600, what="all shards' data")
+        failed = runs.that_are(dg.DagsterRunStatus.FAILURE)
+        finished = runs.that_are(dg.DagsterRunStatus.SUCCESS)
 
-    assert {run.run_id for run in failed} == {run.run_id for run in killed}
-    for run in failed:
-        (retry,) = [other for other in (*failed, *finished) if other.parent_run_id == run.run_id]
+    return Survived(killed, failed, finished)
+
+
+def test_only_runs_of_the_lost_node_fail(survived: Survived) -> None:
+    assert {run.run_id for run in survived.failed} == {run.run_id for run in survived.killed}
+
+
+def test_each_lost_run_is_retried_once(survived: Survived) -> None:
+    """Of the same shard."""
+    for run in survived.failed:
+        others = (*survived.failed, *survived.finished)
+        (retry,) = (other for other in others if other.parent_run_id == run.run_id)
         assert retry.tags["dagster/partition"] == run.tags["dagster/partition"]
 
-    for run in finished:
+
+def test_each_run_asks_for_what_its_job_is_given(survived: Survived) -> None:
+    for run in survived.finished:
         assert json.loads(run.tags["dagster-ray/config"]) == RESOURCES[run.job_name]
+
+
+def test_all_runs_are_jobs_of_both_nodes(survived: Survived, cluster: Cluster) -> None:
+    from ray.job_submission import JobSubmissionClient
+
     jobs = {job.submission_id: job for job in JobSubmissionClient(cluster.address).list_jobs()}
-    assert set(jobs) == {f"dagster-run-{run.run_id}" for run in (*failed, *finished)}
+    runs = (*survived.failed, *survived.finished)
+    assert set(jobs) == {f"dagster-run-{run.run_id}" for run in runs}
     assert len({job.driver_node_id for job in jobs.values()}) == 2
-    for key in KEYS:
-        for stage in MADE if key.startswith("own-train") else MADE[:3]:
-            remote = project.shard(stage, key)
-            local = small_project.shard(stage, key)
-            assert remote.index().equals(local.index()), f"{stage} of {key}"
-            if stage != "videos":  # an index alone
-                assert remote.root.sha256(remote.data_name) == local.read().data_sha256, (
-                    f"{stage} of {key}"
-                )
+
+
+@pytest.mark.parametrize(
+    ("key", "stage"),
+    [(TRAINED, stage) for stage in MADE] + [(TESTED, stage) for stage in MADE[:3]],
+    ids=str,
+)
+def test_a_shard_is_that_of_one_machine(
+    survived: Survived, project: Project, small_project: Project, key: str, stage: str
+) -> None:
+    """Every data file has the bytes of the one made without Dagster, Ray and object store."""
+    assert survived.finished
+    remote = project.shard(stage, key)
+    local = small_project.shard(stage, key)
+    assert remote.index().equals(local.index())
+    if stage != "videos":  # an index alone
+        assert remote.root.sha256(remote.data_name) == local.read().data_sha256

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,15 @@ from hapvr.steps.training import MODELS, tracker_of
 from pipelines.monitoring import old_runs, remove_old_runs, sensors, waiting_alerts
 from tests.conftest import short_edits, small_settings, write_settings
 from tests.orchestration.conftest import Storage, execute
-from tests.steps.test_alerts import Receiver, receiver
+from tests.steps.test_alerts import Receiver, receiving
 
-__all__ = ["receiver"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 WEEKS = int(os.environ.get("WEEKS", "6"))
 SPOILED = {"optimizer": {"learning_rate": 1.0, "warmup_steps": 0}}
-STORES = ("worse", "sane", "killed", "registry away", "disk full", "poisoned shard")
+KINDS = ("worse", "sane", "killed", "registry away", "disk full", "poisoned shard")
 SUCCEEDING = {"worse", "sane"}
 NOBODY = "http://127.0.0.1:9"
+MODEL = "hapvr"
 
 
 @contextmanager
@@ -172,64 +173,142 @@ class Year:
             old_runs(dg.build_sensor_context(instance=self.instance, resources=self.resources()))
 
 
-@pytest.fixture
-def year(tmp_path: Path, small_project: Project, receiver: Receiver) -> Iterator[Year]:
+@dataclass(frozen=True)
+class Week:
+    """What became of one re-training."""
+
+    kind: str
+    has_succeeded: bool
+    told: list[str]
+    """events that were delivered of it"""
+    target: float
+    """what the champion of that week reaches on the target"""
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What is left after each kind of week, once old runs are removed."""
+
+    folders: set[str]
+    """of trainings, in the data root"""
+    run_keys: set[str]
+    """of the versions that are registered"""
+    num_runs: int
+    """of Dagster"""
+    num_bytes: int
+    """of Dagster's home"""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A year."""
+
+    weeks: list[Week]
+    cleanings: list[Cleaning]
+    ids: list[str]
+    """of all that was delivered"""
+
+
+@pytest.fixture(scope="module")
+def record(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
+    """The year, once for all tests."""
+    folder = tmp_path_factory.mktemp("year")
     source = Path(small_project.config.data_root).parent
-    shutil.copytree(
-        source / "data", tmp_path / "data", ignore=shutil.ignore_patterns("models")
-    )  # of other tests
+    of_other_tests = shutil.ignore_patterns("models")
+    shutil.copytree(source / "data", folder / "data", ignore=of_other_tests)
     clips = Path(small_project.config.sources[0].path)
-    with Storage().instance(tmp_path, tmp_path / "config.yaml") as instance, short_edits():
+    with ExitStack() as stack:
+        instance = stack.enter_context(Storage().instance(folder, folder / "config.yaml"))
+        stack.enter_context(short_edits())
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(hapvr.care.health, "MIN_FREE_BYTES", 0)
         importlib.import_module("pipelines.automation")
-        yield Year(tmp_path, clips, f"http://127.0.0.1:{receiver.port}/hook", instance)
+        receiver = stack.enter_context(receiving())
+        year = Year(folder, clips, f"http://127.0.0.1:{receiver.port}/hook", instance)
+        yield lived(year, receiver)
 
 
-def test_a_year(year: Year, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each training that fails, is promoted or is refused is told once; the champion never gets
-    worse; of what failed, and of runs of Dagster that nothing needs any more, nothing is left."""
-    monkeypatch.setattr(hapvr.care.health, "MIN_FREE_BYTES", 0)
-    told: list[list[str]] = []
-    targets = []
-    sizes = []
-    number = 0
-    for week in range(WEEKS):
-        kind = STORES[week % len(STORES)]
-        year.configure(
-            week,
-            registry=NOBODY if kind == "registry away" else None,
-            **SPOILED if kind == "worse" else {},
-        )
-        with happening(kind, year.project):
-            result = year.train(week)
-        assert result.success == (kind in SUCCEEDING), kind
-        year.daemon(result)
-        told.append([json.loads(body)["event"] for _, body in receiver.got[number:]])
-        number = len(receiver.got)
-        year.configure(week)
-        client = tracker_of(year.project).client
-        name = "hapvr"
-        if week == 0:
-            promote(client, name, 2, reason="a mistake, which the gate would not have made")
-        champion = champion_of(client, name)
-        targets.append(float(version_tags(client, name, champion.version)[TARGET_TAG]))
-        if kind == STORES[-1]:
-            year.clean()
-            keys = {
-                client.get_run(version.run_id).data.tags["hapvr.run_key"]
-                for version in client.search_model_versions(f"name = '{name}'")
-            }
-            assert {
-                path.name for path in (year.folder / "data" / MODELS).iterdir() if path.is_dir()
-            } <= keys
-            assert len(year.instance.get_runs()) <= 2  # the last of each asset
-            sizes.append(
-                sum(path.stat().st_size for path in year.home.rglob("*") if path.is_file())
-            )
+def lived(year: Year, receiver: Receiver) -> Record:
+    """Let the weeks pass, one after the other."""
+    weeks = []
+    cleanings = []
+    for number in range(WEEKS):
+        weeks.append(week_of(year, receiver, number))
+        if weeks[-1].kind == KINDS[-1]:
+            cleanings.append(cleaning_of(year))
 
-    assert len(receiver.ids) == len(set(receiver.ids)) == WEEKS
-    allowed = {True: {"model_promoted", "model_refused"}, False: {"training_failed"}}
-    for week, events in enumerate(told):
-        assert set(events) <= allowed[STORES[week % len(STORES)] in SUCCEEDING], (week, events)
+    return Record(weeks, cleanings, list(receiver.ids))
+
+
+def week_of(year: Year, receiver: Receiver, number: int) -> Week:
+    """Train, with what befalls a training in this week, and let the daemon do what is due."""
+    kind = KINDS[number % len(KINDS)]
+    registry = NOBODY if kind == "registry away" else None
+    year.configure(number, registry=registry, **SPOILED if kind == "worse" else {})
+    num_told = len(receiver.got)
+    with happening(kind, year.project):
+        result = year.train(number)
+    year.daemon(result)
+    told = [json.loads(body)["event"] for _, body in receiver.got[num_told:]]
+    year.configure(number)
+    client = tracker_of(year.project).client
+    if number == 0:
+        promote(client, MODEL, 2, reason="a mistake, which the gate would not have made")
+    champion = champion_of(client, MODEL)
+    target = float(version_tags(client, MODEL, champion.version)[TARGET_TAG])
+    return Week(kind, result.success, told, target)
+
+
+def cleaning_of(year: Year) -> Cleaning:
+    """What half a year later is left."""
+    year.clean()
+    client = tracker_of(year.project).client
+    versions = client.search_model_versions(f"name = '{MODEL}'")
+    models = year.folder / "data" / MODELS
+    return Cleaning(
+        folders={path.name for path in models.iterdir() if path.is_dir()},
+        run_keys={client.get_run(row.run_id).data.tags["hapvr.run_key"] for row in versions},
+        num_runs=len(year.instance.get_runs()),
+        num_bytes=sum(path.stat().st_size for path in year.home.rglob("*") if path.is_file()),
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_training_fails_only_by_what_befalls_it(record: Record, kind: str) -> None:
+    ends = {week.has_succeeded for week in record.weeks if week.kind == kind}
+    assert ends == {kind in SUCCEEDING}
+
+
+def test_each_week_is_told_once(record: Record) -> None:
+    assert len(record.ids) == WEEKS
+    assert len(set(record.ids)) == WEEKS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_people_are_told_how_a_training_ended(record: Record, kind: str) -> None:
+    """Promoted or refused if it did well, and that it failed if not."""
+    allowed = {"model_promoted", "model_refused"} if kind in SUCCEEDING else {"training_failed"}
+    told = {event for week in record.weeks if week.kind == kind for event in week.told}
+    assert told <= allowed
+
+
+def test_the_champion_never_gets_worse(record: Record) -> None:
+    """And is better at the end than at the beginning."""
+    targets = [week.target for week in record.weeks]
     assert targets == sorted(targets)
     assert targets[-1] > targets[0]
-    assert sizes[-1] <= 2 * sizes[0]
+
+
+def test_nothing_is_left_of_trainings_that_failed(record: Record) -> None:
+    for cleaning in record.cleanings:
+        assert cleaning.folders <= cleaning.run_keys
+
+
+def test_old_runs_of_dagster_are_removed(record: Record) -> None:
+    """But for the last of each asset."""
+    for cleaning in record.cleanings:
+        assert cleaning.num_runs <= 2
+
+
+def test_the_home_of_dagster_does_not_grow(record: Record) -> None:
+    assert record.cleanings[-1].num_bytes <= 2 * record.cleanings[0].num_bytes

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -71,12 +71,21 @@ class Receiver:
         return [name for name, _ in self.got]
 
 
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """A webhook that listens until the end."""
+    webhook = Receiver()
+    try:
+        yield webhook
+    finally:
+        webhook.server.shutdown()
+        webhook.server.server_close()
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    webhook = Receiver()
-    yield webhook
-    webhook.server.shutdown()
-    webhook.server.server_close()
+    with receiving() as webhook:
+        yield webhook
 
 
 @pytest.fixture
