@@ -201,8 +201,8 @@ def films(path: Path, container: InputContainer) -> list[int]:
         if not kinds:
             raise VideoError(
                 "not_video",
-                f"video: {path.name} has neither pictures nor sound, as a damaged file; fetch it "
-                "again",
+                f"video: {path.name} has neither pictures nor sound; it may be damaged: fetch "
+                "it again",
             )
 
         raise VideoError(
