@@ -19,10 +19,11 @@ MIN_SIDE = 0.1
 MAX_SIDE = 0.45
 UNEVEN = 0.04
 """By how much two bars, or two blurred sides, may differ, as a share."""
-BLURRED = 0.2
-"""Detail of a blurred side at most, as a share of what the film has."""
+BLURRED = 0.15
+"""Detail of a blurred side at most, as a share of what the film has. Ten films with sides blurred
+by 13 to 30 pixels of 720: 51 of 87 are found, and of 217 clips without such sides none is."""
 MIN_DETAIL = 1.0
-"""Grey levels by which neighbouring pixels of the film differ at least; less is not evidence."""
+"""Detail of the film at least; less is not evidence."""
 
 
 def film_box(jpegs: Sequence[bytes]) -> Box:
@@ -53,9 +54,10 @@ def film_area(jpegs: Sequence[bytes]) -> tuple[float, float]:
 
 
 def detail_of_columns(frames: NDArray[np.float32]) -> NDArray[np.float64]:
-    """[W], by how many grey levels neighbouring pixels of a column of frames [N, H, W] differ."""
-    differences = np.abs(np.diff(frames, axis=1))
-    return np.asarray(differences.mean(axis=(0, 1)), np.float64)
+    """[W], by how many grey levels a step from pixel to pixel of a column of frames [N, H, W]
+    differs from the next step: a blurred picture has slopes, but they hardly change."""
+    changes = np.abs(np.diff(frames, n=2, axis=1))
+    return np.asarray(changes.mean(axis=(0, 1)), np.float64)
 
 
 def sharp_span(detail: NDArray[np.float64]) -> tuple[float, float]:

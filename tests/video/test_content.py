@@ -104,7 +104,8 @@ def frames(make: str) -> list[bytes]:
     ],
 )
 def test_the_film_is_what_bars_and_blurred_sides_leave(make: str, box: Box) -> None:
-    assert film_box(frames(make)) == pytest.approx(box, abs=0.02)
+    """But for the blocks of a JPEG at its edges."""
+    assert film_box(frames(make)) == pytest.approx(box, abs=0.03)
 
 
 def test_networks_that_cut_off_edges_see_the_whole_picture() -> None:
