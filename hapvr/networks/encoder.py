@@ -66,20 +66,24 @@ def open_encoder(config: BackboneConfig, device: str, *, extras: bool = False) -
     extras: whether its embedder is asked for them, see `FrameEncoder.embedder`. Raises ConfigError
     for settings that do not fit, and DataError for weights that cannot be had.
     """
-    packaged = config.weights.source == "packaged"
+    in_package = config.weights.source == "packaged" and is_packaged(config.architecture)
+    as_published = not config.options and config.descriptor == "regions"
+    if in_package and as_published and on_processor(device) and not extras:
+        return packaged_backbone(config)
+    return open_reference_encoder(config)
+
+
+def open_reference_encoder(config: BackboneConfig) -> FrameEncoder:
+    """The encoder by which others of its weights are checked: in torch, but for networks that stay
+    in their package. Raises as `open_encoder` does."""
+    if config.is_copy_network and config.weights.source == "packaged":
+        return open_packaged_copy_network(config)
+    _require_torch(config)
     if config.is_copy_network:
-        if packaged:
-            return open_packaged_copy_network(config)
-        _require_torch(config)
         from hapvr.networks.sscd import load_sscd
 
         return load_sscd(config)
 
-    in_package = is_packaged(config.architecture)
-    as_published = not config.options and config.descriptor == "regions"
-    if packaged and in_package and as_published and on_processor(device) and not extras:
-        return packaged_backbone(config)
-    _require_torch(config)
     from hapvr.networks.backbone import load_backbone
 
     return load_backbone(config)

@@ -297,7 +297,7 @@ def _export(
 
     from hapvr.steps.export import export_onnx  # with torch
 
-    return export_onnx(project, folder, encoder=encoder)
+    return export_onnx(project, folder)
 
 
 def _card(

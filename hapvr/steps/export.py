@@ -12,7 +12,7 @@ from torch import Tensor
 from hapvr.data.features import STAGE as FEATURES_STAGE, FeatureStore
 from hapvr.errors import DataError
 from hapvr.model.checkpoint import load_network
-from hapvr.networks.encoder import FrameEncoder
+from hapvr.networks.encoder import FrameEncoder, open_reference_encoder
 from hapvr.networks.whitening import load_whitening
 from hapvr.scorer.bundle_writer import BundleParts, write_bundle
 from hapvr.scorer.torch_networks import write_onnx
@@ -25,7 +25,7 @@ CHECKED_FRAMES = 6
 """Frames checked per video: torch takes half a second for a frame."""
 
 
-def export_onnx(project: Project, folder: Path, *, encoder: FrameEncoder) -> dict[str, Any]:
+def export_onnx(project: Project, folder: Path) -> dict[str, Any]:
     """Write the model of the network in `folder` to `exported` there. Returns what `write_onnx`
     does, or `{"reason": ...}` if it is not exported.
 
@@ -34,6 +34,7 @@ def export_onnx(project: Project, folder: Path, *, encoder: FrameEncoder) -> dic
     """
     if not project.config.tracking.onnx:
         return {"reason": "tracking.onnx is false"}
+    encoder = open_reference_encoder(project.config.backbone)
     frames: list[Tensor] = []
     features: list[Tensor] = []
     for pictures, regions in _checked_videos(project, encoder):

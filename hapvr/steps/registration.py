@@ -111,7 +111,7 @@ def _make_bundle(
     calibration = calibrate(project, training)
     present = {"backbone": encoder.settings, "whitening": load_whitening(project.root).sha256}
     require_trained_on(training, present, what="the bundle would be made")
-    onnx = export_onnx(project, training.folder, encoder=encoder)
+    onnx = export_onnx(project, training.folder)
     weights = read_record(training.folder)["weights"]
     warning = random_weights_warning(identity["source"] for identity in weights.values())
     bundle = write_run_bundle(
