@@ -1,22 +1,28 @@
 """Calibration and model card of a project's own model."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hapvr.chain import CHAIN
+from hapvr.chain.step import shards_of
 from hapvr.config import EvaluationConfig
 from hapvr.files import digest_of
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.scorer.bundle_writer import random_weights_warning
+from hapvr.scorer.torch_networks import TOLERANCE
 from hapvr.seeding import torch_rng
 from hapvr.steps.calibration import calibrate
 from hapvr.steps.evaluation import make_benchmark_scores, stored_scores
+from hapvr.steps.export import export_onnx
 from hapvr.steps.model_card import CardFacts, model_card
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, prepare_training
+from tests.conftest import small_settings, write_clip, write_settings
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +115,30 @@ def card_of(project: Project, run: TrainingRun, *given: Any) -> str:
         "warning": random_weights_warning(["random"]),
     }
     return model_card(project, run, CardFacts(**dict(zip(names, given, strict=True)), **more))
+
+
+@pytest.mark.slow
+def test_a_network_on_the_packaged_backbone_is_exported(tmp_path: Path) -> None:
+    """Torch checks it, though nothing else of a collection on a processor runs in torch."""
+    for number in range(4):
+        write_clip(tmp_path / "videos" / f"{number}.mp4", seed=number)
+    settings = small_settings(tmp_path / "videos", tmp_path / "data") | {
+        "backbone": {
+            "architecture": "tf_efficientnet_lite0.in1k",
+            "weights": {"source": "packaged"},
+            "crop_px": 128,
+        },
+        "whitening": {"dims": 16, "max_regions": 400},
+        "tracking": {"onnx": True},
+    }
+    project = Project.open(write_settings(tmp_path / "config.yaml", settings), folder=tmp_path)
+    for name in ("video_manifest", "videos", "frames", "whitening", "features"):
+        for key in shards_of(project, CHAIN[name]):
+            CHAIN[name].run(project, key)
+
+    plain = NetworkSettings(comparator=False)
+    network = SimilarityNetwork(plain, dims=16, generator=torch_rng("export"))
+    save_network(network, tmp_path / "run" / "network", metadata={})
+    record = export_onnx(project, tmp_path / "run")
+    assert "backbone.onnx" in record["files"]
+    assert record["check"]["largest_difference"] <= TOLERANCE
