@@ -262,6 +262,12 @@ async def caller_of(
         "token: this service answers to those with a token; send it as "
         "`Authorization: Bearer TOKEN`"
     )
+    if token:
+        sentence = (
+            "token: this service does not know the token that was sent; ask whoever runs it for "
+            "one that is valid"
+        )
+
     raise Refusal(401, "no_token", sentence, {"www-authenticate": "Bearer"})
 
 

@@ -99,6 +99,12 @@ def test_nothing_is_read_without_a_token(stranger: Client, path: str) -> None:
     assert refused.headers["www-authenticate"] == "Bearer"
 
 
+def test_a_token_that_is_not_known_is_told_from_none(stranger: Client) -> None:
+    refused = replace(stranger, token="mistyped").get("/index")
+    assert refused.status == 401
+    assert "does not know the token that was sent" in refused.json["error"]
+
+
 def test_nothing_is_searched_or_marked_without_a_token(stranger: Client) -> None:
     assert stranger.search(id=SHORT).status == 401
     assert stranger.ask("PATCH", "/pairs", body=MARKED).status == 401
