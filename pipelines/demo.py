@@ -27,6 +27,7 @@ from rich.console import Console
 from hapvr.errors import HapvrError
 from hapvr.networks.copies import INSTALL_HINT
 from hapvr.steps.project import record_configuration
+from hapvr.video.kept_workers import end_idle_workers
 from pipelines.resources import CHECKOUT, WITHOUT_COPIES, config_path, open_project
 from pipelines.ui import LOOPBACK, ServerError, free_port, only_server, servers, start_dagster
 
@@ -315,4 +316,5 @@ if __name__ == "__main__":
     _read_arguments()
     code = main()
     sys.stdout.flush()
+    end_idle_workers()  # which `os._exit` leaves behind
     os._exit(code)  # whoever interrupts does not wait while Python takes its modules apart
