@@ -32,6 +32,7 @@ from hapvr.serving.search_work import QuerySource, SearchWork
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import SearchOptions
+from hapvr.video.kept_workers import end_idle_workers
 from hapvr.video.pool import killed_workers
 
 READY = "ready"
@@ -122,6 +123,7 @@ def _listen(connection: Connection, arrived: SimpleQueue[tuple[Wanted, Job]]) ->
         try:
             message = connection.recv()
         except (EOFError, OSError):
+            end_idle_workers()  # which `os._exit` leaves behind
             os._exit(0)
 
         if isinstance(message, Wanted):
