@@ -21,7 +21,7 @@ from hapvr.commands import (
     stages,
     terminal,
 )
-from hapvr.processors import collect_garbage_seldom
+from hapvr.processors import prepare_program
 from hapvr.reporting import report_for_people
 
 VERBS: list[Callable[..., None]] = [
@@ -69,7 +69,7 @@ def main() -> None:
     sys.stdout = sys.stdout or io.StringIO()
     sys.stderr = sys.stderr or io.StringIO()
     report_for_people()
-    collect_garbage_seldom()
+    prepare_program()
     try:
         app()
     except SystemExit as ended:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
-from hapvr.processors import collect_garbage_seldom, use_processors
+from hapvr.processors import prepare_program, use_processors
 
 Result = TypeVar("Result")
 
@@ -142,7 +142,7 @@ class _WorkerContext(SpawnContext):
 def _prepare_worker(
     limits: Mapping[int, int], parent_pid: int, prepare: Callable[[], None] | None
 ) -> None:
-    collect_garbage_seldom()
+    prepare_program()
     for kind, wanted in limits.items():
         given = [value for value in resource.getrlimit(kind) if value != resource.RLIM_INFINITY]
         resource.setrlimit(kind, (min([wanted, *given]), min([wanted, *given])))

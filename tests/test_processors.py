@@ -1,4 +1,4 @@
-"""How many processors a process computes with, and how often it looks for garbage."""
+"""How many processors a process computes with, and what programs of ours set before they start."""
 
 import os
 from multiprocessing import Pipe
@@ -50,3 +50,15 @@ def test_a_program_of_ours_looks_for_garbage_seldom() -> None:
     code = "import gc; from hapvr.cli import main; import atexit\n"
     code += "atexit.register(lambda: print(gc.get_threshold()[0])); main()"
     assert run_python("-c", code, "--version").endswith("\n20000\n")
+
+
+def test_a_program_of_ours_multiplies_small_matrices_by_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others would wait for the next product at full speed."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    code = "from hapvr.cli import main; import atexit\n"
+    code += "def tell():\n import numpy, threadpoolctl\n"
+    code += " print([pool['num_threads'] for pool in threadpoolctl.threadpool_info()])\n"
+    code += "atexit.register(tell); main()"
+    assert run_python("-c", code, "--version").endswith("\n[1]\n")

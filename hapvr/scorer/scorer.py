@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,15 @@ if TYPE_CHECKING:
 NEVER = Deadline(None)
 
 
+class FramesAlone(NamedTuple):
+    """What the frames of a video are by themselves."""
+
+    similarity: NDArray[np.floating]
+    """[T], of each frame with itself"""
+    is_blank: NDArray[np.bool_]
+    """[T], which are like no other, as they show one colour"""
+
+
 class VideoScorer:
     """Scores pairs of videos with a trained network. Keeps the features of the last videos seen;
     any thread may call it."""
@@ -66,6 +76,7 @@ class VideoScorer:
         self._crop_px = pictures.crop_px
         self.untrained = untrained
         self._blank: NDArray[np.float32] | None = None
+        self._frames_alone = WeakKeyDictionary[EmbeddedVideo, FramesAlone]()
         self._computing = ComputeLock()
         self._reader = VideoReader(networks.regions, pictures=pictures, computing=self._computing)
 
@@ -195,12 +206,10 @@ class VideoScorer:
             scores, matrices = self.networks.comparisons(
                 query.regions, [reference.regions for reference in references]
             )
-            of_query = self.networks.self_similarity(query.regions)
-            relative = []
-            for reference, matrix in zip(references, matrices, strict=True):
-                of_reference = self.networks.self_similarity(reference.regions)
-                values = relative_similarity(matrix, of_query, of_reference)
-                relative.append(self._without_blank(values, query, reference))
+            relative = [
+                self._relative(matrix, query, reference)
+                for reference, matrix in zip(references, matrices, strict=True)
+            ]
 
         return list(zip(_similarities(scores), relative, strict=True))
 
@@ -219,37 +228,50 @@ class VideoScorer:
         in."""
         with self._computing.hold(deadline):
             matrix = self.networks.frame_similarity(query.regions, reference.regions)
-            of_query = self.networks.self_similarity(query.regions)
-            of_reference = self.networks.self_similarity(reference.regions)
-            values = relative_similarity(matrix, of_query, of_reference)
-            return self._without_blank(values, query, reference)
+            return self._relative(matrix, query, reference)
 
     def use_blank(self, blank: NDArray[np.float32]) -> NDArray[np.float32]:
         """Take stored vectors [B, D] of pictures of one colour, so that they are not computed; [0,
         0] where there are none. Returns them."""
         if len(blank):
             self._blank = blank
+            self._frames_alone.clear()
         return blank
 
-    def _without_blank(
-        self, matrix: NDArray[np.float64], query: EmbeddedVideo, reference: EmbeddedVideo
+    def _relative(
+        self, matrix: NDArray[np.floating], query: EmbeddedVideo, reference: EmbeddedVideo
     ) -> NDArray[np.float64]:
-        """Similarities in which frames of one colour are like none. Of frames with nine regions
-        these tell enough, and how near to one colour the vectors of a trained network are, nobody
-        has measured."""
-        if query.regions.shape[1] != 1 or not self.untrained:
-            return matrix
+        """Relative similarities of the frames of two videos, in which those of one colour are like
+        none. matrix: [T, T'], what the network gives."""
+        of_query = self._alone(query)
+        of_reference = self._alone(reference)
+        values = relative_similarity(matrix, of_query.similarity, of_reference.similarity)
+        values[of_query.is_blank] = -1
+        values[:, of_reference.is_blank] = -1
+        return values
+
+    def _alone(self, video: EmbeddedVideo) -> FramesAlone:
+        """Of a video that was compared before, as it was then: a search compares its query with
+        each candidate, and a collection each of its videos with many."""
+        kept = self._frames_alone.get(video)
+        if kept is None:
+            kept = FramesAlone(self.networks.self_similarity(video.regions), self._is_blank(video))
+            self._frames_alone[video] = kept
+        return kept
+
+    def _is_blank(self, video: EmbeddedVideo) -> NDArray[np.bool_]:
+        """[T], which frames show one colour; of frames with nine regions none, as these tell
+        enough, and how near to one colour the vectors of a trained network are, nobody has
+        measured."""
+        if video.regions.shape[1] != 1 or not self.untrained:
+            return np.zeros(len(video), bool)
         if self._blank is None:
             networks: Any = self.networks  # of any kind
             regions = networks.regions(blank_pictures(self._crop_px))
             self._blank = mean_directions(networks.vectors(networks.embed(regions)))
 
-        shown = matrix.copy()
-        for video, rows in ((query, shown), (reference, shown.T)):
-            vectors = mean_directions(self.networks.vectors(video.regions))
-            rows[is_blank_of_copies(vectors, self._blank)] = -1
-
-        return shown
+        vectors = mean_directions(self.networks.vectors(video.regions))
+        return is_blank_of_copies(vectors, self._blank)
 
     def matching_segments(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
