@@ -137,8 +137,8 @@ def contact_sheet(frames: "FrameFile") -> "Image":
 
 
 def _show_frames(made: Made) -> dg.MaterializeResult:
+    from hapvr.steps.frames import open_frames
     from hapvr.steps.quality import check_frames
-    from hapvr.steps.videos import open_frames
 
     more = {}
     if made.result.num_ok:

@@ -30,8 +30,8 @@ from hapvr.search.video_index import nearest_videos
 from hapvr.search.votes import vote
 from hapvr.settings import IndexSettings
 from hapvr.steps.features import open_extractor
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-from hapvr.steps.videos import open_frames
 
 Floats = npt.NDArray[np.float32]
 PART_FRAMES = 5

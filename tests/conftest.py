@@ -400,8 +400,9 @@ def make_feature_data(project: Project) -> list[str]:
     """All stages up to features; returns the shards of the training split."""
     from hapvr.data.manifest import training_shard_keys
     from hapvr.steps.features import make_features
+    from hapvr.steps.frames import make_frames
     from hapvr.steps.video_manifest import make_manifest
-    from hapvr.steps.videos import make_frames, make_videos
+    from hapvr.steps.videos import make_videos
     from hapvr.steps.whitening import make_whitening
 
     manifest = make_manifest(project)

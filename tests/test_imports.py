@@ -301,7 +301,7 @@ def test_ingesting_and_checking_load_neither_networks_nor_the_index(small_projec
     folder = Path(small_project.config.data_root).parent
     code = (
         "import sys; from pathlib import Path; from hapvr.steps.project import Project\n"
-        "from hapvr.steps import quality, sources, videos\n"
+        "from hapvr.steps import frames, quality, sources, videos\n"
         "project = Project.open(Path('config.yaml'), folder=Path('.'))\n"
         "for check in (quality.check_videos, quality.check_frames):\n"
         "    assert check(project, 'own-test-00000')\n"

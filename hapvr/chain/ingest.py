@@ -64,6 +64,6 @@ class Frames(ShardStep):
         self, project: Project, key: str = "", *, progress: Progress = no_progress, **options: Any
     ) -> Any:
         """See `make_frames`."""
-        from hapvr.steps.videos import make_frames
+        from hapvr.steps.frames import make_frames
 
         return make_frames(project, key, progress=progress, **options)

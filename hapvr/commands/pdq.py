@@ -142,7 +142,7 @@ def _hashed(config: Path, video_ids: Collection[str] = ()) -> Iterator[tuple[str
     """Videos of the collection, all or those of these ids, and second, hash and quality of each of
     their stored frames."""
     from hapvr.data.manifest import collection_keys, shard_keys
-    from hapvr.steps.videos import open_frames
+    from hapvr.steps.frames import open_frames
     from hapvr.video.frames import decode_jpegs
     from hapvr.video.pdq import pdq
 

@@ -18,9 +18,9 @@ from hapvr.search.frame_index import STATE_FILE, FrameIndex
 from hapvr.search.match import Query
 from hapvr.search.video_index import has_videos, videos_place
 from hapvr.serving.refusals import without_paths
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.videos import open_frames
 
 _LOG = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from hapvr.files import file_sha256
 from hapvr.progress import Progress, shows_work
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.duplicates import DuplicatePair
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
-from hapvr.steps.videos import open_frames
 from hapvr.video.content import film_area
 from hapvr.video.facts import MEASURE_VERSION, FileFacts
 from hapvr.video.frames import mean_picture, noise_level

@@ -16,8 +16,8 @@ from hapvr.networks.encoder import FrameEncoder, open_reference_encoder
 from hapvr.networks.whitening import load_whitening
 from hapvr.scorer.bundle_writer import BundleParts, write_bundle
 from hapvr.scorer.torch_networks import write_onnx
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-from hapvr.steps.videos import open_frames
 from hapvr.steps.whitening import squares
 
 CHECKED_VIDEOS = 4

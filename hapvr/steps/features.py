@@ -28,8 +28,8 @@ from hapvr.networks.encoder import open_encoder
 from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.settings import explain
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-from hapvr.steps.videos import open_frames
 from hapvr.video.decoded import DecodedFrames
 from hapvr.video.frames import HASH_VERSION, NO_HASH, Hashes
 from hapvr.video.settings import SourceName

@@ -37,8 +37,8 @@ from hapvr.search.match import thin
 from hapvr.search.memory_index import FramesInMemory
 from hapvr.search.scored import ScoredCandidate
 from hapvr.seeding import numpy_rng
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-from hapvr.steps.videos import open_frames
 from hapvr.video.frames import decode_jpegs, encode_jpeg
 
 MAX_VIDEOS = 1000

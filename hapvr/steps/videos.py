@@ -1,16 +1,16 @@
-"""Steps 2 and 3: files on disk with a row of metadata per video (asset `videos`), and their sampled
-frames (asset `frames`)."""
+"""Step 2: files on disk with a row of metadata per video (asset `videos`)."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from hapvr.data import frames
 from hapvr.data.manifest import (
     VIDEO_COLUMNS,
     VIDEOS_STAGE,
+    ManifestRow,
     read_manifest_shard,
     source_of,
 )
@@ -20,14 +20,11 @@ from hapvr.data.shard_build import (
     StageResult,
     VideoEntry,
     build_shard,
-    failed_rows,
 )
 from hapvr.data.shards import (
     STATUS_FAILED,
     STATUS_OK,
     ShardIndex,
-    frame_columns,
-    index_row,
 )
 from hapvr.errors import DataError
 from hapvr.progress import Progress, no_progress, shows_work
@@ -36,15 +33,10 @@ from hapvr.steps.fetching import fetch_and_probe
 from hapvr.steps.project import Project
 from hapvr.steps.source_listing import is_away
 from hapvr.steps.sources import MISSING_STATE, file_state
-from hapvr.video.pool import RETRYABLE, SampledVideo, reader_state, sample_videos
-from hapvr.video.settings import SamplingMode
+from hapvr.video.pool import RETRYABLE, reader_state
 from hapvr.video.sources import is_remote, path_of_text
 
-CHANGED = "changed_file"
 MISSING = "missing_file"
-CHANGEABLE = RETRYABLE | {CHANGED, MISSING, "decode_error", "no_frames"}
-"""Reasons of the machine, of a drive or of a file that was replaced: another try may end
-otherwise."""
 
 
 def make_videos(
@@ -76,34 +68,19 @@ def make_videos(
             "or remove that record to drop them"
         )
 
-    recorded = {} if index is None else {row["video_id"]: row for row in index.rows()}
     states = {video_id: file_state(row) for video_id, row in rows.items()}
     offline = {} if index is None else _offline_states(project, key, index, states)
     states |= offline
-    reader = reader_state(project.config.sampling)
-
-    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        wanted = [rows[video_id] for video_id in video_ids]
-        again = _unread_videos(recorded.values())
-        for row, data in fetch_and_probe(project, wanted, again=again, doing=shows_work(progress)):
-            video_id = row["video_id"]
-            before = recorded.get(video_id)
-            if is_remote(rows[video_id].uri):
-                row = _or_as_before(row, before)
-            if row["reason"] == MISSING:
-                # its state was taken before it went; once back, it has changed
-                states[video_id] = f"{rows[video_id].uri}{MISSING_STATE}"
-
-            yield row | {"former_sha256": _former_sha256(row, before)}, data
-
-    def reuse(row: IndexRow, earlier: Provenance) -> bool:
-        video_id = row["video_id"]
-        if video_id not in states or earlier.inputs.get(video_id) != states[video_id]:
-            return False
-        if row["status"] == STATUS_OK:
-            return video_id in offline or os.path.exists(path_of_text(row["path"]))
-        return not _is_tried_again(row, reader, retry_failed=retry_failed, retry_gone=retry_gone)
-
+    videos = _VideosOfShard(
+        project=project,
+        rows=rows,
+        recorded={} if index is None else {row["video_id"]: row for row in index.rows()},
+        states=states,
+        offline=frozenset(offline),
+        retry_failed=retry_failed,
+        retry_gone=retry_gone,
+        doing=shows_work(progress),
+    )
     recipe = ShardRecipe(
         shard=shard,
         settings={"download": project.config.download.identity_fields()},
@@ -111,8 +88,59 @@ def make_videos(
         index_columns=VIDEO_COLUMNS,
     )
     return build_shard(
-        recipe, video_ids=list(rows), make=make, reuse=reuse, retry=retry_failed, progress=progress
+        recipe,
+        video_ids=list(rows),
+        make=videos.make,
+        reuse=videos.still_hold,
+        retry=retry_failed,
+        progress=progress,
     )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _VideosOfShard:
+    """Fetches and probes the videos of a shard, as `make_videos` says."""
+
+    project: Project
+    rows: Mapping[str, ManifestRow]
+    """of the manifest, by video id"""
+    recorded: Mapping[str, IndexRow]
+    """rows of an earlier run"""
+    states: dict[str, str]
+    """of the files, see `file_state`; they are what the shard is made of"""
+    offline: frozenset[str]
+    """usable videos whose drive is away"""
+    retry_failed: bool
+    retry_gone: bool
+    doing: Callable[[str], None] | None
+
+    def make(self, video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
+        """The row of each video, in their order."""
+        wanted = [self.rows[video_id] for video_id in video_ids]
+        again = _unread_videos(self.recorded.values())
+        for row, data in fetch_and_probe(self.project, wanted, again=again, doing=self.doing):
+            video_id = row["video_id"]
+            before = self.recorded.get(video_id)
+            uri = self.rows[video_id].uri
+            if is_remote(uri):
+                row = _or_as_before(row, before)
+            if row["reason"] == MISSING:
+                # its state was taken before it went; once back, it has changed
+                self.states[video_id] = f"{uri}{MISSING_STATE}"
+
+            yield row | {"former_sha256": _former_sha256(row, before)}, data
+
+    def still_hold(self, row: IndexRow, earlier: Provenance) -> bool:
+        """Whether a row of an earlier run does."""
+        video_id = row["video_id"]
+        if video_id not in self.states or earlier.inputs.get(video_id) != self.states[video_id]:
+            return False
+        if row["status"] == STATUS_OK:
+            return video_id in self.offline or os.path.exists(path_of_text(row["path"]))
+        reader = reader_state(self.project.config.sampling)
+        return not _is_tried_again(
+            row, reader, retry_failed=self.retry_failed, retry_gone=self.retry_gone
+        )
 
 
 def _offline_states(
@@ -164,151 +192,6 @@ def _is_tried_again(row: IndexRow, reader: str, *, retry_failed: bool, retry_gon
     if row["path"] and row.get("tried_with") != reader:
         return True
     return retry_gone and row["status"] in ("unavailable", "not_video")
-
-
-def make_frames(
-    project: Project,
-    key: str,
-    *,
-    retry_failed: bool = False,
-    retry_changeable: bool = False,
-    progress: Progress = no_progress,
-) -> StageResult:
-    """Decode and sample the shard's videos in killable workers; a video that fails is a row with
-    its reason. Videos whose bytes and sampling are those of an earlier run are not decoded again,
-    but for those whose file was not there and is now, and those that were sampled by key frames
-    where `sampling.mode` is `thorough` now; thorough frames stay.
-
-    retry_failed: those that failed are tried again
-    retry_changeable: those of them for which another try may end otherwise, as the reason is one of
-    CHANGEABLE, or this program or its limits are others than then
-    """
-    sampling = project.config.sampling
-    shard = project.shard(frames.STAGE, key)
-    videos = project.shard(VIDEOS_STAGE, key).rows()
-    good = {row["video_id"]: row for row in videos if row["status"] == STATUS_OK}
-    reader = reader_state(sampling)
-    index = shard.find()
-    earlier = [] if index is None else index.rows()
-
-    def is_made_again(row: IndexRow) -> bool:
-        if not row["reason"]:
-            return _lacks_thorough_frames(row, sampling.mode)
-        may_change = row["reason"] in CHANGEABLE or row.get("tried_with") != reader
-        if retry_failed or (retry_changeable and may_change):
-            return True
-        return _is_back(row, good[row["video_id"]])
-
-    made_again = {
-        row["video_id"] for row in earlier if row["video_id"] in good and is_made_again(row)
-    }
-
-    def make(video_ids: Sequence[str]) -> Generator[VideoEntry, None, None]:
-        pending = {video_id: path_of_text(good[video_id]["path"]) for video_id in video_ids}
-        # What the step `videos` of this run has read as it is now is not read once more for that.
-        are_as_recorded = all(
-            project.digests.of(path) == good[video_id]["sha256"]
-            for video_id, path in pending.items()
-        )
-        for video in sample_videos(
-            pending.items(),
-            config=sampling,
-            digest=not are_as_recorded,
-            doing=shows_work(progress),
-        ):
-            if are_as_recorded:
-                video = _or_changed(project, video)
-            if video.reason == MISSING and is_away(project, source_of(key)):
-                raise DataError(
-                    f"frames: the files of {source_of(key)} are away; connect their drive "
-                    "and repeat this"
-                )
-
-            yield _frames_entry(video, good[video.video_id]["sha256"], reader)
-
-    def reuse(row: IndexRow, _: Provenance) -> bool:
-        video_id = row["video_id"]
-        is_same = video_id in good and good[video_id]["sha256"] == row["file_sha256"]
-        return is_same and video_id not in made_again
-
-    recipe = ShardRecipe(
-        shard=shard,
-        settings={"sampling": sampling.identity_fields(), "reader": frames.READER_VERSION},
-        inputs={"videos": content_digest(videos)},
-        columns=frames.FIELDS,
-        index_columns=frames.INDEX_COLUMNS,
-    )
-    return build_shard(
-        recipe,
-        video_ids=list(good),
-        make=make,
-        lost=failed_rows(videos, file_sha256="", frames_sha256=""),
-        reuse=reuse,
-        retry=bool(made_again),
-        progress=progress,
-    )
-
-
-def _lacks_thorough_frames(row: IndexRow, mode: SamplingMode) -> bool:
-    """Whether frames were sampled by key frames, and are wanted thoroughly."""
-    return mode == "thorough" and (row.get("sampled") or "thorough") != "thorough"
-
-
-def _is_back(row: IndexRow, video: IndexRow) -> bool:
-    """Whether a file that was not there is now, e.g. as it was moved meanwhile."""
-    return row["reason"] == MISSING and os.path.exists(path_of_text(video["path"]))
-
-
-def _or_changed(project: Project, video: SampledVideo) -> SampledVideo:
-    """A video whose digest was known before it was decoded, or that its file changed since."""
-    if video.reason or project.digests.of(video.path):
-        return video
-    message = f"video: {video.path.name} changed while it was read; run the step again"
-    return SampledVideo(video.video_id, video.path, reason=CHANGED, message=message)
-
-
-def _frames_entry(video: SampledVideo, recorded_sha256: str, reader: str) -> VideoEntry:
-    """What is stored of a video that was sampled, or of why it was not. recorded_sha256: of the
-    file that the step `videos` read."""
-    reason = video.reason
-    message = video.message
-    if reason in CHANGEABLE:
-        message = f"{message}; `hapvr index add` and `hapvr sample --retry-failed` try it again"
-    elif reason:
-        message = f"{message}; `hapvr sample --retry-failed` tries it again"
-
-    if video.file_sha256 not in ("", recorded_sha256):
-        reason = CHANGED
-        message = (
-            "the file is not the one that the step videos read; restore it "
-            "(`hapvr verify --repair` fetches it) or `touch` it, then run `hapvr download` and "
-            "`hapvr sample --retry-failed`"
-        )
-
-    row = index_row(
-        video.video_id,
-        0,
-        reason=reason,
-        message=message,
-        file_sha256=recorded_sha256,
-        frames_sha256="",
-        is_partial=video.is_partial,
-        tried_with=reader if reason else None,
-        sampled=None if reason else video.mode,
-    )
-    if reason:
-        return row, None
-    sha256 = frames.VideoFrames(video.jpegs, video.timestamps_s).sha256
-    row |= {"num_rows": len(video.jpegs), "frames_sha256": sha256}
-    return row, frame_columns(video.video_id, video.timestamps_s, video.jpegs)
-
-
-def open_frames(project: Project, key: str) -> frames.FrameFile:
-    """The frames of a finished shard. Raises DataError where they are missing or of another
-    sampling."""
-    shard = project.shard(frames.STAGE, key)
-    shard.require({"sampling": project.config.sampling.identity_fields()})
-    return frames.FrameFile(shard)
 
 
 def content_digest(videos: Sequence[IndexRow]) -> str:

@@ -30,8 +30,8 @@ from hapvr.networks.backbone import load_teacher
 from hapvr.networks.batches import Embed, Frames, embed_by_networks
 from hapvr.progress import Progress, no_progress
 from hapvr.steps.features import open_extractor
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-from hapvr.steps.videos import open_frames
 
 
 def make_training_views(

@@ -37,8 +37,8 @@ from hapvr.networks.whitening import (
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, differences, environment
 from hapvr.seeding import numpy_rng
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-from hapvr.steps.videos import open_frames
 from hapvr.video.content import cut_to, seen_box
 from hapvr.video.frames import decode_jpegs, in_threads, square
 from hapvr.video.settings import Picture

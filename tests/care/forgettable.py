@@ -18,10 +18,10 @@ from hapvr.search.collection import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark
 from hapvr.steps.duplicate_pairs import duplicate_pairs
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
-from hapvr.steps.videos import open_frames
 from hapvr.steps.watch_queries import make_watch_list
 from hapvr.tables import write_table
 from tests.conftest import CHECKOUT, make_feature_data

@@ -23,12 +23,13 @@ from hapvr.errors import ArgumentError
 from hapvr.search.collection import current_index
 from hapvr.search.marks import mark, read_marks
 from hapvr.steps.duplicate_pairs import outdated_pairs, without_forgotten
+from hapvr.steps.frames import make_frames
 from hapvr.steps.pair_search import pairs_of_video
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.shard_rows import rows_place
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.videos import make_videos
 from tests.care.forgettable import (
     MARKER,
     STAGES,

@@ -14,9 +14,10 @@ from hapvr.care.verify import verify_root
 from hapvr.data import set_aside
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
+from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.videos import make_videos
 from tests.conftest import write_clip
 from tests.forked import forking
 from tests.steps.data_projects import digests, folder_settings, open_project

@@ -17,10 +17,11 @@ from hapvr.data.manifest import VIDEO_COLUMNS
 from hapvr.errors import DamagedError
 from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
 from hapvr.steps.evaluation import make_benchmark_scores
+from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.training import finish_training, prepare_training
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.videos import make_videos
 from hapvr.steps.whitening import make_whitening
 from tests.conftest import open_small_project, write_clip
 from tests.steps.data_projects import folder_settings, open_project

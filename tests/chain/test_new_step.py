@@ -20,8 +20,8 @@ from hapvr.data.shard_build import ShardRecipe, StageResult, VideoEntry, build_s
 from hapvr.data.shards import STATUS_OK, frame_columns, frame_fields, index_row
 from hapvr.errors import DamagedError
 from hapvr.progress import Progress, no_progress
+from hapvr.steps.frames import open_frames
 from hapvr.steps.project import Project
-from hapvr.steps.videos import open_frames
 from hapvr.video.frames import luma
 from tests.commands.conftest import invoke
 from tests.steps.search_projects import copied_project

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import av
 
+from hapvr.steps.frames import make_frames
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.videos import make_videos
 from tests.commands.conftest import Call
 from tests.conftest import MakeOnce
 from tests.scorer.bundles import BLACK, write_scenes

@@ -14,10 +14,11 @@ from hapvr.data.manifest import shard_keys
 from hapvr.search import descriptors
 from hapvr.steps import search_index
 from hapvr.steps.features import make_features
+from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.videos import make_videos
 from hapvr.steps.whitening import make_whitening
 from tests.forked import forking
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.videos import make_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
 from tests.video.site import Site, serve

@@ -18,11 +18,12 @@ from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest
 from hapvr.errors import DataError
-from hapvr.steps import fetching, videos
+from hapvr.steps import fetching, frames
+from hapvr.steps.frames import make_frames, open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.source_listing import is_away
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos, open_frames
+from hapvr.steps.videos import make_videos
 from hapvr.video.pool import SampledVideo, sample_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
@@ -236,7 +237,7 @@ def test_a_failure_does_not_stay_after_its_cause(
             yield SampledVideo(video_id, path, reason=reason, message="video: failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(videos, "sample_videos", failing)
+        patch.setattr(frames, "sample_videos", failing)
         assert make_frames(project, "in-00000").num_failed == 1
 
     (row,) = project.shard("frames", "in-00000").rows()

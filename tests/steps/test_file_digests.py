@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from hapvr.steps import fetching, file_digests, videos
+from hapvr.steps import fetching, file_digests, frames
 from hapvr.steps.file_digests import FileDigests
+from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.videos import make_videos
 from hapvr.video.pool import SampledVideo, sample_videos
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
@@ -47,7 +48,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return sample_videos(counted(), digest=digest, **options)
 
-    for module in (fetching, videos):
+    for module in (fetching, frames):
         monkeypatch.setattr(module, "sample_videos", sampling)
     return counts
 
@@ -86,7 +87,7 @@ def test_frames_notice_a_file_that_changes_while_it_is_decoded(
                 video.path.touch()
             yield video
 
-    monkeypatch.setattr(videos, "sample_videos", touching)
+    monkeypatch.setattr(frames, "sample_videos", touching)
     make_frames(project, "in-00000")
     rows = {row["video_id"]: row["reason"] for row in project.shard("frames", "in-00000").rows()}
     assert rows == {"in/0.mp4": "changed_file", "in/1.mp4": ""}

@@ -9,10 +9,11 @@ import pytest
 from hapvr.data.features import STAGE, fields
 from hapvr.data.shards import frame_columns, index_row
 from hapvr.provenance import Provenance
+from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.quality import Finding, check_features, check_frames, check_videos
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos
+from hapvr.steps.videos import make_videos
 from tests.conftest import small_settings, write_clip, write_settings
 
 

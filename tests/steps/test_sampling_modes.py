@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from hapvr.steps import videos
+from hapvr.steps import frames
+from hapvr.steps.frames import make_frames, open_frames
 from hapvr.steps.project import Project
 from hapvr.steps.video_manifest import make_manifest
-from hapvr.steps.videos import make_frames, make_videos, open_frames
+from hapvr.steps.videos import make_videos
 from hapvr.video.pool import SampledVideo, sample_videos
 from hapvr.video.settings import SamplingMode
 from tests.conftest import write_clip
@@ -70,7 +71,7 @@ def test_a_more_thorough_mode_decodes_only_what_was_sampled_hastily(
         decoded.extend(video_id.removeprefix("in/") for video_id, _ in pairs)
         return sample_videos(pairs, **options)
 
-    monkeypatch.setattr(videos, "sample_videos", counted)
+    monkeypatch.setattr(frames, "sample_videos", counted)
     assert make_frames(in_mode(project, "thorough"), KEY).done
     assert decoded == ["long.mp4"]
     assert set(modes(project).values()) == {"thorough"}
