@@ -257,6 +257,7 @@ class VideoScorer:
         if kept is None:
             kept = FramesAlone(self.networks.self_similarity(video.regions), self._is_blank(video))
             self._frames_alone[video] = kept
+
         return kept
 
     def _is_blank(self, video: EmbeddedVideo) -> NDArray[np.bool_]:
