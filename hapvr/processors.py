@@ -5,7 +5,7 @@ import gc
 import os
 
 _READ_BY_LIBRARIES = ("OMP_NUM_THREADS", "LANCE_CPU_THREADS")
-"""By numpy, torch and Lance, where they are imported."""
+"""By torch and Lance, where they are imported."""
 
 _NEW_OBJECTS = 20_000
 """Containers that are made, and not deleted, between two looks for garbage."""
