@@ -209,14 +209,19 @@ def kept_in_groups(project: Project, out: Path, videos: Mapping[str, Video]) -> 
     }
 
 
-def main() -> None:
-    """Makes the collection, looks for copies and prints two tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
+def options_of(usage: str | None) -> argparse.Namespace:
+    """What a benchmark of edits of clips is called with. usage: its first paragraph is printed by
+    --help."""
+    parser = argparse.ArgumentParser(description=(usage or "").split("\n\n", maxsplit=1)[0])
     parser.add_argument("--videos", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--fitted", action="store_true", help="take originals of the other half")
-    options = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> None:
+    """Makes the collection, looks for copies and prints two tables."""
+    options = options_of(__doc__)
     clips = all_clips(options.videos, options.out)
     videos = make_collection(clips, copy_tasks(clips, fitted=options.fitted), options.out / SOURCE)
     project = open_searcher(options.out).project

@@ -12,7 +12,6 @@ clips that are not there.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.duplicates import EASY, HARD, SOURCE, all_clips, copy_tasks
+from bench.duplicates import EASY, HARD, SOURCE, all_clips, copy_tasks, options_of
 from bench.labels import FootageLabels, read_labels
 from bench.quality import PRECISION, SYSTEMS, WORKERS, ask, measures, open_searcher, without
 from bench.table import show
@@ -101,12 +100,7 @@ def _verdicts(answers: Sequence[dict[str, float]], originals: Sequence[str]) -> 
 
 def main() -> None:
     """Writes the edits, searches for them and prints a table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--videos", type=Path, nargs="+", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--fitted", action="store_true", help="take originals of the other half")
-    options = parser.parse_args()
-
+    options = options_of(__doc__)
     clips = all_clips(options.videos, options.out)
     tasks = copy_tasks(clips, fitted=options.fitted)
     folder = options.out / SOURCE

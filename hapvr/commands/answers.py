@@ -52,8 +52,9 @@ def _basis(answer: SearchAnswer) -> str:
 
 def _match_lines(match: Match) -> list[str]:
     """A video of an answer, and its segments."""
+    from hapvr.scorer.calibration import chance
     from hapvr.scorer.segments import UNCERTAIN
-    from hapvr.search.match import chance, times
+    from hapvr.search.match import times
 
     sure = f"{match.verdict or '':<8}  {chance(match.probability)}"
     remarks = "".join(f"  {remark}" for remark in _remarks(match))
@@ -91,7 +92,7 @@ def _remarks(match: Match) -> list[str]:
 
 def watched_line(row: Mapping[str, Any]) -> str:
     """A match of a watch list."""
-    from hapvr.search.match import chance
+    from hapvr.scorer.calibration import chance
 
     line = (
         f"{row['watch_list']:<16}  {row['verdict']:<8}  {chance(row['probability'])}  "

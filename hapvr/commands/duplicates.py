@@ -249,7 +249,7 @@ def _pair_lines(pairs: list[DuplicatePair]) -> list[str]:
 
 
 def _pair_line(pair: DuplicatePair) -> str:
-    from hapvr.search.match import chance
+    from hapvr.scorer.calibration import chance
 
     line = (
         f"{pair.kind:<13}  {pair.verdict or '':<8}  {chance(pair.probability)}  "

@@ -246,13 +246,8 @@ def _have_same_bytes(query: str, reference: str) -> bool:
     return False
 
 
-def _percent(probability: float) -> str:
-    """As searches show it: only what is certain has 100.0."""
-    percent = 100.0 if probability == 1 else min(100 * probability, 99.9)
-    return f"{percent:5.1f}"
-
-
 def _lines(pair: dict[str, Any]) -> list[str]:
+    from hapvr.scorer.calibration import chance
     from hapvr.scorer.segments import clock
 
     if pair["similarity"] is None:
@@ -260,7 +255,7 @@ def _lines(pair: dict[str, Any]) -> list[str]:
     line = f"{pair['verdict'] or '-':<8} {pair['query']} - {pair['reference']}: similarity "
     line += f"{pair['similarity']:+.4f}"
     if pair["probability"] is not None:
-        line += f"  probability {_percent(pair['probability'])} %"
+        line += f"  probability {chance(pair['probability'])}"
     if pair["same_file"]:
         line += "  the same file"
     if pair["verdict"] == "no match" or pair["segments"] is None:

@@ -244,3 +244,11 @@ def sigmoid(logits: Floats) -> Floats:
 def logit(rate: float) -> float:
     """Log-odds of a probability in (0, 1)."""
     return math.log(rate / (1 - rate))
+
+
+def chance(probability: float | None) -> str:
+    """A probability as people read it; only what is certain has 100.0 %."""
+    if probability is None:
+        return " " * 7
+    percent = 100.0 if probability == 1 else min(100 * probability, 99.9)
+    return f"{percent:5.1f} %"

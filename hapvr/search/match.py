@@ -263,13 +263,6 @@ def verdict_of(
     return "no match" if probability <= 1 - DEFAULT_PRECISION else "unsure"
 
 
-def chance(probability: float | None) -> str:
-    """A probability as people read it; only what is certain has 100.0 %."""
-    if probability is None:
-        return " " * 7
-    return f"{100 * probability if probability == 1 else min(100 * probability, 99.9):5.1f} %"
-
-
 def times(part: Segment | Window) -> str:
     """A common part, or where votes agree on one, as people read it."""
     return (

@@ -9,10 +9,11 @@ import numpy as np
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer import course, evidence_kinds
 from hapvr.scorer.access import Deadline
+from hapvr.scorer.calibration import chance
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.query_views import IN_A_PART
 from hapvr.scorer.scorer import NEVER
-from hapvr.search.match import Match, Query, chance, times
+from hapvr.search.match import Match, Query, times
 from hapvr.search.scored import ScoredCandidate
 from hapvr.search.votes import Candidate
 from hapvr.steps.searcher import Searcher, SearchOptions
