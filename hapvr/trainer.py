@@ -1,6 +1,8 @@
 """One process of a training: `python -m hapvr.trainer --run-folder F --project-folder P`; torchrun
 starts several."""
 
+from __future__ import annotations
+
 import argparse
 import os
 import sys
@@ -9,11 +11,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, open_dagster_pipes
 from lightning_fabric import Fabric
 
+from hapvr.config import Config
 from hapvr.errors import HapvrError
 from hapvr.files import naming_full_disk
 from hapvr.networks.torch_runtime import choose_device
@@ -51,6 +55,81 @@ class ProgressLog(Logger):
         self._say(text)
 
 
+class Report:
+    """What the first process of a training tells: lines of progress, the history in the folder of
+    the run, and MLflow's run. A context, which ends what it has opened."""
+
+    def __init__(self, project: Project, folder: Path, record: Mapping[str, Any]) -> None:
+        self._project = project
+        self._folder = folder
+        self._record = record
+        self._opened = ExitStack()
+        self._progress = ProgressLog(project.config.train.steps, self._open_channel())
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._opened.close()
+
+    def open_loggers(self, first_step: int) -> list[Logger]:
+        """As `Trainer` wants them."""
+        # MLflow takes two seconds to import, and only the first of several processes needs it.
+        from hapvr.registry.runs import TrackedTraining
+
+        if first_step:
+            self._progress.message(f"going on from the checkpoint at step {first_step}")
+        tracked = TrackedTraining(self._project.tracking_uri, self._record["mlflow_run_id"])
+        self._opened.enter_context(closing(tracked))
+        return [History(self._folder, first_step=first_step), tracked, self._progress]
+
+    def failed(self, error: HapvrError) -> None:
+        """Say why a training ended, also to whoever reads its folder later."""
+        self._progress.message(str(error))
+        (self._folder / FAILURE_NAME).write_text(str(error), encoding="utf-8")
+
+    def _open_channel(self) -> Callable[[str], object]:
+        """To Dagster, where it started this process, else standard error."""
+        if DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ:
+            return self._opened.enter_context(open_dagster_pipes()).log.info
+        return partial(print, file=sys.stderr)
+
+
+def start_processes(config: Config) -> Fabric:
+    """The processes of a training on their device, of which this is one."""
+    device = choose_device(config.device)
+    several = config.train.num_processes > 1
+    fabric = Fabric(
+        accelerator=device.type,
+        devices=config.train.num_processes,
+        strategy="ddp" if several else "auto",
+        precision=config.train.precision,
+    )
+    fabric.launch()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    return fabric
+
+
+def training_data(project: Project, record: Mapping[str, Any]) -> TrainingData:
+    """What `prepare_training` wrote down of the data of a run."""
+    networks = {
+        name: f"{weights['sha256']} {weights.get('precision', '')}"
+        for name, weights in record["weights"].items()
+    }
+    return TrainingData(
+        root=project.root,
+        shards=record["shards"],
+        digests=record["data_digests"] | networks,
+        copies=record["copies"],
+    )
+
+
+def no_loggers(first_step: int) -> list[Logger]:
+    """Of a process that is not the first."""
+    return []
+
+
 def main() -> int:
     """0: done; 1: failed, or stopped on request, with a checkpoint."""
     parser = argparse.ArgumentParser(
@@ -61,68 +140,33 @@ def main() -> int:
     arguments = parser.parse_args()
     folder: Path = arguments.run_folder
     project = Project.open(folder / CONFIG_NAME, folder=arguments.project_folder)
+    config = project.config
     record = read_record(folder)
-    networks = {
-        name: f"{found['sha256']} {found.get('precision', '')}"
-        for name, found in record["weights"].items()
-    }
-    settings = project.config.train
-    device = choose_device(project.config.device)
-    fabric = Fabric(
-        accelerator=device.type,
-        devices=settings.num_processes,
-        strategy="ddp" if settings.num_processes > 1 else "auto",
-        precision=settings.precision,
-    )
-    fabric.launch()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    name = project.config.evaluation.validation
-    validate = None if name is None else open_validator(project, name, str(fabric.device))
+
+    fabric = start_processes(config)
+    benchmark = config.evaluation.validation
+    validate = None
+    if benchmark is not None:
+        validate = open_validator(project, benchmark, str(fabric.device))
+    hint = "run again, and the training resumes from its last checkpoint"
     with ExitStack() as stack:
-        progress: ProgressLog | None = None
-        if fabric.is_global_zero:  # only the first rank may talk through Pipes
-            piped = DAGSTER_PIPES_CONTEXT_ENV_VAR in os.environ
-            say = (
-                stack.enter_context(open_dagster_pipes()).log.info
-                if piped
-                else partial(print, file=sys.stderr)
-            )
-            progress = ProgressLog(settings.steps, say)
-
-        def open_loggers(first_step: int) -> list[Logger]:
-            # MLflow takes two seconds to import, and only the first of several processes needs it.
-            from hapvr.registry.runs import TrackedTraining
-
-            assert progress is not None
-            if first_step:
-                progress.message(f"going on from the checkpoint at step {first_step}")
-            tracked = stack.enter_context(
-                closing(TrackedTraining(project.tracking_uri, record["mlflow_run_id"]))
-            )
-            return [History(folder, first_step=first_step), tracked, progress]
-
+        report: Report | None = None
+        if fabric.is_global_zero:  # only the first process may talk to Dagster
+            report = stack.enter_context(Report(project, folder, record))
         try:
-            with naming_full_disk(
-                folder, hint="run again, and the training resumes from its last checkpoint"
-            ):
-                Trainer(
-                    project.config,
-                    TrainingData(
-                        root=project.root,
-                        shards=record["shards"],
-                        digests=record["data_digests"] | networks,
-                        copies=record["copies"],
-                    ),
+            with naming_full_disk(folder, hint=hint):
+                trainer = Trainer(
+                    config,
+                    training_data(project, record),
                     folder=folder,
                     fabric=fabric,
                     validate=validate,
-                    open_loggers=open_loggers,
-                ).fit()
+                    open_loggers=no_loggers if report is None else report.open_loggers,
+                )
+                trainer.fit()
         except HapvrError as error:
-            if progress is not None:
-                progress.message(str(error))
-                (folder / FAILURE_NAME).write_text(str(error), encoding="utf-8")
+            if report is not None:
+                report.failed(error)
             return 1
 
     return 0
