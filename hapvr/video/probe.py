@@ -17,6 +17,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from hapvr.errors import VideoError
+from hapvr.files import is_unwritten, open_regular
 from hapvr.video.frames import display_size
 from hapvr.video.packets import text_of
 
@@ -59,9 +60,10 @@ class FileState(NamedTuple):
 
 
 def check_file(path: Path) -> FileState:
-    """The state of a regular file of a byte or more; pipes and devices block.
+    """The state of a regular file of a byte or more; pipes and devices block, and what was never
+    written is read as long as if it were there.
 
-    Raises: VideoError missing_file, empty_file or not_video.
+    Raises: VideoError missing_file, empty_file, unwritten_file or not_video.
     """
     try:
         status = path.stat()
@@ -79,6 +81,14 @@ def check_file(path: Path) -> FileState:
         raise VideoError(
             "missing_file", f"video: {path} may not be read by this user; check its permissions"
         )
+
+    with open_regular(path) as file:
+        if is_unwritten(file):
+            raise VideoError(
+                "unwritten_file",
+                f"video: {path} has {status.st_size} bytes, of which only "
+                f"{512 * status.st_blocks} were written, as of a download that goes on; let it end",
+            )
 
     return FileState(
         str(path.absolute()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
