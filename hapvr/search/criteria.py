@@ -47,6 +47,7 @@ WHICH_IS_MIRRORED = "some are mirrored, and it cannot be told which"
 LARGER_IS_SILENT = "{} has more pixels, but no sound"
 MAY_BE_ENLARGED = "{} has more pixels, but shows no more detail: it may have been enlarged"
 HAS_BARS = "it has bars or blurred sides"
+SHARPER_IS_WORSE = "{} shows less detail than {}, as if it was enlarged, but has {}"
 LARGER_HAS_BARS = "{} has more pixels, but bars or blurred sides"
 
 Criterion = Callable[[Sequence[Copy]], Verdict]
@@ -287,6 +288,48 @@ def shows_more(large: Copy, small: Copy) -> bool:
         detail[place] >= SAME_COARSE_DETAIL * detail_of_small[place] for place in range(last)
     )
     return has_coarse and detail[last] >= SAME_DETAIL[DETAIL_SCALES[last]] * detail_of_small[last]
+
+
+def by_detail(copies: Sequence[Copy]) -> Verdict:
+    """Of those that are equally large, what shows clearly less detail than another one that is no
+    worse otherwise comes last: it was enlarged, or is worn by compression."""
+    # hard edges of bars pass for detail
+    filled = [copy for copy in copies if not copy.has_bars] or copies
+    soft = {copy.video_id: _sharper(copy, filled) for copy in filled}
+    if all(soft.values()):
+        return Verdict(copies)
+
+    for copy in filled:
+        better = [sharp for sharp in soft[copy.video_id] if not _advantage(copy, sharp)]
+        if soft[copy.video_id] and not better:
+            sharp = soft[copy.video_id][0]
+            advantage = _advantage(copy, sharp)
+            doubt = SHARPER_IS_WORSE.format(copy.video_id, sharp.video_id, advantage)
+            return Verdict(copies, doubt=doubt)
+
+    left = [copy for copy in copies if not soft.get(copy.video_id)]
+    return _excluding(
+        copies,
+        left,
+        merit="it shows the most detail",
+        fault=lambda _: "it shows less detail than another one of its size",
+    )
+
+
+def _sharper(copy: Copy, others: Sequence[Copy]) -> list[Copy]:
+    """The others beside which a copy has clearly less detail."""
+    return [
+        other
+        for other in others
+        if other.measured.detail and not _has_detail(copy, np.asarray(other.measured.detail))
+    ]
+
+
+def _advantage(copy: Copy, sharp: Copy) -> str:
+    """What speaks for a copy with less detail, "" where nothing does."""
+    if copy.measured.fps > MORE_FPS * sharp.measured.fps:
+        return "more pictures per second"
+    return "more picture data" if copy.picture_bits > sharp.picture_bits else ""
 
 
 def by_fps(copies: Sequence[Copy]) -> Verdict:

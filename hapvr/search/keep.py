@@ -17,6 +17,7 @@ from hapvr.search.criteria import (
     by_bars,
     by_bits,
     by_damage,
+    by_detail,
     by_folder,
     by_fps,
     by_length,
@@ -186,4 +187,6 @@ def _criteria(settings: DuplicatesSettings) -> list[Criterion]:
     # bars cost no pixels that show something, but what has them has more bits
     before_bits = rest.index(by_bits) if by_bits in rest else len(rest)
     rest.insert(before_bits, by_bars)
-    return [by_damage, by_length, *named, by_purity, by_mirroring, *rest]
+    order = [by_damage, by_length, *named, by_purity, by_mirroring, *rest]
+    order.insert(order.index(by_resolution) + 1, by_detail)
+    return order

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MEASURE_VERSION = 4
+MEASURE_VERSION = 5
 """Changes with what is measured of the same file."""
 DETAIL_SCALES = (0.25, 0.35, 0.5, 0.66)
 """Scales at which the detail of a picture is measured."""

@@ -113,6 +113,15 @@ def with_hole(plain: Path, to: Path) -> Path:
     return to
 
 
+def overwritten(plain: Path, to: Path) -> Path:
+    """As by a drive that has mixed up what it holds."""
+    data = bytearray(plain.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 65536] = np.random.default_rng(0).bytes(65536)
+    to.write_bytes(data)
+    return to
+
+
 LIES: dict[str, tuple[Callable[[Path, Path], Path], str, bool]] = {
     "one tick": (with_duration_of_one_tick, "tick.mp4", False),
     "padding": (with_padding, "padded.mp4", False),
@@ -120,6 +129,16 @@ LIES: dict[str, tuple[Callable[[Path, Path], Path], str, bool]] = {
     "silence": (lambda plain, to: remuxed(plain, to, sound="silence"), "silent.mp4", False),
     "big sound": (lambda plain, to: remuxed(plain, to, sound="pcm_s16le"), "loud.mkv", True),
     "sound": (lambda plain, to: remuxed(plain, to, sound="aac"), "sound.mp4", True),
+    "sound without lengths": (
+        lambda plain, to: remuxed(plain, to, sound="aac"),
+        "sound.mkv",
+        True,
+    ),
+    "silence without lengths": (
+        lambda plain, to: remuxed(plain, to, sound="silence"),
+        "silent.mkv",
+        False,
+    ),
 }
 
 
@@ -137,7 +156,12 @@ def test_headers_change_nothing_that_is_counted(plain: Path, tmp_path: Path, lie
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"), [(cut, "pictures"), (with_hole, "pictures are damaged")]
+    ("damage", "said"),
+    [
+        (cut, "pictures"),
+        (with_hole, "pictures are damaged"),
+        (overwritten, "pictures are damaged"),
+    ],
 )
 def test_what_is_partly_readable_is_damaged(
     plain: Path, tmp_path: Path, damage: Callable[[Path, Path], Path], said: str
