@@ -26,6 +26,7 @@ from hapvr.search.criteria import (
     by_resolution,
     by_smallest,
     by_sound,
+    what_may_be_missing,
 )
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.sources import is_inside
@@ -104,6 +105,9 @@ def _choose_of(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
 
         left = verdict.left
         if len(left) == 1:
+            doubt = what_may_be_missing(left[0], contents)
+            if doubt:
+                return _undecided(copies, doubt)
             return _decided(copies, left[0], merits, faults)
 
     first, second = sorted(copy.video_id for copy in left)[:2]

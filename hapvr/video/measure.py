@@ -124,6 +124,7 @@ def measure_file(
         fps=count.fps(),
         sound=count.has_sound(length_s),
         damage=count.damage(expected, declared_s) or ("" if has_all_bytes else CUT),
+        pause_s=max(count.steps_s(), default=0.0),
         detail=_detail(path, decoders, count.first_s(), length_s),
     )
 
@@ -147,6 +148,7 @@ def _measure_webp(path: Path, progress: Callable[[float], None]) -> FileFacts:
         fps=1 / median(lasts_s),
         sound=False,
         damage=CUT if pictures.ends_early else "",
+        pause_s=max(lasts_s[:-1], default=0.0),
         detail=_median_of(details),
     )
 
@@ -187,11 +189,14 @@ class _PacketCount:
     def first_s(self) -> float:
         return min(self.times_s, default=0.0)
 
+    def steps_s(self) -> list[float]:
+        """The times from each picture to the next."""
+        return [after - before for before, after in pairwise(sorted(set(self.times_s)))]
+
     def interval_s(self) -> float:
         """The usual time between two pictures; 0 where it is not known."""
-        ordered = sorted(set(self.times_s))
-        steps = [after - before for before, after in pairwise(ordered)]
-        return median(steps) if steps else 0.0
+        steps_s = self.steps_s()
+        return median(steps_s) if steps_s else 0.0
 
     def length_s(self) -> float:
         if not self.times_s:

@@ -172,6 +172,11 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"detail": SOFT, "video_bytes": 10**5, "fps": 50.0},
         "but has more pictures per second",
     ),
+    "a part is missing": (
+        {"pause_s": 0.04},
+        {"pause_s": 0.6, "video_bytes": 9 * 10**6},
+        "in/bad has no new picture for 0.6 s where in/good has some",
+    ),
     "more detail here and there": (
         {"detail": (0.8, 0.8, 0.7, 0.2)},
         {"detail": (0.8, 0.2, 0.7, 0.5)},

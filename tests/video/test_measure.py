@@ -169,6 +169,16 @@ def test_what_is_partly_readable_is_damaged(
     assert said in measure_file(damage(plain, tmp_path / "damaged.mp4")).damage
 
 
+@pytest.mark.parametrize("suffix", ["mkv", "flv", "ts"])
+def test_what_is_missing_in_the_middle_is_seen(plain: Path, tmp_path: Path, suffix: str) -> None:
+    """Some containers go on behind what cannot be read, and do not say that pictures lack."""
+    whole = remuxed(plain, tmp_path / f"whole.{suffix}")
+    assert measure_file(whole).pause_s == pytest.approx(1 / FPS, abs=0.01)
+    facts = measure_file(overwritten(whole, tmp_path / f"damaged.{suffix}"))
+    ends_early = facts.length_s < (facts.declared_s or 0.0) - 1
+    assert facts.damage or facts.pause_s > 4 / FPS or ends_early
+
+
 def test_the_last_picture_may_stay(tmp_path: Path) -> None:
     """A slide that stays for 4 s counts as long; the rate is that of the pictures that move."""
     times_s = [number / 10 for number in range(20)] + [6.0, 6.1]
