@@ -122,26 +122,34 @@ def open_regular(path: Path, *, max_bytes: int | None = None) -> io.BufferedRead
 
 
 def is_unwritten(file: io.BufferedReader) -> bool:
-    """Whether an open file has holes of more than MAX_UNWRITTEN bytes together. A file system that
-    knows of no holes says that there are none."""
-    size = os.fstat(file.fileno()).st_size
-    if size <= MAX_UNWRITTEN:
+    """Whether an open file has holes of more than MAX_UNWRITTEN bytes together."""
+    if os.fstat(file.fileno()).st_size <= MAX_UNWRITTEN:
         return False
+    try:
+        return _has_holes(file.fileno())
+    except OSError:  # its file system knows of no holes
+        return False
+    finally:
+        file.seek(0)
+
+
+def _has_holes(descriptor: int) -> bool:
+    """`is_unwritten` where the file system knows. Raises OSError where it does not."""
+    size = os.fstat(descriptor).st_size
     num_unwritten = 0
     place = 0
     while place < size and num_unwritten <= MAX_UNWRITTEN:
-        hole = os.lseek(file.fileno(), place, os.SEEK_HOLE)
-        place = _next_data(file, hole, size)
+        hole = os.lseek(descriptor, place, os.SEEK_HOLE)
+        place = _next_data(descriptor, hole, size)
         num_unwritten += place - hole
 
-    file.seek(0)
     return num_unwritten > MAX_UNWRITTEN
 
 
-def _next_data(file: io.BufferedReader, place: int, size: int) -> int:
+def _next_data(descriptor: int, place: int, size: int) -> int:
     """Where something is written from this place of a file on; its size where nothing is."""
     try:
-        return os.lseek(file.fileno(), place, os.SEEK_DATA)
+        return os.lseek(descriptor, place, os.SEEK_DATA)
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
