@@ -27,6 +27,8 @@ MAX_BYTES = 1 << 18
 MAX_VALUES = 30_000
 """Keys and values of each, and MAX_DEPTH levels in each other: reading takes 0.1 ms a value."""
 MAX_DEPTH = 32
+LIST_PLACE = re.compile(r"0|[1-9][0-9]{0,5}")
+"""A number in a dotted key."""
 TOO_DEEP = f"it is nested in more than {MAX_DEPTH} levels"
 
 
@@ -358,16 +360,40 @@ def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set(data: dict[str, Any], key: str, value: Any) -> None:
-    """Replace the value at a dotted key; a number is a place in a list."""
+    """Replace the value at a dotted key; a number is a place in a list. Sections on the way that
+    are missing, or empty, are made."""
     *parents, last = key.split(".")
     node: Any = data
-    try:
-        for part in parents:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-        if last == "family" and value != family_of(node):
-            node.clear()
-        node[int(last) if isinstance(node, list) else last] = value
-    except (ValueError, LookupError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f"config: override {key!r:.120}: there is no such place ({error})"
-        ) from error
+    for depth, part in enumerate(parents):
+        place = _place_in(node, part, key, depth)
+        if isinstance(node, dict) and node.get(place) is None:
+            node[place] = {}
+        node = node[place]
+
+    place = _place_in(node, last, key, len(parents))
+    if last == "family" and value != family_of(node):
+        node.clear()
+    node[place] = value
+
+
+def _place_in(node: Any, part: str, key: str, depth: int) -> str | int:
+    """Where a part of a dotted key is in a section or list.
+
+    depth: how many parts of the key are before it
+
+    Raises: ConfigError.
+    """
+    above = ".".join(key.split(".")[:depth])
+    if not part:
+        problem = "one of its parts is empty"
+    elif isinstance(node, dict):
+        return part
+    elif not isinstance(node, list):
+        problem = f"{above:.80} is a value, not a section or a list"
+    elif LIST_PLACE.fullmatch(part) and int(part) < len(node):
+        return int(part)
+    else:
+        entries = "1 entry" if len(node) == 1 else f"{len(node)} entries"
+        problem = f"{above:.80} is a list of {entries}, counted from 0"
+
+    raise ConfigError(f"config: override {key!r:.120}: there is no such place ({problem})")

@@ -25,6 +25,9 @@ Value = TypeVar("Value")
 PART_SUFFIX = ".hapvr-part"
 READ_BYTES = 1 << 20
 """Read at once where a file is digested."""
+MAX_UNWRITTEN = 64 << 30
+"""Bytes of a file that were never written and are read, at a gigabyte a second: a file of a few
+bytes may say that it has terabytes."""
 FULL_DISK = (
     *map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)),
     "disk is full",
@@ -116,6 +119,41 @@ def open_regular(path: Path, *, max_bytes: int | None = None) -> io.BufferedRead
         raise OSError(errno.EINVAL, "this is not a regular file", str(path))
 
     return os.fdopen(descriptor, "rb")
+
+
+def is_unwritten(file: io.BufferedReader) -> bool:
+    """Whether an open file has holes of more than MAX_UNWRITTEN bytes together."""
+    if os.fstat(file.fileno()).st_size <= MAX_UNWRITTEN:
+        return False
+    try:
+        return _has_holes(file.fileno())
+    except OSError:  # its file system knows of no holes
+        return False
+    finally:
+        file.seek(0)
+
+
+def _has_holes(descriptor: int) -> bool:
+    """`is_unwritten` where the file system knows. Raises OSError where it does not."""
+    size = os.fstat(descriptor).st_size
+    num_unwritten = 0
+    place = 0
+    while place < size and num_unwritten <= MAX_UNWRITTEN:
+        hole = os.lseek(descriptor, place, os.SEEK_HOLE)
+        place = _next_data(descriptor, hole, size)
+        num_unwritten += place - hole
+
+    return num_unwritten > MAX_UNWRITTEN
+
+
+def _next_data(descriptor: int, place: int, size: int) -> int:
+    """Where something is written from this place of a file on; its size where nothing is."""
+    try:
+        return os.lseek(descriptor, place, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return size
 
 
 def file_problem(error: Exception) -> str:
@@ -213,11 +251,14 @@ def _flush(path: Path) -> None:
 
 def file_sha256(path: Path, progress: Callable[[int], None] = lambda num_bytes: None) -> str:
     """Hex SHA-256 of a local file. progress: is told how many bytes were read, again and again.
-    Raises OSError where it cannot be read, and for a device or pipe, which may never end."""
+    Raises OSError where it cannot be read, for a device or pipe, which may never end, and for a
+    file that `is_unwritten`."""
     digest = hashlib.sha256()
     buffer = bytearray(READ_BYTES)
     num_bytes = 0
     with open_regular(path) as file:
+        if is_unwritten(file):
+            raise OSError(errno.EFBIG, "nearly all of this file was never written", str(path))
         while count := file.readinto(buffer):
             digest.update(memoryview(buffer)[:count])
             num_bytes += count

@@ -6,6 +6,10 @@ import re
 PLAIN = {
     # of files
     "empty_file": "This file is empty. Copy it again from where it came from.",
+    "unwritten_file": (
+        "Nearly all of this file was never written, as if its download went on. Let it end, or "
+        "fetch the file again."
+    ),
     "missing_file": (
         "There is no such file, or it may not be read. Check where it is, and who may read it."
     ),

@@ -323,6 +323,9 @@ def test_a_collection_whose_record_of_the_index_is_lost_answers_after_the_named_
         current.write_text(record)
 
     assert call("search", "--id", "in/a.mp4", *data).code == 1
+    checked = call("verify", *data)
+    assert checked.code == 1
+    assert CURRENT in checked.out
     assert call(*verb, *data).code == 0
     assert json.loads(current.read_text())["model"] == model
     assert call("search", "--id", "in/a.mp4", *data).code == 0

@@ -162,14 +162,53 @@ def test_defaults_are_the_papers() -> None:
 
 
 def test_load_config_applies_overrides(tmp_path: Path) -> None:
-    """Dotted keys reach into sections and lists; a place that is not there is an error."""
+    """Dotted keys reach into sections and lists."""
     path = tmp_path / "c.yaml"
     path.write_text(yaml.safe_dump(MINIMAL))
     config = load_config(path, overrides={"sources.0.path": "other", "train.steps": 3})
     assert config.train.steps == 3
     assert str(config.sources[0].path) == "other"  # type: ignore[union-attr]
-    with pytest.raises(ConfigError, match=r"override 'sources.7.path': there is no such place"):
-        load_config(path, overrides={"sources.7.path": "x"})
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        pytest.param("sources.7.path", "sources is a list of 1 entry, counted from 0", id="beyond"),
+        pytest.param("sources.1", "sources is a list of 1 entry, counted from 0", id="one-beyond"),
+        pytest.param("sources.-1.path", "sources is a list of 1 entry", id="from-the-end"),
+        pytest.param("sources.-1", "sources is a list of 1 entry", id="last-from-the-end"),
+        pytest.param("sources.00.path", "sources is a list of 1 entry", id="zeros"),
+        pytest.param("sources.0_0.path", "sources is a list of 1 entry", id="underscore"),
+        pytest.param("sources.\u0660.path", "sources is a list of 1 entry", id="other-digits"),
+        pytest.param("sources. 0.path", "sources is a list of 1 entry", id="blank"),
+        pytest.param("sources.path", "sources is a list of 1 entry", id="no-number"),
+        pytest.param("sources.family", "sources is a list of 1 entry", id="family-of-a-list"),
+        pytest.param(f"sources.{'9' * 5000}", "sources is a list of 1 entry", id="many-digits"),
+        pytest.param("sources.0.path.name", "sources.0.path is a value", id="into-text"),
+        pytest.param("train.steps.0", "train.steps is a value", id="into-a-number"),
+        pytest.param("train.steps.family", "train.steps is a value", id="family-of-a-number"),
+        pytest.param("train..steps", "one of its parts is empty", id="two-dots"),
+        pytest.param("train.", "one of its parts is empty", id="dot-at-the-end"),
+        pytest.param(".train", "one of its parts is empty", id="dot-at-the-beginning"),
+        pytest.param(".", "one of its parts is empty", id="a-dot"),
+        pytest.param("", "one of its parts is empty", id="nothing"),
+        pytest.param("sources..path", "one of its parts is empty", id="two-dots-in-a-list"),
+    ],
+)
+def test_an_override_of_a_place_that_is_not_there_is_refused_by_its_key(
+    tmp_path: Path, key: str, problem: str
+) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL | {"train": {"steps": 7}}))
+    with pytest.raises(ConfigError, match=r"override .*: there is no such place") as caught:
+        load_config(path, overrides={key: "x"})
+    assert problem in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_an_override_goes_into_a_section_that_the_file_leaves_empty(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.yaml", MINIMAL | {"train": None})
+    assert load_config(path, overrides={"train.steps": 3}).train.steps == 3
 
 
 def write(path: Path, settings: dict[str, object]) -> Path:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,28 @@ def test_a_file_that_is_not_there_is_named_in_plain_words(
     with pytest.raises(HapvrError, match=r"absent\.x.*there is no such file") as caught:
         read(tmp_path / "absent.x")
     assert "Errno" not in str(caught.value)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("written", [(), (0,), (1 << 40, 1 << 30), (0, 1 << 39)])
+def test_what_was_never_written_is_not_digested(tmp_path: Path, written: tuple[int, ...]) -> None:
+    """Reading two terabytes of zeros takes half an hour; some bytes between them change nothing."""
+    path = tmp_path / "sparse.mp4"
+    with path.open("wb") as file:
+        file.truncate(1 << 41)
+        for place in written:
+            file.seek(place)
+            file.write(b"film")
+
+    with pytest.raises(OSError, match="was never written"):
+        file_sha256(path)
+
+
+def test_a_file_with_a_hole_has_the_digest_of_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.mp4"
+    path.write_bytes(b"film")
+    os.truncate(path, 1 << 20)
+    assert file_sha256(path) == sha256(b"film" + bytes((1 << 20) - 4)).hexdigest()
 
 
 @pytest.mark.parametrize("name", ["folder", "/dev/zero", "pipe", "a\0", "\ud800"])

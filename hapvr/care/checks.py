@@ -3,7 +3,7 @@
 import re
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
@@ -163,6 +163,7 @@ def check_scores(root: DataRoot, key: str) -> None:
 
 def check_index(root: DataRoot, _: str) -> None:
     """The index that answers searches, and that it finds what it has."""
+    _require_current(root)
     current = collection.current_index(root)
     read_blank(root, current.digest)
     indexes = [current.open(root, SearchSettings())]
@@ -177,6 +178,20 @@ def check_index(root: DataRoot, _: str) -> None:
             )
 
         index.recall(probes=1)
+
+
+def _require_current(root: DataRoot) -> None:
+    """Raise DamagedError where no record says which index answers, although there is one. It is
+    written last, so an index that is being built is awaited."""
+    if root.exists(collection.CURRENT):
+        return
+    waiting = root.lock(collection.FOLDER) if root.is_writable() else nullcontext()
+    with waiting:
+        if not root.exists(collection.CURRENT):
+            raise DamagedError(
+                f"search: {collection.CURRENT}, which says which index answers, is missing; `hapvr "
+                "index add` or `hapvr verify --repair` writes it again"
+            )
 
 
 def shard_made_from(stage: str, above: str) -> Callable[[DataRoot, str], tuple[object, object]]:

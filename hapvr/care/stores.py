@@ -132,6 +132,12 @@ def _descriptor_keys(root: DataRoot) -> list[str]:
     return keys
 
 
+def _index_keys(root: DataRoot) -> list[str]:
+    """The key "" where an index answers, or where one is there that should."""
+    is_there = root.exists(collection.CURRENT) or bool(collection.index_places(root))
+    return [""] if is_there else []
+
+
 ONLY_RECORD = (
     "Restore it from a copy: it is the only record of what people said and of what was sent"
 )
@@ -187,7 +193,7 @@ STORES: dict[str, Store] = {
         forget=forget_descriptors,
     ),
     "search_index": Store(
-        keys=_single(collection.CURRENT),
+        keys=_index_keys,
         check=check_index,
         remake=rebuild_index,
         made_from=index_made_from,

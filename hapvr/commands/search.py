@@ -111,6 +111,7 @@ def search(
     asked = [(name, partial(read, name)) for name in names]
     asked += [(video_id, partial(searcher.read_id, video_id)) for video_id in ids or []]
     if explained is not None:
+        searcher.collection.require_video(explained)  # reading a query may take long
         explanations = [
             explain(searcher, read_query(), explained, options) for _, read_query in asked
         ]

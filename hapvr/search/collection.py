@@ -28,7 +28,7 @@ from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DamagedError, DataError
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.frame_index import FrameIndex, read_record, read_state
+from hapvr.search.frame_index import STATE_FILE, FrameIndex, read_record, read_state
 from hapvr.search.indexes import open_index
 from hapvr.settings import SearchSettings
 from hapvr.video.sources import path_of_text, text_of_path
@@ -88,6 +88,16 @@ def model_place(digest: str) -> str:
 def current_index(root: DataRoot) -> CurrentIndex:
     """Raises DataError where there is no index yet, DamagedError for a file that cannot be read."""
     return read_record(root, CURRENT, CurrentIndex)
+
+
+def index_places(root: DataRoot) -> list[str]:
+    """All indexes that were begun, whether or not they answer, by their folders below the root."""
+    places = []
+    for digest in root.list_folders(FOLDER):
+        above = model_place(digest)
+        places += [f"{above}/{name}" for name in root.list_folders(above)]
+
+    return [place for place in places if root.exists(f"{place}/{STATE_FILE}")]
 
 
 def serving_index(root: DataRoot) -> CurrentIndex | None:
@@ -355,11 +365,14 @@ class SearchableCollection:
         times = self.times(video_id)
         return self.read(video_id, times, 0, len(times))
 
-    def _file(self, video_id: str) -> FeatureFile:
+    def require_video(self, video_id: str) -> None:
+        """Raise DataError for an id that no video has."""
         if video_id not in self.shard_of:
             raise DataError(
                 f"search: the index has no video {video_id!r:.200}; `hapvr index status` "
                 "says what it has"
             )
 
+    def _file(self, video_id: str) -> FeatureFile:
+        self.require_video(video_id)
         return self._opened(self.shard_of[video_id])

@@ -57,6 +57,10 @@ class Doubt:
 
 
 UNSURE = Doubt("it is not sure that these are copies", "it is not sure that it is a copy")
+SHORT = Doubt(
+    "they are shorter than 4 s, so they may be parts of one scene, one after the other",
+    "it is shorter than 4 s, so it may be another part of the same scene",
+)
 DIFFERENT = Doubt(
     "their pictures differ, so one of them may show more, such as text or a picture in the picture",
     "its pictures differ from those of the others, so it may show more or less than they do",

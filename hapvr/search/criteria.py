@@ -37,6 +37,11 @@ is mirrored. Eleven clips: below -0.99, and above 0.78 for files of which a part
 MIN_ASYMMETRY = 2.0
 """Standard deviation of that, of 255, below which it may be noise."""
 
+MIN_PAUSE_S = 0.4
+"""Time without a new picture from which on a part may be missing: phones drop single pictures."""
+LONGER_PAUSE = 2.0
+"""Times as long as in another copy, from which on that one has pictures meanwhile."""
+
 ALL_DAMAGED = "of each of the copies only a part can be read"
 UNSURE_LENGTH = (
     "it is not sure how long {} is: its pictures last {:.1f} s, its header says {:.1f} s"
@@ -47,6 +52,10 @@ WHICH_IS_MIRRORED = "some are mirrored, and it cannot be told which"
 LARGER_IS_SILENT = "{} has more pixels, but no sound"
 MAY_BE_ENLARGED = "{} has more pixels, but shows no more detail: it may have been enlarged"
 HAS_BARS = "it has bars or blurred sides"
+SHARPER_IS_WORSE = "{} shows less detail than {}, as if it was enlarged, but has {}"
+MAY_LACK_A_PART = (
+    "{} has no new picture for {:.1f} s where {} has some, so a part of it may be missing"
+)
 LARGER_HAS_BARS = "{} has more pixels, but bars or blurred sides"
 
 Criterion = Callable[[Sequence[Copy]], Verdict]
@@ -289,6 +298,48 @@ def shows_more(large: Copy, small: Copy) -> bool:
     return has_coarse and detail[last] >= SAME_DETAIL[DETAIL_SCALES[last]] * detail_of_small[last]
 
 
+def by_detail(copies: Sequence[Copy]) -> Verdict:
+    """Of those that are equally large, what shows clearly less detail than another one that is no
+    worse otherwise comes last: it was enlarged, or is worn by compression."""
+    # hard edges of bars pass for detail
+    filled = [copy for copy in copies if not copy.has_bars] or copies
+    soft = {copy.video_id: _sharper(copy, filled) for copy in filled}
+    if all(soft.values()):
+        return Verdict(copies)
+
+    for copy in filled:
+        better = [sharp for sharp in soft[copy.video_id] if not _advantage(copy, sharp)]
+        if soft[copy.video_id] and not better:
+            sharp = soft[copy.video_id][0]
+            advantage = _advantage(copy, sharp)
+            doubt = SHARPER_IS_WORSE.format(copy.video_id, sharp.video_id, advantage)
+            return Verdict(copies, doubt=doubt)
+
+    left = [copy for copy in copies if not soft.get(copy.video_id)]
+    return _excluding(
+        copies,
+        left,
+        merit="it shows the most detail",
+        fault=lambda _: "it shows less detail than another one of its size",
+    )
+
+
+def _sharper(copy: Copy, others: Sequence[Copy]) -> list[Copy]:
+    """The others beside which a copy has clearly less detail."""
+    return [
+        other
+        for other in others
+        if other.measured.detail and not _has_detail(copy, np.asarray(other.measured.detail))
+    ]
+
+
+def _advantage(copy: Copy, sharp: Copy) -> str:
+    """What speaks for a copy with less detail, "" where nothing does."""
+    if copy.measured.fps > MORE_FPS * sharp.measured.fps:
+        return "more pictures per second"
+    return "more picture data" if copy.picture_bits > sharp.picture_bits else ""
+
+
 def by_fps(copies: Sequence[Copy]) -> Verdict:
     """More pictures per second win."""
     most = max(copy.measured.fps for copy in copies)
@@ -326,6 +377,19 @@ def by_bits(copies: Sequence[Copy]) -> Verdict:
         merit=f"it has the most picture data ({_data(best)})",
         fault=lambda copy: f"it has less picture data, {_data(copy)}",
     )
+
+
+def what_may_be_missing(kept: Copy, copies: Sequence[Copy]) -> str:
+    """Why a copy may lack a part that others have, "" where nothing says so: containers but MP4 and
+    AVI do not say how many pictures they should have."""
+    pause_s = kept.measured.pause_s
+    for copy in copies:
+        is_as_long = copy.measured.length_s >= kept.measured.length_s - LENGTH_SLACK_S
+        is_reference = is_as_long and not _damage(copy)
+        if is_reference and pause_s > max(MIN_PAUSE_S, LONGER_PAUSE * copy.measured.pause_s):
+            return MAY_LACK_A_PART.format(kept.video_id, pause_s, copy.video_id)
+
+    return ""
 
 
 def _has_about_as_many_bits(copy: Copy, best: Copy) -> bool:

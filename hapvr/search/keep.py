@@ -17,6 +17,7 @@ from hapvr.search.criteria import (
     by_bars,
     by_bits,
     by_damage,
+    by_detail,
     by_folder,
     by_fps,
     by_length,
@@ -25,6 +26,7 @@ from hapvr.search.criteria import (
     by_resolution,
     by_smallest,
     by_sound,
+    what_may_be_missing,
 )
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.sources import is_inside
@@ -103,6 +105,9 @@ def _choose_of(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
 
         left = verdict.left
         if len(left) == 1:
+            doubt = what_may_be_missing(left[0], contents)
+            if doubt:
+                return _undecided(copies, doubt)
             return _decided(copies, left[0], merits, faults)
 
     first, second = sorted(copy.video_id for copy in left)[:2]
@@ -186,4 +191,6 @@ def _criteria(settings: DuplicatesSettings) -> list[Criterion]:
     # bars cost no pixels that show something, but what has them has more bits
     before_bits = rest.index(by_bits) if by_bits in rest else len(rest)
     rest.insert(before_bits, by_bars)
-    return [by_damage, by_length, *named, by_purity, by_mirroring, *rest]
+    order = [by_damage, by_length, *named, by_purity, by_mirroring, *rest]
+    order.insert(order.index(by_resolution) + 1, by_detail)
+    return order

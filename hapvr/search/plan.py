@@ -129,7 +129,7 @@ class _Kept:
             file = member.metadata
             if file.path is None:
                 continue
-            if file.path.exists():
+            if os.path.exists(file.path):
                 self._files[member.video_id] = file
             if member.keep:
                 self._named.setdefault(member.group, file)

@@ -3,6 +3,7 @@ what has come since."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -92,7 +93,7 @@ def _folders(project: Project, index: OpenIndex | None, *, has_paths: bool) -> l
             Folder(
                 name=source.name,
                 path=str(place) if has_paths and place is not None else "",
-                there=source.kind not in LOCAL or (place is not None and place.exists()),
+                there=source.kind not in LOCAL or (place is not None and os.path.exists(place)),
                 videos=counts[source.name],
             )
         )

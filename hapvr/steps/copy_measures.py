@@ -43,6 +43,7 @@ PICTURES_SCHEMA = pa.schema(
         ("fps", pa.float64()),
         ("sound", pa.bool_()),
         ("damage", pa.string()),
+        ("pause_s", pa.float64()),
         ("detail", pa.list_(pa.field("element", pa.float64()))),  # as Parquet calls it
     ]
 )

@@ -33,6 +33,7 @@ def explain(
     """Search for a query, and say what is found of one video: lines of a label or blanks in the
     first nine columns, and a text. Raises DataError for an unknown id or features that are gone,
     VideoError for a query that shows nothing, `timeout` at the deadline."""
+    searcher.collection.require_video(video_id)
     everything = replace(
         options, top=max(searcher.num_videos, 1), min_probability=0.0, segments=False
     )

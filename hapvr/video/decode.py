@@ -160,7 +160,7 @@ def _prepare(stream: VideoStream, decoding: Decoding) -> None:
 def is_webp_film(path: Path) -> bool:
     """Whether `open_video` reads a file without FFmpeg.
 
-    Raises: VideoError missing_file, empty_file, not_video.
+    Raises: VideoError missing_file, empty_file, unwritten_file, not_video.
     """
     check_file(path)
     with path.open("rb") as file:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MEASURE_VERSION = 4
+MEASURE_VERSION = 5
 """Changes with what is measured of the same file."""
 DETAIL_SCALES = (0.25, 0.35, 0.5, 0.66)
 """Scales at which the detail of a picture is measured."""
@@ -16,7 +16,8 @@ class FileFacts:
     by the times of their packets. declared_s: what headers say of it, None where they say nothing.
     fps: pictures per second while they move, 0 for a single one. sound: whether there is sound,
     other than silence, for half of the length or more. damage: why only a part can be read, else
-    "". detail: see `hapvr.video.measure.detail_of`, none where no picture could be measured."""
+    "". pause_s: the longest time from one picture to the next. detail: see
+    `hapvr.video.measure.detail_of`, none where no picture could be measured."""
 
     video_bytes: int
     length_s: float
@@ -24,4 +25,5 @@ class FileFacts:
     fps: float
     sound: bool
     damage: str
+    pause_s: float = 0.0
     detail: tuple[float, ...] = ()

@@ -138,18 +138,18 @@ def list_folder(root: Path, *, exclude: Sequence[str] = (), of: str = "") -> Fol
 
 
 def _links(folder: Path, names: Sequence[str]) -> list[Path]:
-    return [folder / name for name in names if (folder / name).is_symlink()]
+    return [folder / name for name in names if os.path.islink(folder / name)]
 
 
 def _leads_outside(link: Path, top: Path) -> bool:
     # unlike Path.resolve, realpath takes links that point at each other in a circle
     target = Path(os.path.realpath(link))
-    return target.exists() and not target.is_relative_to(top)
+    return os.path.exists(target) and not target.is_relative_to(top)
 
 
 def _excluding(folder: Path, root: Path, exclude: Sequence[str]) -> str | None:
     """Why a folder is not read: the name of a system folder, or a pattern; None where it is."""
-    if folder.name.lower() in SYSTEM_FOLDERS or (folder / ASIDE_MARKER).exists():
+    if folder.name.lower() in SYSTEM_FOLDERS or os.path.exists(folder / ASIDE_MARKER):
         return folder.name
     return _matching(folder.relative_to(root), exclude)
 

@@ -32,6 +32,7 @@ from hapvr.video.pool import in_workers
 from hapvr.video.probe import check_file, check_size
 from hapvr.video.sandbox import call_confined, report
 from hapvr.video.settings import SamplingConfig
+from hapvr.video.units import UNIT_CODECS, UnitLengths
 
 DETAIL_PLACES = (0.15, 0.35, 0.55, 0.75)
 """Parts of a video's length at which its detail is measured."""
@@ -48,7 +49,8 @@ HOLE_BYTES = 1024
 """So many zero bytes in a row are a hole, as in an unfinished download: H.264 and HEVC escape
 zeros."""
 CUT = "the file ends at a part of its bytes"
-_ESCAPES_ZEROS = frozenset({"h264", "hevc"})
+LONGEST_SOUND_S = 1.0
+"""A longer step from one packet of sound to the next is a pause."""
 
 
 _ANSWER = TypeAdapter(FileFacts | str)
@@ -122,6 +124,7 @@ def measure_file(
         fps=count.fps(),
         sound=count.has_sound(length_s),
         damage=count.damage(expected, declared_s) or ("" if has_all_bytes else CUT),
+        pause_s=max(count.steps_s(), default=0.0),
         detail=_detail(path, decoders, count.first_s(), length_s),
     )
 
@@ -145,6 +148,7 @@ def _measure_webp(path: Path, progress: Callable[[float], None]) -> FileFacts:
         fps=1 / median(lasts_s),
         sound=False,
         damage=CUT if pictures.ends_early else "",
+        pause_s=max(lasts_s[:-1], default=0.0),
         detail=_median_of(details),
     )
 
@@ -170,7 +174,7 @@ def _restrict_decoder(stream: VideoStream, decoders: frozenset[str]) -> None:
 class _PacketCount:
     """What is counted while packets are read. damaged: numbers of pictures. times_s: of pictures,
     in order of decoding. last_end_s: when the last one is over, as far as packets say how long they
-    are shown. sound_bytes, sound_s: by stream."""
+    are shown. sound_bytes, sound_s: by stream; sound_last_s: when its newest packet begins."""
 
     video_bytes: int = 0
     num_pictures: int = 0
@@ -179,16 +183,20 @@ class _PacketCount:
     times_s: list[float] = field(default_factory=list)
     last_end_s: float = 0.0
     sound_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    sound_last_s: dict[int, float] = field(default_factory=dict)
     sound_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def first_s(self) -> float:
         return min(self.times_s, default=0.0)
 
+    def steps_s(self) -> list[float]:
+        """The times from each picture to the next."""
+        return [after - before for before, after in pairwise(sorted(set(self.times_s)))]
+
     def interval_s(self) -> float:
         """The usual time between two pictures; 0 where it is not known."""
-        ordered = sorted(set(self.times_s))
-        steps = [after - before for before, after in pairwise(ordered)]
-        return median(steps) if steps else 0.0
+        steps_s = self.steps_s()
+        return median(steps_s) if steps_s else 0.0
 
     def length_s(self) -> float:
         if not self.times_s:
@@ -228,7 +236,7 @@ def _count_packets(
     progress: is told the time of pictures
     """
     count = _PacketCount()
-    searches_holes = stream.codec_context.name in _ESCAPES_ZEROS
+    units = UnitLengths.of(stream) if stream.codec_context.name in UNIT_CODECS else None
     interval_s = float(1 / stream.average_rate) if stream.average_rate else 0.04
     packets = container.demux()
     while True:
@@ -249,20 +257,36 @@ def _count_packets(
             continue
 
         if packet.stream is stream:
-            _count_picture(count, packet, interval_s, searches_holes)
+            _count_picture(count, packet, interval_s, units)
             progress(count.times_s[-1])
         elif packet.stream.type == "audio":
-            count.sound_bytes[packet.stream_index] += packet.size
-            length_s = float((packet.duration or 0) * (packet.time_base or 0))
-            count.sound_s[packet.stream_index] += length_s
+            _count_sound(count, packet)
+
+
+def _count_sound(count: _PacketCount, packet: "Packet[Any]") -> None:
+    """A packet of sound. Matroska need not say how long it is; then the step from the one before it
+    counts, unless that is a pause."""
+    number = packet.stream_index
+    count.sound_bytes[number] += packet.size
+    lasts_s = float((packet.duration or 0) * (packet.time_base or 0))
+    if packet.pts is not None and packet.time_base is not None:
+        begins_s = float(packet.pts * packet.time_base)
+        step_s = begins_s - count.sound_last_s.get(number, begins_s)
+        count.sound_last_s[number] = begins_s
+        if not lasts_s and 0 < step_s <= LONGEST_SOUND_S:
+            lasts_s = step_s
+
+    count.sound_s[number] += lasts_s
 
 
 def _count_picture(
-    count: _PacketCount, packet: "Packet[Any]", interval_s: float, searches_holes: bool
+    count: _PacketCount, packet: "Packet[Any]", interval_s: float, units: UnitLengths | None
 ) -> None:
-    """interval_s: between pictures that have no time."""
-    has_hole = searches_holes and bytes(HOLE_BYTES) in bytes(packet)
-    if packet.is_corrupt or has_hole:
+    """interval_s: between pictures that have no time; units: of which pictures are made, of codecs
+    in which a hole shows."""
+    data = b"" if units is None else bytes(packet)
+    is_broken = units is not None and units.are_broken(data)
+    if packet.is_corrupt or bytes(HOLE_BYTES) in data or is_broken:
         count.damaged.add(count.num_pictures)
     count.num_pictures += 1
     count.video_bytes += packet.size

@@ -17,6 +17,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from hapvr.errors import VideoError
+from hapvr.files import MAX_UNWRITTEN, is_unwritten, open_regular
 from hapvr.video.frames import display_size
 from hapvr.video.packets import text_of
 
@@ -59,9 +60,10 @@ class FileState(NamedTuple):
 
 
 def check_file(path: Path) -> FileState:
-    """The state of a regular file of a byte or more; pipes and devices block.
+    """The state of a regular file of a byte or more; pipes and devices block, and what was never
+    written is read as long as if it were there.
 
-    Raises: VideoError missing_file, empty_file or not_video.
+    Raises: VideoError missing_file, empty_file, unwritten_file or not_video.
     """
     try:
         status = path.stat()
@@ -80,9 +82,27 @@ def check_file(path: Path) -> FileState:
             "missing_file", f"video: {path} may not be read by this user; check its permissions"
         )
 
+    if status.st_size > MAX_UNWRITTEN and _is_unwritten(path):
+        raise VideoError(
+            "unwritten_file",
+            f"video: {path} has {status.st_size} bytes, of which only "
+            f"{512 * status.st_blocks} were written, as of a download that goes on; let it end",
+        )
+
     return FileState(
         str(path.absolute()), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
     )
+
+
+def _is_unwritten(path: Path) -> bool:
+    """As `is_unwritten`. Raises VideoError missing_file for a file that cannot be opened."""
+    try:
+        with open_regular(path) as file:
+            return is_unwritten(file)
+    except OSError as error:
+        raise VideoError(
+            "missing_file", f"video: {path} cannot be read: {text_of(error)}; fetch it again"
+        ) from error
 
 
 def check_size(path: Path, width_px: int, height_px: int) -> None:

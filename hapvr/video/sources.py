@@ -82,7 +82,7 @@ def scan_folder(
 def _linked(files: Sequence[Path], root: Path) -> tuple[list[Path], set[Path]]:
     """Links to files outside of a folder, and those to files that are listed themselves."""
     top = Path(os.path.realpath(root))
-    targets = {path: Path(os.path.realpath(path)) for path in files if path.is_symlink()}
+    targets = {path: Path(os.path.realpath(path)) for path in files if os.path.islink(path)}
     places = {top / path.relative_to(root) for path in files if path not in targets}
     outside = [path for path, target in targets.items() if not target.is_relative_to(top)]
     repeated = {path for path, target in targets.items() if target in places}

@@ -51,8 +51,8 @@ def test_a_person_reads_where_it_was_found(project: Project, clip: Path) -> None
     assert "covers 75 % of the query, 15 % of the video" in text
 
 
-def test_why_a_video_is_found(project: Project, clip: Path) -> None:
-    """In words and as JSON; an unknown video is an error."""
+def test_why_a_video_is_found(project: Project, clip: Path, tmp_path: Path) -> None:
+    """In words and as JSON; an unknown video is an error, before the query is read."""
     text = call(project, "search", clip, "--explain", "in/long.mp4")
     assert "video    in/long.mp4: shown" in text
     assert "view     in the whole picture: a candidate, similarity +" in text
@@ -62,8 +62,10 @@ def test_why_a_video_is_found(project: Project, clip: Path) -> None:
         call(project, "search", clip, "--explain", "in/long.mp4", "--json")
     )["explanations"]
     assert explanation == text.splitlines()
+    unreadable = tmp_path / "unreadable.mp4"
+    unreadable.write_text("no video")
     assert "no video 'in/absent.mp4'" in call(
-        project, "search", clip, "--explain", "in/absent.mp4", exit_code=1
+        project, "search", unreadable, "--explain", "in/absent.mp4", exit_code=1
     )
 
 

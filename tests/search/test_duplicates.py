@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.search.collection import VideoMetadata
-from hapvr.search.copies import DIFFERENT, MIXED, UNSURE, Doubt
+from hapvr.search.copies import DIFFERENT, MIXED, SHORT, UNSURE, Doubt
 from hapvr.search.duplicates import (
     DuplicatePair,
     GroupMember,
     group_copies,
 )
+from hapvr.search.keep import not_named
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
 
@@ -159,6 +160,31 @@ def test_what_may_be_no_copy_or_a_better_one_stays_beside_the_one_to_keep(
     assert {(member.keep, member.reason) for member in alone} == {
         (False, f"No copy is named to keep: {doubt.of_group}.")
     }
+
+
+@pytest.mark.parametrize(
+    ("length_s", "changes", "kept"),
+    [
+        pytest.param(3.9, {}, [], id="short"),
+        pytest.param(4.0, {}, ["a"], id="long enough"),
+        pytest.param(3.9, {"mark": "match"}, ["a"], id="marked"),
+        pytest.param(3.9, {"second_sha256": metadata("a").sha256}, ["a"], id="same file"),
+    ],
+)
+def test_what_may_be_another_part_of_the_same_scene_is_not_moved(
+    length_s: float, changes: dict[str, str], kept: list[str]
+) -> None:
+    """Two pictures a second apart are no evidence: burst shots, pieces of a recording."""
+    videos = {name: metadata(name) for name in "az"}
+    if "second_sha256" in changes:
+        videos["z"] = metadata("z", sha256=changes["second_sha256"])
+    measured = {
+        sha256: replace(file, length_s=length_s)
+        for sha256, file in facts(videos, a=2 * 10**6).items()
+    }
+    members = group_copies([replace(pair("a", "z"), **changes)], videos, facts=measured)
+    assert [member.video_id for member in members if member.keep] == kept
+    assert kept or {member.reason for member in members} == {not_named(SHORT.of_group)}
 
 
 def test_a_copy_that_is_known_to_show_more_is_not_kept() -> None:

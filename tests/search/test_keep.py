@@ -109,6 +109,12 @@ BETTER: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "it has the most picture data (2 MB of h264)",
         "it has less picture data, 1 MB of h264",
     ),
+    "not enlarged to its own size": (
+        {"video_bytes": 2 * 10**6},
+        {"detail": SOFT},
+        "it shows the most detail",
+        "it shows less detail than another one of its size",
+    ),
     "a newer codec": (
         {"codec": "hevc"},
         {"codec": "mpeg2video", "video_bytes": 1_500_000},
@@ -156,6 +162,26 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "a wrong clock": ({}, {"length_s": 900.0}, "differ too much for copies"),
     "enlarged": ({}, {**HD, "detail": SOFT, "video_bytes": 9 * 10**6}, "may have been enlarged"),
+    "enlarged to its own size": (
+        {},
+        {"detail": SOFT, "video_bytes": 9 * 10**6},
+        "in/bad shows less detail than in/good, as if it was enlarged, but has more picture data",
+    ),
+    "enlarged, and with more pictures": (
+        {},
+        {"detail": SOFT, "video_bytes": 10**5, "fps": 50.0},
+        "but has more pictures per second",
+    ),
+    "a part is missing": (
+        {"pause_s": 0.04},
+        {"pause_s": 0.6, "video_bytes": 9 * 10**6},
+        "in/bad has no new picture for 0.6 s where in/good has some",
+    ),
+    "more detail here and there": (
+        {"detail": (0.8, 0.8, 0.7, 0.2)},
+        {"detail": (0.8, 0.2, 0.7, 0.5)},
+        "too much alike",
+    ),
     "enlarged to noise": (
         {"detail": (0.72, 0.56, 0.43, 0.30)},
         {"width_px": 1280, "height_px": 720, "detail": (0.26, 0.30, 0.40, 0.57)},

@@ -16,7 +16,7 @@ from PIL import Image
 from hapvr.data.frames import INDEX_COLUMNS
 from hapvr.demo.corpus import write_mp4
 from hapvr.errors import DataError, VideoError
-from hapvr.scorer.access import Access
+from hapvr.scorer.access import Access, Deadline
 from hapvr.search.marks import mark
 from hapvr.search.match import (
     CANNOT_SAY,
@@ -185,6 +185,15 @@ def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(
     assert few[2].partition("; ")[0] == outranked_lines[3].partition("; ")[0].replace(
         ": a candidate", ": no candidate"
     )
+
+
+def test_an_explanation_of_an_unknown_video_searches_for_nothing(
+    searcher: Searcher, tmp_path: Path
+) -> None:
+    query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[25:35])))
+    over = Deadline(0)
+    with pytest.raises(DataError, match=r"no video 'in/absent\.mp4'"):
+        explain(searcher, query, "in/absent.mp4", SearchOptions(), deadline=over)
 
 
 def test_parts_of_two_places_are_segments(

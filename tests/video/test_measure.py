@@ -113,6 +113,15 @@ def with_hole(plain: Path, to: Path) -> Path:
     return to
 
 
+def overwritten(plain: Path, to: Path) -> Path:
+    """As by a drive that has mixed up what it holds."""
+    data = bytearray(plain.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 65536] = np.random.default_rng(0).bytes(65536)
+    to.write_bytes(data)
+    return to
+
+
 LIES: dict[str, tuple[Callable[[Path, Path], Path], str, bool]] = {
     "one tick": (with_duration_of_one_tick, "tick.mp4", False),
     "padding": (with_padding, "padded.mp4", False),
@@ -120,6 +129,16 @@ LIES: dict[str, tuple[Callable[[Path, Path], Path], str, bool]] = {
     "silence": (lambda plain, to: remuxed(plain, to, sound="silence"), "silent.mp4", False),
     "big sound": (lambda plain, to: remuxed(plain, to, sound="pcm_s16le"), "loud.mkv", True),
     "sound": (lambda plain, to: remuxed(plain, to, sound="aac"), "sound.mp4", True),
+    "sound without lengths": (
+        lambda plain, to: remuxed(plain, to, sound="aac"),
+        "sound.mkv",
+        True,
+    ),
+    "silence without lengths": (
+        lambda plain, to: remuxed(plain, to, sound="silence"),
+        "silent.mkv",
+        False,
+    ),
 }
 
 
@@ -137,12 +156,27 @@ def test_headers_change_nothing_that_is_counted(plain: Path, tmp_path: Path, lie
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"), [(cut, "pictures"), (with_hole, "pictures are damaged")]
+    ("damage", "said"),
+    [
+        (cut, "pictures"),
+        (with_hole, "pictures are damaged"),
+        (overwritten, "pictures are damaged"),
+    ],
 )
 def test_what_is_partly_readable_is_damaged(
     plain: Path, tmp_path: Path, damage: Callable[[Path, Path], Path], said: str
 ) -> None:
     assert said in measure_file(damage(plain, tmp_path / "damaged.mp4")).damage
+
+
+@pytest.mark.parametrize("suffix", ["mkv", "flv", "ts"])
+def test_what_is_missing_in_the_middle_is_seen(plain: Path, tmp_path: Path, suffix: str) -> None:
+    """Some containers go on behind what cannot be read, and do not say that pictures lack."""
+    whole = remuxed(plain, tmp_path / f"whole.{suffix}")
+    assert measure_file(whole).pause_s == pytest.approx(1 / FPS, abs=0.01)
+    facts = measure_file(overwritten(whole, tmp_path / f"damaged.{suffix}"))
+    ends_early = facts.length_s < (facts.declared_s or 0.0) - 1
+    assert facts.damage or facts.pause_s > 4 / FPS or ends_early
 
 
 def test_the_last_picture_may_stay(tmp_path: Path) -> None:

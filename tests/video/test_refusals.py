@@ -41,6 +41,12 @@ def pipe(folder):
     return folder / "pipe.mp4"
 
 
+def grown(path, num_bytes):
+    """A file that says that it has so many bytes, most of which were never written."""
+    os.truncate(path, num_bytes)
+    return path
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -58,6 +64,8 @@ def pipe(folder):
         ),
         (lambda videos: written(videos, b"no video at all"), "not_video"),
         (lambda videos: written(videos, b""), "empty_file"),
+        (lambda videos: grown(written(videos, b""), 1 << 40), "unwritten_file"),
+        (lambda videos: grown(videos.numbered("head.mp4"), 1 << 40), "unwritten_file"),
         (lambda videos: pipe(videos.folder), "not_video"),
         (lambda videos: videos.folder, "not_video"),
         (lambda videos: videos.folder / "gone.mp4", "missing_file"),
@@ -87,3 +95,10 @@ def test_sample_frames_refuses_headers_without_frames(videos):
     with pytest.raises(VideoError) as caught:
         sampled(path)
     assert caught.value.reason in {"no_frames", "decode_error"}
+
+
+def test_a_film_before_a_hole_that_is_read_in_time_is_sampled(videos):
+    """As of a file whose place was reserved, or that holds more than its film."""
+    path = videos.numbered("head.mp4")
+    whole = sampled(path)
+    assert sampled(grown(path, 1 << 33)).times_s == whole.times_s

@@ -1,6 +1,5 @@
 """Folders and lists as manifest entries."""
 
-import errno
 import os
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hapvr.errors import DataError
-from hapvr.reporting import say_warning
 from hapvr.video.folders import ASIDE_MARKER, is_excluded, list_folder
 from hapvr.video.sources import (
     entries_of_files,
@@ -22,6 +20,26 @@ from hapvr.video.sources import (
     text_of_path,
     validate_video_id,
 )
+from tests.conftest import run_python
+
+AS_OTHERS = """
+import ctypes, os, sys
+PR_CAPBSET_DROP = 24  # see prctl(2)
+for capability in (1, 2):  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, see capabilities(7)
+    if os.geteuid() == 0 and ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability):
+        sys.exit("this process may not give up that permissions do not bind it")
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""Permissions hold for a superuser's program as they do for everybody's."""
+
+LIST = """
+import sys, warnings
+from pathlib import Path
+from hapvr.video.sources import scan_folder
+warnings.showwarning = lambda message, *_: print(message)
+for entry in scan_folder(Path(sys.argv[1]), source="s"):
+    print(entry.video_id)
+"""
 
 
 def touch(folder, *names):
@@ -232,22 +250,29 @@ def test_lists_are_read_as_the_file_system_reads_names(tmp_path, content, lines)
     assert read_lines(path, folder=tmp_path) == lines
 
 
-def test_a_folder_that_cannot_be_listed_is_named_on_the_terminal(tmp_path, monkeypatch, capsys):
-    def listed(folder, list_folder=os.scandir):
-        if str(folder).endswith("locked"):
-            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
-        return list_folder(folder)
+@pytest.mark.parametrize(
+    ("mode", "listed", "named"),
+    [
+        pytest.param(0o000, ["s/a.mp4"], ["locked"], id="nothing"),
+        pytest.param(0o111, ["s/a.mp4"], ["locked"], id="may-be-entered"),
+        pytest.param(0o444, ["s/a.mp4", "s/locked/c.mp4"], ["below"], id="may-be-listed"),
+    ],
+)
+def test_a_folder_that_may_not_be_read_is_named_and_the_others_are_listed(
+    tmp_path, mode, listed, named
+):
+    touch(tmp_path, "a.mp4", "locked/c.mp4", "locked/below/d.mp4")
+    (tmp_path / "into").symlink_to(tmp_path / "locked" / "below")
+    locked = tmp_path / "locked"
+    locked.chmod(mode)
+    try:
+        lines = run_python("-c", AS_OTHERS, "-c", LIST, tmp_path).splitlines()
+    finally:
+        locked.chmod(0o700)
 
-    touch(tmp_path, "a.mp4", "b/locked/c.mp4")
-    monkeypatch.setattr(os, "scandir", listed)
-    with monkeypatch.context() as shown:
-        shown.setattr("warnings.showwarning", say_warning)
-        assert ids(scan_folder(tmp_path, source="s")) == ["s/a.mp4"]
-
-    assert (
-        "locked cannot be listed (Permission denied); its files are left out"
-        in capsys.readouterr().err
-    )
+    assert [line for line in lines if line.startswith("s/")] == listed
+    problems = [line for line in lines if "cannot be listed (Permission denied)" in line]
+    assert [Path(line.partition(" cannot")[0]).name for line in problems] == named
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -1,0 +1,43 @@
+"""The units of which pictures of H.264 and HEVC are made: whether their lengths add up. Nothing is
+decoded."""
+
+from dataclasses import dataclass
+
+from av.video.stream import VideoStream
+
+LENGTH_PLACES = {"h264": 4, "hevc": 21}
+"""Codec -> the byte of its header whose two last bits say how long the length of a unit is (ISO/IEC
+14496-15, AVCDecoderConfigurationRecord and HEVCDecoderConfigurationRecord)."""
+UNIT_CODECS = frozenset(LENGTH_PLACES)
+FORBIDDEN_BIT = 0x80
+"""Of a unit's first byte; it is 0 (ITU-T H.264 and H.265, 7.3.1)."""
+
+
+@dataclass(frozen=True)
+class UnitLengths:
+    """How long units are, in front of each."""
+
+    num_bytes: int
+    """of a length; 0 where units begin with a mark instead, as in a transport stream"""
+
+    @staticmethod
+    def of(stream: VideoStream) -> "UnitLengths":
+        """Of a stream of one of UNIT_CODECS."""
+        header = stream.codec_context.extradata or b""
+        place = LENGTH_PLACES[stream.codec_context.name]
+        if len(header) <= place or header[0] != 1:
+            return UnitLengths(0)
+        return UnitLengths((header[place] & 0b11) + 1)
+
+    def are_broken(self, picture: bytes) -> bool:
+        """Whether units of a picture go beyond its end, or do not begin as units do: what was
+        written over them is something else."""
+        place = 0
+        while self.num_bytes and place + self.num_bytes < len(picture):
+            length = int.from_bytes(picture[place : place + self.num_bytes], "big")
+            place += self.num_bytes
+            if length and picture[place] & FORBIDDEN_BIT:
+                return True
+            place += length
+
+        return place > len(picture)
