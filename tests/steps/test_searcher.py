@@ -17,6 +17,7 @@ from hapvr.data.frames import INDEX_COLUMNS
 from hapvr.demo.corpus import write_mp4
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Access, Deadline
+from hapvr.scorer.calibration import chance
 from hapvr.search.marks import mark
 from hapvr.search.match import (
     CANNOT_SAY,
@@ -25,7 +26,6 @@ from hapvr.search.match import (
     answer_or_error,
     answer_table,
     answer_values,
-    chance,
 )
 from hapvr.steps.explanation import explain
 from hapvr.steps.project import Project
