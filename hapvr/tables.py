@@ -11,6 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -47,10 +48,19 @@ def write_table(table: pa.Table, stream: Any) -> None:
     )
 
 
-def read_table(file: Any) -> pa.Table:
-    """The table in an open file. Raises one of TABLE_ERRORS where it is not what was written."""
+def read_table(file: Any, *, categories: Sequence[str] = ()) -> pa.Table:
+    """The table in an open file. Raises one of TABLE_ERRORS where it is not what was written.
+
+    categories: columns of texts that repeat, which take an eighth of the memory as dictionaries; a
+    table that records a checksum is read without, as the checksum is of its values"""
+    parquet = pq.ParquetFile(file, page_checksum_verification=True)
+    texts = _texts(parquet.schema_arrow, categories)
+    if texts:
+        file.seek(0)
+        parquet = pq.ParquetFile(file, page_checksum_verification=True, read_dictionary=texts)
+
     # Threads triple the time of small files.
-    table = pq.ParquetFile(file, page_checksum_verification=True).read(use_threads=False)
+    table = parquet.read(use_threads=False)
     recorded = (table.schema.metadata or {}).get(_CHECKSUM_KEY, b"").decode()
     if recorded and recorded != _checksum(table):
         raise ValueError("its checksum is another one")
@@ -60,12 +70,19 @@ def read_table(file: Any) -> pa.Table:
     return pa.Table.from_arrays(table.columns, schema=plain.with_metadata(table.schema.metadata))
 
 
-def read_frame(path: Path) -> pl.DataFrame:
-    """The table in a Parquet file of anybody. Raises one of TABLE_ERRORS."""
+def _texts(schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """The columns of these names that hold texts; none of a table that records its checksum."""
+    if _CHECKSUM_KEY in (schema.metadata or {}):
+        return []
+    return [field.name for field in schema if field.name in names and field.type == pa.string()]
+
+
+def read_frame(path: Path, *, categories: Sequence[str] = ()) -> pl.DataFrame:
+    """The table in a Parquet file of anybody, see `read_table`. Raises one of TABLE_ERRORS."""
     import polars as pl
 
     with open_regular(path) as file:
-        table = read_table(file)
+        table = read_table(file, categories=categories)
     try:
         frame = pl.from_arrow(table)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -75,17 +92,26 @@ def read_frame(path: Path) -> pl.DataFrame:
     return frame
 
 
-def read_user_table(path: Path) -> pl.DataFrame:
+def read_user_table(
+    path: Path, *, categories: Sequence[str] = (), memory_bytes: int = 0
+) -> pl.DataFrame:
     """The table in a CSV (all columns as text) or .parquet file that a user wrote, read by a
     process with limits. Raises one of TABLE_ERRORS or pl.exceptions.PolarsError; NoDataError for an
-    empty CSV."""
+    empty CSV.
+
+    categories: see `read_table`
+    memory_bytes: of that process; 0 for USER_MEMORY_BYTES
+    """
     require_regular(path, max_bytes=MAX_USER_BYTES)
     return call_limited(
-        _read_user_table, path, memory_bytes=USER_MEMORY_BYTES, timeout_s=USER_TIMEOUT_S
+        partial(_read_user_table, categories=categories),
+        path,
+        memory_bytes=memory_bytes or USER_MEMORY_BYTES,
+        timeout_s=USER_TIMEOUT_S,
     )
 
 
-def _read_user_table(path: Path) -> pl.DataFrame:
+def _read_user_table(path: Path, categories: Sequence[str]) -> pl.DataFrame:
     """Runs in a process with limits."""
     os.environ["POLARS_MAX_THREADS"] = (
         "1"  # each thread takes address space, and where that ends Polars panics
@@ -94,7 +120,7 @@ def _read_user_table(path: Path) -> pl.DataFrame:
     import polars.selectors as cs
 
     if path.suffix.lower() == ".parquet":
-        return read_frame(path).drop(
+        return read_frame(path, categories=categories).drop(
             cs.temporal(), cs.nested()
         )  # nobody asks for these; Python has fewer years
 

@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -73,6 +74,26 @@ def test_a_users_table_may_hold_times_that_python_has_not(tmp_path: Path) -> Non
     }
     pq.write_table(pa.table({"url": ["a"], **far}), tmp_path / "years.parquet")
     assert read_user_table(tmp_path / "years.parquet").rows() == [("a",)]
+
+
+def test_texts_that_repeat_are_read_as_categories(tmp_path: Path) -> None:
+    """So that a hundred million pairs fit: a name takes four bytes a row, whatever its length."""
+    table = pa.table({"name": ["a" * 40, "b" * 40] * 3, "other": ["c"] * 6, "score": range(6)})
+    pq.write_table(table, tmp_path / "pairs.parquet", row_group_size=2)
+    read = read_user_table(tmp_path / "pairs.parquet", categories=["name", "none", "score"])
+    assert read.schema["name"] == pl.Categorical
+    assert read.schema["other"] == pl.String
+    assert read.rows() == read_user_table(tmp_path / "pairs.parquet").rows()
+
+
+def test_a_checksum_is_kept_where_categories_are_asked_for(tmp_path: Path) -> None:
+    """Such a table is read as it was written."""
+    with (tmp_path / "small.parquet").open("wb") as stream:
+        write_table(pa.table({"name": ["a", "b"]}), stream)
+    assert read_user_table(tmp_path / "small.parquet", categories=["name"]).rows() == [
+        ("a",),
+        ("b",),
+    ]
 
 
 @pytest.mark.parametrize(

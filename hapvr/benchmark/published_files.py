@@ -4,6 +4,7 @@ et al., ECCV 2014) and SVD with its unlabelled videos (Jiang et al., ICCV 2019).
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import mode
 
 import polars as pl
 
@@ -19,7 +20,7 @@ SVD_UNLABELLED = 526_787
 """Videos of the data sets as S2VS 4.1 and HAP-VR B.1 count them."""
 VCDB_SEGMENTS = 9_236
 """Copied segments of VCDB, as VVS counts them."""
-_HINT = "is this the file of the data set, whole?"
+_HINT = "fetch the file of the data set again, whole"
 _TIME = re.compile(r"\d{1,3}:\d{2}:\d{2}")
 
 
@@ -178,15 +179,19 @@ def _require_apart(
     shared = sorted(set(listed) & set(taken))
     if shared:
         raise DataError(
-            f"{place}: {len(shared)} ids are also a {what}, e.g. {shared[0]!r}; no such video may "
-            "be a negative, so remove them from the list"
+            f"{place}: {shared[0]!r} is also a {what} ({len(shared)} in all); no such video may be "
+            "a negative, so remove them from the list"
         )
 
 
 def _unique(names: Sequence[str], *, place: Path) -> list[str]:
     unique = list(dict.fromkeys(names))
     if len(unique) < len(names):
-        raise DataError(f"{place}: {len(names) - len(unique)} ids are repeated; list each once")
+        raise DataError(
+            f"{place}: {mode(names)!r} is repeated ({len(names) - len(unique)} in all); list each "
+            "id once"
+        )
+
     return unique
 
 

@@ -3,6 +3,7 @@ state."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import polars as pl
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.protocol import RECALLS, EvaluationResult
 from hapvr.tables import markdown_table
 
@@ -110,9 +112,28 @@ def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]
     return "\n".join(tables)
 
 
+def pool_note(definition: BenchmarkDefinition, availability: Mapping[str, int]) -> str:
+    """How the videos of a result differ from those of the papers; "" where they do not.
+
+    definition: one that was made of the authors' files says what they lack.
+    availability: of the result
+    """
+    parts = []
+    for what, name in (("queries", "queries"), ("database videos", "references")):
+        num = availability[f"num_{name}"]
+        num_scored = availability[f"num_{name}_scored"]
+        if num_scored < num:
+            parts.append(f"{num_scored:,} of {num:,} {what} have scores")
+
+    if note := definition.provenance.get("note"):
+        parts.append(str(note))
+    return "; ".join(parts)
+
+
 def events_markdown(results: Mapping[str, EvaluationResult]) -> str:
-    """Markdown table of mean average precision in percent, a row per event, a column per result;
-    "" where no task has events."""
+    """Markdown table of mean average precision in percent, a row per event, a column per result,
+    and the mean of the events, which weighs each alike whatever its queries; "" where no task has
+    events."""
     columns = {
         f"{name}, {task.task}" if len(results) > 1 else task.task: task.by_event
         for name, result in results.items()
@@ -124,4 +145,7 @@ def events_markdown(results: Mapping[str, EvaluationResult]) -> str:
     rows = []
     for event in sorted({event for values in columns.values() for event in values}):
         rows.append([event] + [_percent(values.get(event)) for values in columns.values()])
+
+    means = [fmean(values.values()) for values in columns.values()]
+    rows.append(["mean of events", *map(_percent, means)])
     return markdown_table(["event", *columns], rows) + "\n"

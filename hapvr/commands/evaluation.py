@@ -110,12 +110,22 @@ def _check_inputs(
 def _show_results(
     definition: BenchmarkDefinition, results: dict[str, EvaluationResult], top_k: int
 ) -> None:
-    """Metrics, intervals and counts of the similarities, and metrics of normalised ones."""
-    from hapvr.benchmark.report import events_markdown, published_markdown, published_metrics
+    """Metrics, intervals and counts of the similarities, and metrics of normalised ones; a star
+    marks numbers of other videos than the benchmark's or the paper's."""
+    from hapvr.benchmark.report import (
+        events_markdown,
+        pool_note,
+        published_markdown,
+        published_metrics,
+    )
 
     first, *normalized = results.values()
-    metrics = {name: result.metrics for name, result in results.items()}
+    pool = pool_note(definition, first.availability)
+    star = " *" if pool else ""
+    metrics = {f"{name}{star}": result.metrics for name, result in results.items()}
     lines = published_markdown(definition.name, metrics).splitlines()
+    if pool:
+        lines += [f"{name}: {pool}" for name in metrics]
     lines += events_markdown(results).splitlines()
     for name, result in results.items():
         for task in result.tasks:
@@ -132,7 +142,6 @@ def _show_results(
     content["published"] = published_metrics(definition.name).to_dicts()
     note = definition.provenance.get("note")
     if note:
-        lines.append(f"note: {note}")
         content["note"] = note
 
     if normalized:

@@ -3,7 +3,6 @@ labels`: the chain without Dagster."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -118,7 +117,12 @@ def train(
         ),
     ] = "",
     run: Annotated[
-        str, Option(help="Name of the run; an unfinished one of that name is resumed.")
+        str,
+        Option(
+            help="Name of the run; an unfinished one of that name is resumed. Without it, the row "
+            "and the time.",
+            show_default=False,
+        ),
     ] = "",
     seeds: Annotated[
         int, Option(min=1, max=1000, help="Train with so many seeds; prints mean and spread.")
@@ -126,8 +130,9 @@ def train(
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
     from hapvr.chain import CHAIN
+    from hapvr.steps.model_places import key_of_now
 
-    key = run or time.strftime("run-%Y%m%d-%H%M%S")
+    key = run or key_of_now(row)
     project = open_project(config, set_, row=row)
     if seeds > 1:
         from hapvr.steps.evaluation import seeds_text, train_seeds

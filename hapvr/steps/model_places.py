@@ -1,6 +1,7 @@
 """Where the folders of trainings are stored, and which of them ended last; without what trains."""
 
 import re
+import time
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
@@ -8,6 +9,13 @@ from hapvr.errors import DamagedError
 MODELS = "models"
 CURRENT_NAME = f"{MODELS}/current.json"
 RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
+
+
+def key_of_now(row: str) -> str:
+    """The key of a training that nobody named: its row of `configs/ablations.yaml`, TABLE/ROW or
+    "" for none, and the time."""
+    name = re.sub(r"[^A-Za-z0-9_-]", "-", row) or "run"
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def current_key(root: DataRoot) -> str:

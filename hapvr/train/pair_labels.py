@@ -117,6 +117,8 @@ class _Placed(BaseModel, frozen=True):
 
     place: str
     segment: CopiedSegment
+    is_own_footage: bool = False
+    """Whether VCDB pairs a video with itself there, which labels nothing."""
 
 
 def read_pair_labels(
@@ -137,12 +139,14 @@ def read_pair_labels(
     assert settings.path is not None  # `Config` checks it
     path = resolve(settings.path)
     read = _read_vcdb if settings.format == "vcdb" else _read_table
-    placed = list(read(path))
+    written = list(read(path))
+    placed = [line for line in written if not line.is_own_footage]
     if not placed:
         raise DataError(f"labelled pairs: {path} has no pair; add a row for each copied segment")
-    if settings.expected_copies not in (None, len(placed)):
+    # The papers do not say whether their number counts the lines of a video with itself.
+    if settings.expected_copies not in (None, len(written), len(placed)):
         raise DataError(
-            f"labelled pairs: {path} has {len(placed)} copied segments, and "
+            f"labelled pairs: {path} has {len(written)} copied segments, and "
             f"train.pairs.expected_copies is {settings.expected_copies}; a file may be cut or "
             "missing: fetch the annotations again, or correct the number"
         )
@@ -224,8 +228,8 @@ def _seconds(value: Any, name: str, place: str) -> float:
 def _read_vcdb(folder: Path) -> Iterator[_Placed]:
     """The segments of VCDB's annotation files, `annotation/*.txt`.
 
-    A line is query,reference,start,end,start,end with the times of the query first, as HH:MM:SS. A
-    line that pairs a video with itself labels nothing, and is skipped."""
+    A line is query,reference,start,end,start,end with the times of the query first, as
+    HH:MM:SS."""
     files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
     if not files:
         raise DataError(
@@ -234,11 +238,8 @@ def _read_vcdb(folder: Path) -> Iterator[_Placed]:
 
     for file in files:
         for number, line in enumerate(_annotation_lines(file), start=1):
-            if not line.strip():
-                continue
-            placed = _vcdb_segment(line, f"{file}, line {number}")
-            if placed.segment.query != placed.segment.reference:
-                yield placed
+            if line.strip():
+                yield _vcdb_segment(line, f"{file}, line {number}")
 
 
 def _annotation_lines(file: Path) -> list[str]:
@@ -268,7 +269,7 @@ def _vcdb_segment(line: str, place: str) -> _Placed:
 
     named = dict(zip(TIME_COLUMNS, seconds, strict=True))
     segment = CopiedSegment(query=parts[0], reference=parts[1], **named)
-    return _Placed(place=place, segment=segment)
+    return _Placed(place=place, segment=segment, is_own_footage=parts[0] == parts[1])
 
 
 class _Names:

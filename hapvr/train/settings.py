@@ -24,7 +24,7 @@ class PairsConfig(Settings):
     """a text file with a video in each line; null: all training videos that are in no pair"""
     expected_copies: int | None = Field(default=None, ge=1)
     """copied segments that `path` must hold, 9236 of VCDB, so that a file that was cut between two
-    lines is noticed; null: any number"""
+    lines is noticed; VCDB's lines of a video with itself may count or not; null: any number"""
     negatives: Literal["random", "hard"] = "random"
     """of a pair: distractors drawn at random (TCA), or among those most like its anchor (ViSiL,
     VVS)"""

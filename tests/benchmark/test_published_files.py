@@ -198,8 +198,8 @@ def test_damaged_annotation_is_refused_with_its_place(tmp_path, damage, said):
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        (["other1.mp4", "video7.mp4"], "1 ids are also a core video, e.g. 'video7'"),
-        (["other1.mp4", "other1.flv"], "1 ids are repeated"),
+        (["other1.mp4", "video7.mp4"], "'video7' is also a core video (1 in all)"),
+        (["other1.mp4", "other1.flv"], "'other1' is repeated (1 in all)"),
         ([], "no distractors in it"),
     ],
 )
@@ -214,7 +214,7 @@ def test_a_list_of_distractors_holds_distractors(tmp_path, lines, said):
 def test_unlabelled_videos_of_svd_are_no_queries(tmp_path):
     query = load_definition("svd").queries[0]
     write_svd(tmp_path / "svd", unlabelled=["1.mp4", query])
-    with pytest.raises(DataError, match="1 ids are also a query"):
+    with pytest.raises(DataError, match=r"is also a query \(1 in all\)"):
         import_svd(tmp_path / "svd", tmp_path / "out")
     (tmp_path / "svd" / "test_groundtruth").write_text("a b 1\na c 2\n")
     with pytest.raises(DataError, match="line 2 has the label '2'"):

@@ -1,8 +1,17 @@
 """Tables of results."""
 
+import polars as pl
 import pytest
 
-from hapvr.benchmark.report import metrics_markdown, published_markdown, published_metrics
+from hapvr.benchmark.definition import load_definition
+from hapvr.benchmark.protocol import evaluate
+from hapvr.benchmark.report import (
+    events_markdown,
+    metrics_markdown,
+    pool_note,
+    published_markdown,
+    published_metrics,
+)
 from hapvr.benchmark.tasks import TASKS
 
 
@@ -67,3 +76,32 @@ def test_numbers_of_the_papers_pool_stand_without_a_mark(benchmark: str) -> None
     figures = published_metrics(benchmark)
     assert len(figures)
     assert not any(figures["measured_on"])
+
+
+def evve_scores(queries: int, references: int) -> pl.DataFrame:
+    """One similarity for each pair of the first queries and the first database videos of EVVE."""
+    definition = load_definition("evve")
+    query = pl.DataFrame({"query_id": definition.queries[:queries]})
+    reference = pl.DataFrame({"reference_id": definition.database[:references]})
+    pairs = query.join(reference, how="cross")
+    return pairs.with_columns(similarity=pl.int_range(pl.len()).cast(pl.Float64))
+
+
+def test_a_pool_that_is_not_whole_is_noted() -> None:
+    """How many queries and database videos have scores; nothing where all have."""
+    definition = load_definition("evve")
+    part = evaluate(definition, evve_scores(504, 1906), policy="official")
+    assert pool_note(definition, part.availability) == (
+        "504 of 620 queries have scores; 1,906 of 2,373 database videos have scores"
+    )
+    whole = {**part.availability, "num_queries_scored": 620, "num_references_scored": 2373}
+    assert pool_note(definition, whole) == ""
+
+
+def test_the_mean_of_the_events_ends_their_table() -> None:
+    """Each event weighs the same in it; the metric itself is the mean of the queries."""
+    result = evaluate(load_definition("evve"), evve_scores(620, 2373), policy="official")
+    rows = events_markdown({"ours": result}).splitlines()
+    by_event = next(task.by_event for task in result.tasks if task.by_event)
+    assert len(by_event) == 13
+    assert rows[-1] == f"| mean of events | {100 * sum(by_event.values()) / 13:.2f} |"

@@ -143,7 +143,8 @@ def test_a_benchmark_of_authors_files_is_evaluated_by_its_folder(
     assert done.json["metrics"]["VCDB_mAP"] == pytest.approx(0.75)
     text = call(*evaluated, tmp_path / "scores.parquet").out
     assert "\n| S2VS (DnS-100K) | 87.90 | 73.00 |\n" in text  # a row of the table is a line
-    assert "note: 2 core videos, the papers have 528: not their pool" in text
+    assert "| vcdb-distractors (strict) * | 75.00 |" in text
+    assert "vcdb-distractors (strict) *: 2 core videos, the papers have 528: not their pool" in text
     assert "1 distractors, the papers have 100,000: not their pool" in text
     refused = call("benchmarks", "import", "svd", *given, tmp_path / "distractors.txt")
     assert refused.code == 2

@@ -15,6 +15,7 @@ from hapvr.model.checkpoint import build_network
 from hapvr.model.family import join_extras
 from hapvr.networks.backbone import pseudo_labels
 from hapvr.seeding import torch_rng
+from hapvr.steps.model_places import RUN_KEY, key_of_now
 from hapvr.train.batch import Batch, video_pair_labels
 from hapvr.train.families import build_training
 from tests.conftest import CHECKOUT
@@ -90,6 +91,14 @@ def test_a_row_is_read_beside_the_configuration_and_set_stands_over_it(tmp_path:
     (tmp_path / "ablations.yaml").unlink()
     with pytest.raises(ConfigError, match=r"ablations\.yaml"):
         open_project(tmp_path / "paper.yaml", changes, row="hapvr-table2/mae")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_training_of_a_row_carries_its_name(row: str) -> None:
+    """Where no name is given; so tables of runs show which row each of them is."""
+    key = key_of_now(row)
+    assert key.startswith(row.replace("/", "-").replace(".", "-"))
+    assert RUN_KEY.fullmatch(key)
 
 
 def test_settings_follow_the_tables_of_the_papers() -> None:

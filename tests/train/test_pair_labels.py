@@ -62,6 +62,17 @@ def test_annotations_of_vcdb_are_read_from_all_files(tmp_path: Path) -> None:
     assert copies[1].shorter_s == 4.0
 
 
+@pytest.mark.parametrize("expected", [1, 3])
+def test_lines_of_a_video_with_itself_may_count_or_not(tmp_path: Path, expected: int) -> None:
+    """VCDB pairs each core video with itself as well; they are never copies."""
+    own = "".join(f"{name},{name},00:00:00,00:00:09,00:00:00,00:00:09\n" for name in ("a", "b"))
+    settings = {"path": "annotation", "format": "vcdb", "expected_copies": expected}
+    labels = read(tmp_path, {"annotation/one.txt": own + VCDB_PAIR}, **settings)
+    assert [(copy.query, copy.reference) for copy in labels.copies] == [
+        ("core/a.flv", "core/b.mp4")
+    ]
+
+
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     """Neither in annotations nor in a list of distractors."""
     files = {"annotation/one.txt": "\ufeff" + VCDB_PAIR, "far.txt": "\ufeffy.mp4\n"}
