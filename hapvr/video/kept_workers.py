@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing.util import Finalize
 from typing import Any
 
 from pebble import ProcessFuture
@@ -90,7 +89,6 @@ class _Shelf:
         self._timers: dict[Workers, threading.Timer] = {}
         # Workers must not be garbage themselves then: their pipes would be closed before.
         self._lent: set[Workers] = set()
-        self._at_exit: Finalize | None = None
 
     def lend(self, kind: WorkerKind) -> Workers:
         """Workers of this kind, idle ones or new ones."""
@@ -120,11 +118,6 @@ class _Shelf:
 
     def _keep(self, workers: Workers) -> None:
         """Let workers wait for more work, for IDLE_S."""
-        if self._at_exit is None:
-            # A process that `multiprocessing` started waits for its children before it ends, and
-            # calls nothing that `atexit` has.
-            self._at_exit = Finalize(None, self.end_all, exitpriority=0)
-
         timer = threading.Timer(IDLE_S, self._end, (workers,))
         timer.daemon = True
         with self._lock:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hapvr.video.kept_workers import IDLE_S, end_idle_workers
+from hapvr.video.kept_workers import end_idle_workers
 from hapvr.video.pool import in_workers
 from hapvr.video.settings import SamplingConfig
 from tests.conftest import run_python
@@ -133,16 +133,3 @@ assert pid_of_worker() == pid
 
 def test_a_forked_process_leaves_those_of_its_parent_alone() -> None:
     run_python("-c", FORKING, timeout=60)
-
-
-def test_a_process_of_multiprocessing_ends_without_waiting_for_its_idle_workers() -> None:
-    """It joins its children before it ends."""
-    program = f"""
-from multiprocessing import get_context
-from tests.video.test_kept_workers import pid_of_worker
-process = get_context("fork").Process(target=pid_of_worker)
-process.start()
-process.join({IDLE_S / 2})
-print(process.exitcode)
-"""
-    assert run_python("-c", program).strip() == "0"
