@@ -368,9 +368,9 @@ def test_turns_are_shared() -> None:
         searches = Searches()
         asked = [searches.ask(name, address="a", waits=True) for name in "abcd"]
         await searches.have_begun(2)
-        other = searches.ask("other", address="b")
+        beside = searches.ask("other", address="b")
         searches.go["a"].set()  # c waits for longer, but b still runs
-        await other.task
+        await beside.task
         order = list(searches.order)
         searches.let_all_end()
         await asyncio.gather(*(job.task for job in asked))

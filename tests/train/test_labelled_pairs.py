@@ -309,10 +309,10 @@ OF_SINGLE_VIDEOS = pytest.mark.parametrize("number", [1, 3, 5])
 def test_a_single_video_is_a_distractor_beside_another_one(
     suppressed: list[Anchors], number: int
 ) -> None:
-    first, copy, other, *_ = suppressed[number].batch.video_ids
+    first, copy, another, *_ = suppressed[number].batch.video_ids
     assert first in VIDEOS[3:]
     assert copy == first
-    assert other != first
+    assert another != first
 
 
 @OF_SINGLE_VIDEOS
