@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,18 +42,22 @@ MakeOnce = Callable[[str, Callable[[Path], object]], Path]
 
 
 LONGEST_FIRST = (
+    # They mostly wait for other processes,
     "orchestration/test_week.py",
     "orchestration/test_daemon.py",
+    # and these compute meanwhile,
+    "train/test_demo_pairs.py",
+    "steps/test_data_kills.py",
+    "care/test_repair.py",
+    "steps/test_families.py",
+    "care/test_forget.py",
+    # until these wait.
     "orchestration/test_chain.py",
     "orchestration/test_ray.py",
     "orchestration/test_year.py",
-    "steps/test_data_kills.py",
-    "care/test_repair.py",
     "steps/test_watch_lists.py",
-    "care/test_forget.py",
     "registry/test_travel.py",
     "care/test_verify.py",
-    "train/test_demo_pairs.py",
     "orchestration/test_search.py",
     "commands/test_stages.py",
     "commands/test_read_only.py",
@@ -62,7 +67,6 @@ LONGEST_FIRST = (
     "scorer/test_slim_install.py",
     "serving/test_process_ends.py",
     "serving/test_search_processes.py",
-    "steps/test_families.py",
     "scorer/test_onnx.py",
     "steps/test_seeds.py",
     "registry/test_documents.py",
@@ -75,9 +79,9 @@ LONGEST_FIRST = (
     "fuzz/test_files.py",
     "train/test_batches.py",
 )
-"""The files that take longest: first those of slow tests, which often wait for other processes, so
-that all others fill what they leave idle. A file is run by one of the test processes, so a long one
-that began last would run alone at the end."""
+"""The files that take longest. A file is run by one of the test processes, so a long one that began
+last would run alone at the end; and if all that wait began first, the cores would be idle for
+minutes."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -198,12 +202,30 @@ def nobodys_collection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         yield
 
 
+NOT_INSTALLED = ("IPython", "dbruntime", "pyspark")
+"""MLflow's client looks for these with each request to a server."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_to_be_missing() -> Iterator[None]:
+    """Python knows that modules are not installed, without a search through all places: a request
+    to MLflow's server takes a third less."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in NOT_INSTALLED:
+            if find_spec(name) is None:
+                patch.setitem(sys.modules, name, None)
+
+        yield
+
+
 @contextmanager
 def short_edits() -> Iterator[None]:
-    """What answers are worth is fitted on searches for shorter edits, where a test asks for a
-    fitted model and not for how good it is: networks compute a third then."""
+    """What answers are worth is fitted on searches for fewer and shorter edits, where a test asks
+    for a fitted model and not for how good it is: networks compute far less then."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hapvr.steps.search_calibration.EDITED_FRAMES", 2)
+        for module in ("search_calibration", "calibration"):
+            patch.setattr(f"hapvr.steps.{module}.EDITED_VIDEOS", 6)
         yield
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from hapvr.benchmark.definition import load_definition
+from hapvr.benchmark.definition import BenchmarkDefinition, load_definition
 from hapvr.care.forget import forget, plan_forgetting
 from hapvr.care.health import health
 from hapvr.care.verify import verify_root
@@ -321,28 +321,59 @@ def test_a_whitening_stays_whatever_leaves(project: Project) -> None:
         assert not CHAIN["whitening"].run(project, "").done
 
 
-def test_benchmarks_that_were_made_of_a_forgotten_clip_are_made_again_without_it(
-    small_project: Project, tmp_path: Path
-) -> None:
-    """Copies of a held-out clip, and those that show it with another one, go with it; a whole
-    source may become empty."""
-    project = copied(small_project.folder, tmp_path)
+@dataclass(frozen=True)
+class HeldOut:
+    """A project whose only held-out clip was forgotten, of which benchmarks were made."""
+
+    project: Project
+    clip: str
+    """the file's name, which those of its copies begin with"""
+    before: dict[str, BenchmarkDefinition]
+    """by name"""
+    after: dict[str, BenchmarkDefinition]
+
+    def listed(self) -> list[str]:
+        """Ids of all videos that the manifest has."""
+        ids: list[str] = manifest.manifest_table(self.project.root)["video_id"].to_pylist()
+        return ids
+
+
+def benchmarks_in(project: Project) -> dict[str, BenchmarkDefinition]:
     root = project.root
-    rows = manifest.manifest_table(root).to_pylist()
-    held_out = next(row["video_id"] for row in rows if row["source"] == "own-held-out")
-    names = [name for name in root.list_folders("corpus") if name in ("own-test", "own-validation")]
-    before = {name: load_definition(root.local_path(f"corpus/{name}")) for name in names}
-    forget(project, plan_forgetting(project, [held_out]))
-    file = held_out.partition("/")[2]
-    assert not [path for path in root.local_path("corpus").rglob("*") if path.name.startswith(file)]
-    after = {name: load_definition(root.local_path(f"corpus/{name}")) for name in names}
-    assert after != before
-    manifest_ids = manifest.manifest_table(root)["video_id"].to_pylist()
-    assert not [video_id for video_id in manifest_ids if file in video_id]
-    for definition in after.values():
-        assert set(definition.video_ids) <= set(manifest_ids)
+    names = set(root.list_folders("corpus")) & {"own-test", "own-validation"}
+    return {name: load_definition(root.local_path(f"corpus/{name}")) for name in names}
+
+
+@pytest.fixture(scope="module")
+def held_out(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> HeldOut:
+    project = copied(small_project.folder, tmp_path_factory.mktemp("held out"))
+    rows = manifest.manifest_table(project.root).to_pylist()
+    video_id = next(row["video_id"] for row in rows if row["source"] == "own-held-out")
+    before = benchmarks_in(project)
+    forget(project, plan_forgetting(project, [video_id]))
+    return HeldOut(project, video_id.partition("/")[2], before, benchmarks_in(project))
+
+
+def test_benchmarks_that_were_made_of_a_forgotten_clip_are_made_again_without_it(
+    held_out: HeldOut,
+) -> None:
+    assert held_out.after.keys() == held_out.before.keys()
+    assert held_out.after != held_out.before
+    ids = {video_id for each in held_out.after.values() for video_id in each.video_ids}
+    assert ids <= set(held_out.listed())
+
+
+def test_copies_of_a_forgotten_clip_go_with_it(held_out: HeldOut) -> None:
+    """And those that show it with another one."""
+    corpus = held_out.project.root.local_path("corpus")
+    assert not [path for path in corpus.rglob("*") if path.name.startswith(held_out.clip)]
+    assert not [video_id for video_id in held_out.listed() if held_out.clip in video_id]
+
+
+def test_the_videos_of_benchmarks_stay_out_of_the_collection(held_out: HeldOut) -> None:
+    root = held_out.project.root
     keys = manifest.collection_keys(root, manifest.shard_keys(root))
-    assert not any(manifest.source_of(key) in names for key in keys)
+    assert not any(manifest.source_of(key) in held_out.before for key in keys)
 
 
 def test_a_step_that_waited_while_a_video_was_forgotten_leaves_it_out(tmp_path: Path) -> None:

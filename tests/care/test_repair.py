@@ -18,6 +18,7 @@ from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
 from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_videos
+from hapvr.video.kept_workers import end_idle_workers
 from tests.conftest import write_clip
 from tests.forked import forking
 from tests.steps.data_projects import digests, folder_settings, open_project
@@ -33,6 +34,7 @@ def verify_and_repair(config: Path, barrier: Any, states: Any) -> None:
     barrier.wait()
     checks = repair(project, verify_root(project.root))
     states.put([check.state for check in checks if check.kind == "downloads"])
+    end_idle_workers()  # which a process of `multiprocessing` would wait for, a minute long
 
 
 def repair_twice_at_once(config: Path) -> list[str]:

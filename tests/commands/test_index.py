@@ -1,51 +1,91 @@
 """`hapvr index`."""
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from hapvr.files import file_sha256
 from hapvr.steps.project import Project
-from tests.commands.conftest import Call
+from tests.commands.conftest import Call, Outcome, called
 from tests.conftest import write_clip
 from tests.steps.search_projects import copied_project, network_folder
 
 
-def test_an_index_is_made_and_shown(
-    call: Call, small_project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass(frozen=True)
+class Indexed:
+    """What `hapvr index` answered in the folder of a project, one call after the other."""
+
+    folder: Path
+    status_before: Outcome
+    update: Outcome
+    status: Outcome
+    status_as_text: Outcome
+    second_update: Outcome
+    build: Outcome
+
+
+@pytest.fixture(scope="module")
+def indexed(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Indexed:
     """Nothing yet; an update; what it holds; a second update; an index built anew."""
-    copied_project(small_project, tmp_path)
-    network_folder(tmp_path)
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path_factory.mktemp("indexed")
+    copied_project(small_project, folder)
+    network_folder(folder)
     options = ("--config", "config.yaml")
-    done = call("index", "status", *options)
-    assert done.code == 1
-    assert "`hapvr index build` makes one" in done.error
-    updated = call("index", "update", *options, "--model", "network-0", "--json")
-    assert updated.code == 0, updated.error
-    assert updated.json["passed"]
-    assert len(updated.json["added"]) == len(updated.json["shards"]) > 1
-    assert updated.json["model"] == str(tmp_path / "network-0")
-    shown = call("index", "status", *options, "--json").json
-    assert {name: shown[name] for name in ("videos", "frames", "digest", "place")} == {
-        name: updated.json[name] for name in ("videos", "frames", "digest", "place")
-    }
-    assert shown["missing"] == []
-    assert shown["awaited"] == []
-    text = call("index", "status", *options).out
-    assert (
-        f"holds    {shown['videos']} videos with {shown['frames']} frames, compared one by one"
-        in text
-    )
-    again = call("index", "update", *options, "--model", "network-0", "--json").json
-    assert again["added"] == []
-    assert again["replaced"] == []
-    assert again["removed"] == []
-    anew = call("index", "build", *options, "--model", "network-0", "--json").json
-    assert anew["place"] != updated.json["place"]
-    assert anew["added"] == updated.json["added"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return Indexed(
+            folder=folder,
+            status_before=called("index", "status", *options),
+            update=called("index", "update", *options, "--model", "network-0", "--json"),
+            status=called("index", "status", *options, "--json"),
+            status_as_text=called("index", "status", *options),
+            second_update=called("index", "update", *options, "--model", "network-0", "--json"),
+            build=called("index", "build", *options, "--model", "network-0", "--json"),
+        )
+
+
+def test_where_there_is_no_index_the_verb_that_makes_one_is_named(indexed: Indexed) -> None:
+    assert indexed.status_before.code == 1
+    assert "`hapvr index build` makes one" in indexed.status_before.error
+
+
+def test_the_first_update_adds_every_shard(indexed: Indexed) -> None:
+    assert indexed.update.code == 0, indexed.update.error
+    update = indexed.update.json
+    assert update["passed"]
+    assert len(update["added"]) == len(update["shards"]) > 1
+
+
+def test_an_update_says_by_which_model_it_was_made(indexed: Indexed) -> None:
+    assert indexed.update.json["model"] == str(indexed.folder / "network-0")
+
+
+@pytest.mark.parametrize("name", ["videos", "frames", "digest", "place"])
+def test_the_status_is_what_the_update_said(indexed: Indexed, name: str) -> None:
+    assert indexed.status.json[name] == indexed.update.json[name]
+
+
+@pytest.mark.parametrize("name", ["missing", "awaited"])
+def test_an_index_that_was_just_updated_waits_for_nothing(indexed: Indexed, name: str) -> None:
+    assert indexed.status.json[name] == []
+
+
+def test_people_are_told_how_much_an_index_holds(indexed: Indexed) -> None:
+    status = indexed.status.json
+    held = f"{status['videos']} videos with {status['frames']} frames, compared one by one"
+    assert f"holds    {held}" in indexed.status_as_text.out
+
+
+@pytest.mark.parametrize("change", ["added", "replaced", "removed"])
+def test_where_nothing_is_new_an_update_changes_nothing(indexed: Indexed, change: str) -> None:
+    assert indexed.second_update.json[change] == []
+
+
+def test_a_build_adds_every_shard_in_another_place(indexed: Indexed) -> None:
+    assert indexed.build.json["place"] != indexed.update.json["place"]
+    assert indexed.build.json["added"] == indexed.update.json["added"]
 
 
 @pytest.mark.slow

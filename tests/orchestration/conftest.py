@@ -124,6 +124,10 @@ class Storage:
                 patch.delitem(sys.modules, name)
 
             with dg.DagsterInstance.get() as instance:
+                # It would connect to PostgreSQL for each statement.
+                instance.optimize_for_webserver(
+                    statement_timeout=60_000, pool_recycle=3600, max_overflow=20
+                )
                 yield instance
 
 

@@ -104,22 +104,41 @@ def chain(interrupted: tuple[Path, str, list[psutil.Process]]) -> Iterator[Chain
         yield Chain(Project.open(config), instance, retrained, output)
 
 
-def test_the_demo_says_what_it_made(chain: Chain) -> None:
-    """A line for each job in order, lines of the training between them, and the answer of a search
-    at the end."""
-    lines = chain.said.splitlines()
-    progress = re.compile(r"\[(\d)/7\] \w+ +(.*?)(?:, (\d) shards)?: ")
-    counted = [found for found in map(progress.match, lines) if found]
-    assert [int(found[1]) for found in counted] == list(range(1, 8))
-    assert [asset for found in counted for asset in found[2].split(", ")] == list(ASSETS)
-    assert {asset for found in counted if found[3] for asset in found[2].split(", ")} == set(
-        PARTITIONED
-    )
-    assert any("step 8/8" in line for line in lines)
-    assert re.search(
-        r"an edited part of own-train/.*\n\$ .venv/bin/hapvr search .*\nquery ", chain.said
-    )
-    assert "http://" not in chain.said  # nothing answers there before `make ui`
+@pytest.fixture(scope="module")
+def job_lines(chain: Chain) -> list[re.Match[str]]:
+    """The lines that the demo prints at the end of each job: its number, what it made, and of how
+    many shards."""
+    line = re.compile(r"\[(\d)/7\] \w+ +(.*?)(?:, (\d) shards)?: ")
+    return [match for match in map(line.match, chain.said.splitlines()) if match]
+
+
+def test_the_demo_says_a_line_for_each_job_in_order(job_lines: list[re.Match[str]]) -> None:
+    assert [int(line[1]) for line in job_lines] == list(range(1, 8))
+
+
+def test_the_demo_says_what_it_made(job_lines: list[re.Match[str]]) -> None:
+    assert [asset for line in job_lines for asset in line[2].split(", ")] == list(ASSETS)
+
+
+def test_the_demo_says_of_what_is_made_by_shards_how_many_there_are(
+    job_lines: list[re.Match[str]],
+) -> None:
+    counted = {asset for line in job_lines if line[3] for asset in line[2].split(", ")}
+    assert counted == set(PARTITIONED)
+
+
+def test_the_demo_says_how_the_training_gets_on(chain: Chain) -> None:
+    assert any("step 8/8" in line for line in chain.said.splitlines())
+
+
+def test_the_demo_ends_with_the_answer_of_a_search(chain: Chain) -> None:
+    wanted = r"an edited part of own-train/.*\n\$ .venv/bin/hapvr search .*\nquery "
+    assert re.search(wanted, chain.said)
+
+
+def test_the_demo_names_no_page_that_does_not_answer(chain: Chain) -> None:
+    """None does before `make ui`."""
+    assert "http://" not in chain.said
 
 
 @pytest.mark.parametrize(

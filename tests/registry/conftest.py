@@ -49,7 +49,7 @@ def register_champion(tracker: Tracker, bundle: Path) -> int:
     return version
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def model(registered: Registered) -> mlflow.pyfunc.PyFuncModel:
     """The model as a caller loads it."""
     mlflow.set_tracking_uri(registered.uri)

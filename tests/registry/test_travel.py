@@ -13,6 +13,8 @@ import yaml
 
 from hapvr.errors import ArgumentError, DataError
 from hapvr.files import file_sha256
+from hapvr.model.checkpoint import save_network
+from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
@@ -21,10 +23,11 @@ from hapvr.registry.versions import champion_of
 from hapvr.scorer.bundle_writer import complete_bundle
 from hapvr.scorer.calibration import fit_calibration
 from hapvr.scorer.trial import try_bundle
+from hapvr.seeding import torch_rng
 from tests.conftest import run_python
 from tests.registry.empty_store import new_store
 from tests.registry.model_hub import model_hub
-from tests.scorer.bundles import make_bundle
+from tests.scorer.bundles import DIMS, make_bundle
 from tests.steps.search_projects import evidence
 
 
@@ -96,25 +99,49 @@ def test_another_digest_is_refused_before_anything_is_registered(
         pull_model(str(folder), None, "hapvr", sha256="" if name else "00")  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def copied_onnx_bundle(onnx_bundle: Path, tmp_path: Path) -> Path:
+    """A bundle with ONNX files that a test may change."""
+    return shutil.copytree(onnx_bundle, tmp_path / "bundle")
+
+
 @pytest.mark.slow
-def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
+def test_a_bundle_with_onnx_files_becomes_a_version(onnx_bundle: Path, tmp_path: Path) -> None:
+    tracker = Tracker(new_store(tmp_path / "store"), "hapvr")
+    export_model(onnx_bundle, tmp_path / "exported")
+    assert pull_model(str(tmp_path / "exported"), tracker, "hapvr")[0] == 1
+
+
+@pytest.mark.slow
+def test_a_bundle_whose_onnx_file_was_changed_is_not_exported(
+    copied_onnx_bundle: Path, tmp_path: Path
+) -> None:
+    with (copied_onnx_bundle / "onnx" / "embed.onnx").open("ab") as file:
+        file.write(b"X")
+    with pytest.raises(DataError, match=r"embed\.onnx is missing or differs"):
+        export_model(copied_onnx_bundle, tmp_path / "exported")
+
+
+@pytest.mark.slow
+def test_onnx_files_of_another_network_are_refused(
+    copied_onnx_bundle: Path, tmp_path: Path
+) -> None:
     """Bundle and digests agree, and the weights in torch are others than those that a processor
     would run."""
-    bundles = [make_bundle(tmp_path / form, onnx=True, settings=FORMS[form]) for form in FORMS]
-    changed_bundle, intact_bundle = bundles
+    another = SimilarityNetwork(NetworkSettings(), dims=DIMS, generator=torch_rng("another"))
+    shutil.rmtree(copied_onnx_bundle / "network")
+    save_network(another, copied_onnx_bundle / "network", metadata={})
+    complete_bundle(copied_onnx_bundle, evidence="", card="")
+    export_model(copied_onnx_bundle, tmp_path / "swapped")
     tracker = Tracker(new_store(tmp_path / "store"), "hapvr")
-    export_model(intact_bundle, tmp_path / "good")
-    assert pull_model(str(tmp_path / "good"), tracker, "hapvr")[0] == 1
-    shutil.copyfile(intact_bundle / "onnx" / "embed.onnx", changed_bundle / "onnx" / "embed.onnx")
-    with pytest.raises(DataError, match=r"embed\.onnx is missing or differs"):
-        export_model(changed_bundle, tmp_path / "damaged")
-    complete_bundle(changed_bundle, evidence="", card="")
-    export_model(changed_bundle, tmp_path / "swapped")
     with pytest.raises(
         DataError, match=r"swapped has ONNX files of another network; .* differ from torch's by \d"
     ):
         pull_model(str(tmp_path / "swapped"), tracker, "hapvr")
 
+
+@pytest.mark.slow
+def test_an_onnx_file_that_ends_the_process_is_refused(copied_onnx_bundle: Path) -> None:
     split = (
         onnx.helper.make_node("Split", ["x"], [], axis=1),
         onnx.helper.make_node("Relu", ["x"], ["y"]),
@@ -122,16 +149,10 @@ def test_onnx_files_of_another_network_are_refused(tmp_path: Path) -> None:
     ends = [onnx.helper.make_tensor_value_info(name, 1, ["T", 9, 16]) for name in "xy"]
     graph = onnx.helper.make_graph(split, "g", ends[:1], ends[1:])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
-    onnx.save(model, changed_bundle / "onnx" / "embed.onnx")
-    complete_bundle(changed_bundle, evidence="", card="")
+    onnx.save(model, copied_onnx_bundle / "onnx" / "embed.onnx")
+    complete_bundle(copied_onnx_bundle, evidence="", card="")
     with pytest.raises(DataError, match="ends its process"):
-        try_bundle(changed_bundle)
-
-
-FORMS = {
-    "gated": NetworkSettings(comparator=False),
-    "plain": NetworkSettings(comparator=False, attention=False),
-}
+        try_bundle(copied_onnx_bundle)
 
 
 @pytest.mark.slow

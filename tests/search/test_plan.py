@@ -268,35 +268,62 @@ def test_a_plan_that_is_followed_again_after_a_full_disk_keeps_its_record(
     assert (tmp_path / "plan.sh.record").read_bytes() == b"moved\tabc\n"
 
 
-def test_equal_names_and_long_names_are_moved(tmp_path: Path, run: Run) -> None:
-    """Two files of one name, even of the same bytes, and names that file systems just allow."""
+@dataclass(frozen=True)
+class Crowd:
+    """Two files of one name, even of the same bytes, and names that file systems just allow, in
+    three folders; and a plan that keeps the first of them."""
+
+    folder: Path
+    run: Run
+
+    def states(self) -> dict[str, dict[str, tuple[bytes, int, int, int]]]:
+        return {name: state(self.folder / name) for name in "abc"}
+
+
+@pytest.fixture
+def crowd(tmp_path: Path, run: Run) -> Crowd:
     longest = "ä" * 123 + ".mp4"
-    for place, text in (
-        ("a/clip.mp4", "kept"),
-        ("b/clip.mp4", "other"),
-        ("c/clip.mp4", "other"),
-        (f"c/{longest}", "third"),
-        ("c/" + "y" * 246 + ".mp4", "kept"),
-    ):
+    texts = {
+        "a/clip.mp4": "kept",
+        "b/clip.mp4": "other",
+        "c/clip.mp4": "other",
+        f"c/{longest}": "third",
+        "c/" + "y" * 246 + ".mp4": "kept",
+    }
+    for place, text in texts.items():
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text(text)
 
-    files = sorted(file for file in tmp_path.rglob("*.mp4"))
-    members = [member("g", file, keep=number == 0) for number, file in enumerate(files)]
-    before = {folder: state(tmp_path / folder) for folder in "abc"}
-    write_plan(tmp_path / "plan.sh", members)
-    dry = run()
-    assert dry.returncode == 0
-    assert dry.stdout.count(b"a long name is shortened to ") == 1
-    done = run("--act")
+    files = sorted(tmp_path.rglob("*.mp4"))
+    write_plan(
+        tmp_path / "plan.sh",
+        [member("g", file, keep=number == 0) for number, file in enumerate(files)],
+    )
+    return Crowd(tmp_path, run)
+
+
+def test_a_dry_run_names_each_long_name_that_would_be_shortened(crowd: Crowd) -> None:
+    dry_run = crowd.run()
+    assert dry_run.returncode == 0
+    assert dry_run.stdout.count(b"a long name is shortened to ") == 1
+
+
+def test_equal_names_and_long_names_are_moved(crowd: Crowd) -> None:
+    """Each keeps its suffix and takes no other's place."""
+    done = crowd.run("--act")
     assert done.returncode == 0
     assert done.stderr == b""
-    aside = tmp_path / "copies-aside"
-    moved = sorted(one.name for one in aside.iterdir() if one.name != ASIDE_MARKER)
+    aside = crowd.folder / "copies-aside"
+    moved = [path.name for path in aside.iterdir() if path.name != ASIDE_MARKER]
     assert len(moved) == 3
     assert all(name.endswith(".mp4") for name in moved)
-    assert run("--undo").returncode == 0
-    assert {folder: state(tmp_path / folder) for folder in "abc"} == before
+
+
+def test_equal_names_and_long_names_go_back(crowd: Crowd) -> None:
+    before = crowd.states()
+    assert crowd.run("--act").returncode == 0
+    assert crowd.run("--undo").returncode == 0
+    assert crowd.states() == before
 
 
 @pytest.mark.parametrize("name", ["x" * 251 + ".mp4", "ä" * 125 + ".mp4", "\udcff" * 255, "a.mp4"])

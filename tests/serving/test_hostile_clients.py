@@ -151,27 +151,31 @@ def test_videos_of_a_process_that_was_killed_are_removed(
     assert list(tmp_path.iterdir()) == [foreign]
 
 
-def hostile_requests() -> Iterator[tuple[str, str, bytes | None, dict[str, str]]]:
-    """Method, address, body and headers of requests that `tests/fuzz` cannot draw from the
-    service's own document."""
-    yield from (("GET", place.format(word), None, {}) for place in PLACES for word in WORDS)
-    yield from (
-        (method, "/media/in/short.mp4", None, {"range": one})
+Request = tuple[str, str, bytes | None, dict[str, str]]
+"""Method, address, body and headers."""
+JSON = {"content-type": "application/json"}
+HOSTILE: dict[str, list[Request]] = {
+    "words in addresses": [
+        ("GET", place.format(word), None, {}) for place in PLACES for word in WORDS
+    ],
+    "ranges": [
+        (method, "/media/in/short.mp4", None, {"range": text})
         for method in ("GET", "HEAD")
-        for one in RANGES
-    )
-    yield from (
+        for text in RANGES
+    ],
+    "methods": [
         (method, "/search", None, {}) for method in ("HEAD", "PUT", "TRACE", "PROPFIND", "OPTIONS")
-    )
-    yield from (("GET", "/health", None, {name: value}) for name, value in ODD_HEADERS.items())
-    yield "GET", "/health", None, {"upgrade": "websocket", "connection": "upgrade"}
-    kind = {"content-type": "application/json"}
-    for method, place in (("POST", "/search"), ("PATCH", "/pairs")):
-        yield from ((method, place, body, kind) for body in BODIES)
-    yield from (
+    ],
+    "headers": [("GET", "/health", None, {name: value}) for name, value in ODD_HEADERS.items()],
+    "a web socket": [("GET", "/health", None, {"upgrade": "websocket", "connection": "upgrade"})],
+    "bodies of searches": [("POST", "/search", body, JSON) for body in BODIES],
+    "bodies of marks": [("PATCH", "/pairs", body, JSON) for body in BODIES],
+    "files": [
         ("POST", f"/search?name={name}", b"no video", {"content-type": "video/mp4"})
         for name in FILES
-    )
+    ],
+}
+"""Requests that `tests/fuzz` cannot draw from the service's own document."""
 
 
 def answered(
@@ -196,23 +200,80 @@ def answered(
         connection.close()
 
 
-def test_every_refusal_is_one_sentence(client: Client, collection: Path) -> None:
-    """Wrong requests of all kinds: no failure of the service, no place of this machine, and it goes
-    on answering."""
-    for asked in hostile_requests():
-        answer = answered(client, *asked)
-        if answer.status == 202:
-            answer = client.ended(answer)
-        shown = (*(str(part)[:200] for part in asked), answer)
-        assert answer.status < 500, shown
-        assert b"Traceback" not in answer.body, shown
-        assert str(collection).encode() not in answer.body, shown
-        if answer.status >= 400 and asked[0] != "HEAD" and "range" not in asked[3]:
-            assert set(answer.json) == {"error", "code", "plain"}, shown
-            assert answer.json["error"].isprintable(), shown
-            assert 10 < len(answer.json["error"]) <= 1000, shown
+Answered = dict[str, list[tuple[Request, Answer]]]
 
+
+@pytest.fixture(scope="module")
+def hostile_answers(client: Client) -> Answered:
+    """The answers to all of HOSTILE; those of searches at their end."""
+    answers: Answered = {}
+    for kind, requests_of_kind in HOSTILE.items():
+        answers[kind] = []
+        for request in requests_of_kind:
+            answer = answered(client, *request)
+            if answer.status == 202:
+                answer = client.ended(answer)
+            answers[kind].append((request, answer))
+
+    return answers
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_request_makes_the_service_fail(hostile_answers: Answered, kind: str) -> None:
+    failures = [
+        (request, answer) for request, answer in hostile_answers[kind] if answer.status >= 500
+    ]
+    assert not failures
+
+
+def answers_with(answers: Answered, kind: str, text: str) -> list[tuple[Request, Answer]]:
+    """Those of a kind whose body holds a text."""
+    return [(request, answer) for request, answer in answers[kind] if text.encode() in answer.body]
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_answer_tells_of_the_code(hostile_answers: Answered, kind: str) -> None:
+    assert not answers_with(hostile_answers, kind, "Traceback")
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_answer_tells_a_place_of_this_machine(
+    hostile_answers: Answered, collection: Path, kind: str
+) -> None:
+    assert not answers_with(hostile_answers, kind, str(collection))
+
+
+def is_one_sentence(answer: Answer) -> bool:
+    """Whether the body of a refusal is that, and a code."""
+    error = answer.json["error"]
+    return (
+        set(answer.json) == {"error", "code", "plain"}
+        and error.isprintable()
+        and 10 < len(error) <= 1000
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(HOSTILE.keys() - {"ranges"}))
+def test_every_refusal_is_one_sentence(hostile_answers: Answered, kind: str) -> None:
+    """Ranges are refused by a status alone, and the answer to HEAD has no body."""
+    refusals = [
+        (request, answer)
+        for request, answer in hostile_answers[kind]
+        if answer.status >= 400 and request[0] != "HEAD"
+    ]
+    wrong = [(request, answer) for request, answer in refusals if not is_one_sentence(answer)]
+    assert not wrong
+
+
+def test_no_hostile_request_leaves_a_mark(hostile_answers: Answered, client: Client) -> None:
+    assert hostile_answers
     assert client.get("/pairs").json["marks"] == []
+
+
+def test_after_hostile_requests_others_are_answered(
+    hostile_answers: Answered, client: Client
+) -> None:
+    assert hostile_answers
     assert client.search(id="in/short.mp4").status == 200
 
 
@@ -265,48 +326,77 @@ def test_clients_that_wait_lock_nobody_out(client: Client, monkeypatch: pytest.M
     assert soon(lambda: not client.service.answering.total())
 
 
-def test_turns_are_shared() -> None:
-    """Of four searches of one address only one runs while another's waits; many that fail leave the
-    answers of others."""
-    go = {name: threading.Event() for name in "abcd"}
-    order = list[str]()
+class Searches:
+    """Searches that end when a test lets them, and the order in which they began."""
 
-    def work(job: Job) -> SearchAnswer:
-        order.append(job.name)
-        if job.name in go:
-            go[job.name].wait(60)
+    def __init__(self) -> None:
+        self.jobs = SearchJobs()
+        self.order: list[str] = []
+        self.go: dict[str, threading.Event] = {}
+
+    def ask(self, name: str, *, address: str, waits: bool = False) -> Job:
+        """A search of an address; one that is named `wrong` fails. waits: it ends once `go` of its
+        name is set."""
+        if waits:
+            self.go[name] = threading.Event()
+        held = ExitStack()
+        job = Job(name, SearchOptions(), address=held.enter_context(self.jobs.place(address)))
+        self.jobs.start(job, self._work, release=held.close)
+        return job
+
+    def _work(self, job: Job) -> SearchAnswer:
+        self.order.append(job.name)
+        if job.name in self.go:
+            self.go[job.name].wait(60)
         if job.name == "wrong":
             raise VideoError("no_frames", "it has none")
         return SearchAnswer(query=job.name)
 
-    async def ask() -> None:
-        jobs = SearchJobs()
-
-        def start(name: str, address: str) -> Job:
-            held = ExitStack()
-            job = Job(name, SearchOptions(), address=held.enter_context(jobs.place(address)))
-            jobs.start(job, work, release=held.close)
-            return job
-
-        asked = [start(name, "a") for name in "abcd"]
-        while len(order) < 2:
+    async def have_begun(self, count: int) -> None:
+        while len(self.order) < count:
             await asyncio.sleep(0.01)
-        asked.append(start("other", "b"))
-        go["a"].set()  # c waits for longer, but b still runs
-        await asked[-1].task
-        assert set(order[:2]) == {"a", "b"}
-        assert order[2] == "other"
-        for event in go.values():
+
+    def let_all_end(self) -> None:
+        for event in self.go.values():
             event.set()
+
+
+def test_turns_are_shared() -> None:
+    """Of four searches of one address only one runs while another address's waits."""
+
+    async def order_of_beginning() -> list[str]:
+        searches = Searches()
+        asked = [searches.ask(name, address="a", waits=True) for name in "abcd"]
+        await searches.have_begun(2)
+        beside = searches.ask("other", address="b")
+        searches.go["a"].set()  # c waits for longer, but b still runs
+        await beside.task
+        order = list(searches.order)
+        searches.let_all_end()
         await asyncio.gather(*(job.task for job in asked))
+        return order
+
+    order = asyncio.run(order_of_beginning())
+    assert set(order[:2]) == {"a", "b"}
+    assert order[2] == "other"
+
+
+def test_many_searches_that_fail_leave_the_answers_of_others() -> None:
+    async def ask() -> tuple[bool, set[str]]:
+        searches = Searches()
+        job = searches.ask("right", address="a")
+        await job.task
+        statuses = set()
         for _ in range(KEPT_JOBS + 5):
-            failed = start("wrong", "c")
+            failed = searches.ask("wrong", address="c")
             await asyncio.wait([failed.task])
-            assert failed.status == "failed"
+            statuses.add(failed.status)
 
-        assert all(jobs.get(job.id) is job for job in asked)
+        return searches.jobs.get(job.id) is job, statuses
 
-    asyncio.run(ask())
+    is_kept, statuses = asyncio.run(ask())
+    assert statuses == {"failed"}
+    assert is_kept
 
 
 @pytest.mark.parametrize("place", ["/data/sp ace/My Col/root", "/data/root"])

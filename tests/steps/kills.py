@@ -20,6 +20,7 @@ from hapvr.steps.search_model import search_model
 from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_videos
 from hapvr.steps.whitening import make_whitening
+from hapvr.video.kept_workers import end_idle_workers
 from tests.forked import forking
 
 KILLS = 4
@@ -40,6 +41,8 @@ def run(config: Path, stage: str) -> None:
             {"videos": make_videos, "frames": make_frames, "features": make_features}[stage](
                 project, key
             )
+
+    end_idle_workers()  # which a process of `multiprocessing` would wait for, a minute long
 
 
 def start(config: Path, stage: str) -> BaseProcess:

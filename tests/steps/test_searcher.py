@@ -5,7 +5,7 @@ import json
 import math
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from hapvr.data.frames import INDEX_COLUMNS
 from hapvr.demo.corpus import write_mp4
 from hapvr.errors import DataError, VideoError
 from hapvr.scorer.access import Access, Deadline
-from hapvr.scorer.calibration import chance
+from hapvr.scorer.calibration import Calibration, chance
 from hapvr.search.marks import mark
 from hapvr.search.match import (
     CANNOT_SAY,
     Match,
     Part,
+    SearchAnswer,
     answer_or_error,
     answer_table,
     answer_values,
@@ -116,30 +117,69 @@ def test_a_similarity_is_that_of_the_scorer(project: Project, tmp_path: Path) ->
     assert best.verdict == "match"
 
 
-def test_an_incident_is_answered_by_the_trained_similarity(
-    searcher: Searcher, tmp_path: Path
-) -> None:
-    """In its order, with the probability of its own calibration, and the share of matches for which
-    that holds."""
-    query = searcher.read(write_scenes(tmp_path / "query.mp4", list(LONG[25:35])))
-    of_untrained = searcher.answer(query, SearchOptions(incidents=True))
-    assert of_untrained.prior is None
-    assert of_untrained.matches[0].probability is None
-    searcher = replace(searcher, untrained=False)
-    answer = searcher.answer(query, SearchOptions(incidents=True))
-    assert answer.incidents
-    similarities = [match.similarity for match in answer.matches]
-    assert similarities == sorted(similarities, reverse=True)
-    assert answer.matches[0].reference == "in/long.mp4"
+@dataclass(frozen=True)
+class Incident:
+    """Answers to what asks for other footage of the incident that ten seconds of long.mp4 show."""
+
+    calibration: Calibration
+    of_untrained: SearchAnswer
+    of_trained: SearchAnswer
+    of_rarer: SearchAnswer
+    """where a match is taken to be ten times rarer"""
+
+
+@pytest.fixture(scope="module")
+def incident(searcher: Searcher, tmp_path_factory: pytest.TempPathFactory) -> Incident:
+    clip = write_scenes(tmp_path_factory.mktemp("incident") / "query.mp4", list(LONG[25:35]))
+    query = searcher.read(clip)
+    trained = replace(searcher, untrained=False)
     calibration = searcher.scorer.calibration
     assert calibration is not None
-    assert answer.prior == calibration.prior
-    assert answer.prior_of == "pairs"
-    for match in answer.matches:
-        assert match.probability == pytest.approx(calibration.probability(match.similarity))
-    rarer = searcher.answer(query, SearchOptions(incidents=True, prior=calibration.prior / 10))
-    assert rarer.prior == pytest.approx(calibration.prior / 10)
-    assert (rarer.matches[0].probability or 1) < (answer.matches[0].probability or 0)
+    rarer = SearchOptions(incidents=True, prior=calibration.prior / 10)
+    return Incident(
+        calibration=calibration,
+        of_untrained=searcher.answer(query, SearchOptions(incidents=True)),
+        of_trained=trained.answer(query, SearchOptions(incidents=True)),
+        of_rarer=trained.answer(query, rarer),
+    )
+
+
+def test_an_untrained_similarity_gives_an_incident_no_probability(incident: Incident) -> None:
+    assert incident.of_untrained.prior is None
+    assert incident.of_untrained.matches[0].probability is None
+
+
+def test_an_incident_is_answered_in_the_order_of_the_trained_similarity(
+    incident: Incident,
+) -> None:
+    assert incident.of_trained.incidents
+    similarities = [match.similarity for match in incident.of_trained.matches]
+    assert similarities == sorted(similarities, reverse=True)
+    assert incident.of_trained.matches[0].reference == "in/long.mp4"
+
+
+def test_an_incident_has_the_probability_of_the_models_own_calibration(incident: Incident) -> None:
+    probabilities = [match.probability for match in incident.of_trained.matches]
+    wanted = [
+        incident.calibration.probability(match.similarity) for match in incident.of_trained.matches
+    ]
+    assert probabilities == pytest.approx(wanted)
+
+
+def test_an_incident_names_the_share_of_matches_for_which_its_probability_holds(
+    incident: Incident,
+) -> None:
+    assert incident.of_trained.prior == incident.calibration.prior
+    assert incident.of_trained.prior_of == "pairs"
+
+
+def test_where_matches_are_rarer_an_incident_is_less_probable(incident: Incident) -> None:
+    assert incident.of_rarer.prior == pytest.approx(incident.calibration.prior / 10)
+    rarer = incident.of_rarer.matches[0].probability
+    usual = incident.of_trained.matches[0].probability
+    assert rarer is not None
+    assert usual is not None
+    assert rarer < usual
 
 
 def test_one_course_makes_a_video_so_many_times_likelier(

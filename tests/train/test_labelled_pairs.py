@@ -1,13 +1,14 @@
 """Batches of labelled pairs: what a clip shows, what is compared with what, and that a training
 goes on where it stopped."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from hapvr.config import VIEW_STEPS, Config
@@ -267,36 +268,96 @@ def test_resumed_training_ends_as_the_uninterrupted_one(
     assert without_times(whole) == without_times(cut)
 
 
-def test_inserted_frames_are_easy_ones_of_distractors(project: Project, tmp_path: Path) -> None:
-    """Several, anywhere, labelled where they stand; anchors that are distractors themselves get
-    none (VVS, A.2)."""
+@dataclass(frozen=True)
+class Anchors:
+    """The anchors of a batch, and what a training inserts into them (VVS, A.2)."""
+
+    batch: Batch
+    regions: Tensor
+    pooled: Tensor | None
+    labels: Tensor | None
+    """1: a frame of the clip's own, 0: an inserted one"""
+    terms: dict[str, Tensor]
+    total: Tensor
+    extras_dims: int
+
+
+@pytest.fixture(scope="module")
+def suppressed(project: Project, tmp_path_factory: pytest.TempPathFactory) -> list[Anchors]:
+    """Six batches; every other one is of single videos, which are distractors themselves."""
     pairs = PAIRS.model_copy(update={"negatives": "hard", "single_rate": 0.5})
     config = labelled(project, pairs, network=SMALL_VVS)
-    source = source_of(project, config, tmp_path)
+    source = source_of(project, config, tmp_path_factory.mktemp("suppressed"))
     network = build_network(SMALL_VVS, dims=DIMS, seed=1, extras_dims=source.extras_dims)
     training = SuppressionTraining(network, config.train)
-    distractors = set(VIDEOS[3:])
-    counts = set()
+    batches = []
     for number in range(6):
         batch = floats(source[number])
         regions, pooled, labels = training._anchor_clips(batch, number)
-        assert (batch.video_ids[0] in distractors) == (number % 2 == 1)
-        if number % 2:
-            assert pooled is None
-            assert labels is None
-            assert batch.video_ids[0] == batch.video_ids[1]
-            assert batch.video_ids[2] != batch.video_ids[0]
-            continue
-
-        given = split_extras(batch.easy_frames.float(), extras_dims=source.extras_dims)[0]
-        own = split_extras(batch.regions, extras_dims=source.extras_dims)[0][batch.anchor_rows]
-        count = int((labels[0] == 0).sum())
-        assert regions.shape[1] - 4 == count <= 2
-        counts.add(count)
-        assert torch.equal(regions[labels == 0].view(2, count, 9, DIMS), given[:, :count])
-        assert torch.equal(regions[labels == 1].view(own.shape), own)
         total, terms = training.train()(batch, number)
-        assert torch.isfinite(total)
-        assert set(terms) == {"video", "frame", "saliency", "distractor"}
+        batches.append(Anchors(batch, regions, pooled, labels, terms, total, source.extras_dims))
 
-    assert max(counts) > 0
+    return batches
+
+
+OF_PAIRS = pytest.mark.parametrize("number", [0, 2, 4])
+OF_SINGLE_VIDEOS = pytest.mark.parametrize("number", [1, 3, 5])
+"""Numbers of batches."""
+
+
+@OF_SINGLE_VIDEOS
+def test_a_single_video_is_a_distractor_beside_another_one(
+    suppressed: list[Anchors], number: int
+) -> None:
+    first, copy, another, *_ = suppressed[number].batch.video_ids
+    assert first in VIDEOS[3:]
+    assert copy == first
+    assert another != first
+
+
+@OF_SINGLE_VIDEOS
+def test_into_a_distractor_no_frames_are_inserted(suppressed: list[Anchors], number: int) -> None:
+    assert suppressed[number].pooled is None
+    assert suppressed[number].labels is None
+
+
+@OF_PAIRS
+def test_at_most_two_frames_are_inserted_into_the_clip_of_a_pair(
+    suppressed: list[Anchors], number: int
+) -> None:
+    """It has four of its own."""
+    anchors = suppressed[number]
+    assert anchors.batch.video_ids[0] not in VIDEOS[3:]
+    assert anchors.labels is not None
+    assert anchors.regions.shape[1] - 4 == int((anchors.labels[0] == 0).sum()) <= 2
+
+
+def test_frames_are_inserted_into_some_clip(suppressed: list[Anchors]) -> None:
+    assert any((anchors.labels == 0).any() for anchors in suppressed if anchors.labels is not None)
+
+
+@OF_PAIRS
+def test_inserted_frames_are_easy_ones_of_distractors(
+    suppressed: list[Anchors], number: int
+) -> None:
+    """They are labelled where they stand, anywhere between the clip's own in their order."""
+    anchors = suppressed[number]
+    batch = anchors.batch
+    assert anchors.labels is not None
+    assert batch.easy_frames is not None
+    easy = split_extras(batch.easy_frames.float(), extras_dims=anchors.extras_dims)[0]
+    own = split_extras(batch.regions, extras_dims=anchors.extras_dims)[0]
+    count = int((anchors.labels[0] == 0).sum())
+    inserted = anchors.regions[anchors.labels == 0].view(2, count, 9, DIMS)
+    assert torch.equal(inserted, easy[:, :count])
+    kept = own[batch.anchor_rows]
+    assert torch.equal(anchors.regions[anchors.labels == 1].view(kept.shape), kept)
+
+
+@OF_PAIRS
+def test_a_batch_of_pairs_has_every_term_of_the_loss(
+    suppressed: list[Anchors], number: int
+) -> None:
+    terms = suppressed[number].terms
+    assert terms.keys() == {"video", "frame", "saliency", "distractor"}
+    assert torch.isfinite(suppressed[number].total)
