@@ -112,10 +112,22 @@ def step_asset(
         progress = progress_lines(context.log.info, f"{name} {key}".rstrip())
         if step.shards == "collection" and key not in shards_of(opened, step):
             return empty_record(NOT_IN_COLLECTION, options.get("checks", ()))
-        result = step.run(opened, key, progress=progress, **arguments(context))
+        try:
+            result = step.run(opened, key, progress=progress, **arguments(context))
+        finally:
+            _end_decoders()
+
         return show(Made(context, project, opened, key, result))
 
     return make
+
+
+def _end_decoders() -> None:
+    """End those that wait for more work: Dagster executes a run in a process that waits for its
+    children at its end."""
+    from hapvr.video.kept_workers import end_idle_workers
+
+    end_idle_workers()
 
 
 def plain_assets(declared: Collection[str]) -> list[dg.AssetsDefinition]:

@@ -47,13 +47,6 @@ class ProjectResource(dg.ConfigurableResource):
             tags = {PROCESS_TAG: process_tag(psutil.Process())}
             context.instance.add_run_tags(context.run.run_id, tags)
 
-    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """End decoders that wait for more work. Dagster executes a run in a process that waits for
-        its children at its end."""
-        from hapvr.video.kept_workers import end_idle_workers
-
-        end_idle_workers()
-
     def open(self) -> "Project":
         """Raises ConfigError naming key and allowed values."""
         from hapvr.steps.project import Project
