@@ -202,8 +202,9 @@ def nobodys_collection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         yield
 
 
-NOT_INSTALLED = ("IPython", "dbruntime", "pyspark")
-"""MLflow's client looks for these with each request to a server."""
+NOT_INSTALLED = ("dbruntime", "pyspark")
+"""MLflow's client looks for these with each request to a server. It looks for IPython too, but
+Ray takes any entry of `sys.modules` by that name for an IPython that runs."""
 
 
 @pytest.fixture(scope="session", autouse=True)
