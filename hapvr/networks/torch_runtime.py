@@ -95,7 +95,7 @@ def torch_embedder(
 
     def embed(frames: Frames) -> Vectors:
         with torch.inference_mode():
-            shown = before(torch.from_numpy(frames).to(device))
+            shown = before(torch.from_numpy(np.ascontiguousarray(frames)).to(device))
             vectors = after(run()(shown))
         return np.asarray(vectors.cpu().numpy())
 

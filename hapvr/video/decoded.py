@@ -11,12 +11,11 @@ from hapvr.video.frames import (
     SAMPLED_FRAMES,
     Hashes,
     content_box,
-    decode_jpegs,
+    decode_jpeg,
     grey_levels,
     in_threads,
-    luma,
     picture_hash,
-    spread,
+    spread_places,
     square,
 )
 from hapvr.video.settings import Picture
@@ -32,7 +31,9 @@ class DecodedFrames:
         """picture: what of a frame the network sees."""
         self._jpegs = jpegs
         self._picture = picture
-        few = [luma(jpeg) for jpeg in spread(jpegs, SAMPLED_FRAMES)]
+        places = spread_places(len(jpegs), SAMPLED_FRAMES)
+        self._decoded = {place: decode_jpeg(jpegs[place]) for place in places}
+        few = [grey_levels(frame) for frame in self._decoded.values()]
         self._content = content_box(few)
         self._film = film_of(few) if picture == "squeezed" else WHOLE_PICTURE
 
@@ -42,9 +43,15 @@ class DecodedFrames:
     def part(self, start: int, end: int) -> tuple[NDArray[np.uint8], Hashes]:
         """The frames from `start` to `end` - 1, [N, 3, H, W] of what the network sees, and the
         hashes of the frames, [N]."""
-        frames = decode_jpegs(self._jpegs[start:end])
+        frames = [self._frame(place) for place in range(start, min(end, len(self)))]
         hashes = [picture_hash(grey_levels(frame), self._content) for frame in frames]
-        return cut_to(frames, self._film), np.array(hashes, np.uint64)
+        shown = cut_to(np.stack(frames).transpose(0, 3, 1, 2), self._film)
+        return shown, np.array(hashes, np.uint64)
+
+    def _frame(self, place: int) -> NDArray[np.uint8]:
+        """[H, W, 3]"""
+        decoded = self._decoded.get(place)
+        return decode_jpeg(self._jpegs[place]) if decoded is None else decoded
 
     def squares(self, size_px: int) -> tuple[NDArray[np.uint8], Hashes]:
         """[T, 3, size_px, size_px] and [T], as `part` has them of all frames; a long video is never

@@ -113,13 +113,16 @@ def encode_jpeg(frame: NDArray[np.uint8]) -> bytes:
     return buffer.getvalue()
 
 
+def decode_jpeg(jpeg: bytes) -> NDArray[np.uint8]:
+    """[H, W, 3] uint8 RGB. Pillow gives the same pixels as torchvision, whose import takes 2
+    seconds."""
+    with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
+        return np.asarray(frame.convert("RGB"))
+
+
 def decode_jpegs(jpegs: Sequence[bytes]) -> NDArray[np.uint8]:
-    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB. Pillow
-    gives the same pixels as torchvision, whose import takes 2 seconds."""
-    frames = [
-        np.asarray(Image.open(io.BytesIO(jpeg), formats=["JPEG"]).convert("RGB")) for jpeg in jpegs
-    ]
-    return np.stack(frames).transpose(0, 3, 1, 2)
+    """Decode the JPEG frames of one video, all of one size. Returns [N, 3, H, W] uint8 RGB."""
+    return np.stack([decode_jpeg(jpeg) for jpeg in jpegs]).transpose(0, 3, 1, 2)
 
 
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
@@ -147,7 +150,7 @@ def center_crop(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
 
     top = (height - size_px) // 2
     left = (width - size_px) // 2
-    return np.ascontiguousarray(frames[..., top : top + size_px, left : left + size_px])
+    return frames[..., top : top + size_px, left : left + size_px]
 
 
 def squeeze(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
@@ -158,11 +161,13 @@ def squeeze(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
         picture = Image.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0)))
         square_[:] = np.asarray(picture.resize((size_px, size_px), Image.Resampling.BILINEAR))
 
-    return np.ascontiguousarray(squares.transpose(0, 3, 1, 2))
+    return squares.transpose(0, 3, 1, 2)
 
 
 def square(frames: NDArray[np.uint8], size_px: int, picture: Picture) -> NDArray[np.uint8]:
-    """[B, 3, H, W] -> [B, 3, size_px, size_px] uint8, as a network sees a frame."""
+    """[B, 3, H, W] -> [B, 3, size_px, size_px] uint8, as a network sees a frame. The colours of a
+    pixel are side by side in memory, as Pillow decodes them; a network that wants it otherwise
+    copies them once."""
     if picture == "squeezed":
         return squeeze(frames, size_px)
     return center_crop(frames, size_px)
@@ -181,10 +186,15 @@ def content_box(frames: Sequence[NDArray[np.uint8]]) -> tuple[float, float, floa
     return left / width, first / height, right / width, last / height
 
 
+def spread_places(num_frames: int, count: int) -> list[int]:
+    """The places of at most `count` of a video's frames, evenly apart."""
+    places = np.linspace(0, num_frames - 1, min(num_frames, count)).astype(int)
+    return sorted(set(places.tolist()))
+
+
 def spread(jpegs: Sequence[bytes], count: int) -> list[bytes]:
     """At most `count` of the frames, evenly apart."""
-    places = np.unique(np.linspace(0, len(jpegs) - 1, min(len(jpegs), count)).astype(int))
-    return [jpegs[place] for place in places]
+    return [jpegs[place] for place in spread_places(len(jpegs), count)]
 
 
 def noise_level(jpegs: Sequence[bytes]) -> float:
@@ -234,9 +244,8 @@ def luma(jpeg: bytes) -> NDArray[np.uint8]:
 
 
 def grey_levels(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[H, W], what `luma` gives of a frame that is decoded, [3, H, W] RGB."""
-    picture = Image.fromarray(np.ascontiguousarray(frame.transpose(1, 2, 0)))
-    return np.asarray(picture.convert("L"))
+    """[H, W], what `luma` gives of a frame that is decoded, [H, W, 3] RGB."""
+    return np.asarray(Image.fromarray(frame).convert("L"))
 
 
 def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
