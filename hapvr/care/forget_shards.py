@@ -137,12 +137,9 @@ def _usable_index(shard: Shard, gone: frozenset[str]) -> ShardIndex | None:
 
 
 def _may_show(views: Shard, gone: frozenset[str]) -> bool:
-    """Whether clips of these videos are part of others' views. True for views of an older edition,
-    which are rebuilt anyway."""
-    data = views.open_data()
-    if "host_id" not in data.schema_arrow.names:
-        return True
-    return not gone.isdisjoint(data.read(["host_id"])["host_id"].unique().to_pylist())
+    """Whether clips of these videos are part of others' views."""
+    hosts = views.open_data().read(["host_id"])["host_id"]
+    return not gone.isdisjoint(hosts.unique().to_pylist())
 
 
 def _remove_shard(shard: Shard) -> None:
