@@ -24,7 +24,7 @@ from hapvr.video.packets import (
     text_of,
 )
 from hapvr.video.picture_clock import PictureClock
-from hapvr.video.pictures import Picture, Pictures
+from hapvr.video.pictures import Damage, Picture, Pictures
 from hapvr.video.probe import MAX_PIXELS, VideoProbe, check_file, check_size, probe_of
 
 
@@ -42,6 +42,7 @@ class WebPPictures(Pictures):
         self.num_declared = getattr(image, "n_frames", 1)
         self.is_damaged = False
         self.ends_early = False
+        self.damage = Damage()
         self._pictures = self._decode()
 
     @cached_property

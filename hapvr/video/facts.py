@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MEASURE_VERSION = 5
+MEASURE_VERSION = 6
 """Changes with what is measured of the same file."""
 DETAIL_SCALES = (0.25, 0.35, 0.5, 0.66)
 """Scales at which the detail of a picture is measured."""
@@ -14,9 +14,9 @@ class FileFacts:
 
     video_bytes: of its packets, without sound, attachments and headers. length_s: of the pictures,
     by the times of their packets. declared_s: what headers say of it, None where they say nothing.
-    fps: pictures per second while they move, 0 for a single one. sound: whether there is sound,
-    other than silence, for half of the length or more. damage: why only a part can be read, else
-    "". pause_s: the longest time from one picture to the next. detail: see
+    fps: pictures per second that show something new, while they move, 0 for a single one. sound:
+    whether there is sound, other than silence, for half of the length or more. damage: why only a
+    part can be read, else "". pause_s: the longest time from one picture to the next. detail: see
     `hapvr.video.measure.detail_of`, none where no picture could be measured."""
 
     video_bytes: int

@@ -1,0 +1,79 @@
+"""Which part of a film's pictures shows something new."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from hapvr.video.cadence import RUN_PICTURES, share_of_new
+
+Grey = NDArray[np.uint8]
+
+
+def moving(count: int) -> list[Grey]:
+    """A texture that wanders, a little faster or slower each time, with noise of its own."""
+    rng = np.random.default_rng(0)
+    coarse = rng.integers(0, 256, (30, 60)).astype(np.uint8)
+    texture = np.asarray(Image.fromarray(coarse).resize((640, 240), Image.Resampling.BICUBIC))
+    place = 0.0
+    pictures = []
+    for _ in range(count):
+        place += rng.uniform(2.5, 4)
+        shown = texture[:, round(place) : round(place) + 320].astype(np.float64)
+        pictures.append(compressed(shown, rng))
+
+    return pictures
+
+
+def compressed(picture: NDArray[np.float64], rng: np.random.Generator) -> Grey:
+    return np.clip(picture + rng.normal(0, 0.7, picture.shape), 0, 255).astype(np.uint8)
+
+
+def repeated(pictures: Sequence[Grey], every: int) -> list[Grey]:
+    """Each of so many pictures comes twice, compressed again."""
+    rng = np.random.default_rng(1)
+    shown = []
+    for number, picture in enumerate(pictures):
+        shown.append(picture)
+        if number % every == every - 1:
+            shown.append(compressed(picture.astype(np.float64), rng))
+
+    return shown
+
+
+def mixed(pictures: Sequence[Grey]) -> list[Grey]:
+    """Between two pictures comes their mean."""
+    shown = []
+    for before, after in pairwise(pictures):
+        mean = (before.astype(np.float64) + after) / 2
+        shown += [before, mean.astype(np.uint8)]
+
+    return shown
+
+
+FILMS: dict[str, tuple[Callable[[list[Grey]], list[Grey]], float]] = {
+    "as filmed": (lambda pictures: pictures, 1.0),
+    "60 of 30": (lambda pictures: repeated(pictures, 1), 0.5),
+    "30 of 24": (lambda pictures: repeated(pictures, 4), 0.8),
+    "60 of 30, mixed": (mixed, 0.5),
+    "nothing moves": (lambda pictures: len(pictures) * pictures[:1], 1.0),
+    "too short": (lambda pictures: repeated(pictures, 1)[: RUN_PICTURES - 1], 1.0),
+}
+
+
+@pytest.mark.parametrize("film", FILMS)
+def test_pictures_that_show_nothing_new_are_told(film: str) -> None:
+    make, expected = FILMS[film]
+    pictures = make(moving(4 * RUN_PICTURES))
+    runs = [pictures[start : start + RUN_PICTURES] for start in (0, 8, 21)]
+    assert share_of_new(runs) == pytest.approx(expected, abs=0.1)
+
+
+def test_a_place_where_pictures_are_new_is_enough() -> None:
+    """Drawn films and films of still cameras repeat some by themselves."""
+    pictures = moving(2 * RUN_PICTURES)
+    runs = [repeated(pictures, 1)[:RUN_PICTURES], pictures[:RUN_PICTURES]]
+    assert share_of_new(runs) == 1.0
