@@ -10,10 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from hapvr.search.copies import Copy
+from hapvr.search.copies import Copy, Criterion
 from hapvr.search.criteria import (
     MAX_LENGTH_RATIO,
-    Criterion,
     by_bars,
     by_bits,
     by_damage,

@@ -104,8 +104,8 @@ class Decoding:
 
 @contextlib.contextmanager
 def open_stream(path: Path, decoding: Decoding) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The file and the stream that is its video: the largest that is not a still picture, the
-    first of equals.
+    """The file and the stream that is its video: the largest that is neither a still picture nor
+    much shorter than another, the first of equals.
 
     Raises: VideoError not_video, no_video_stream, unsupported_codec, decode_error, too_large.
     """
