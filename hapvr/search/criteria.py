@@ -52,7 +52,8 @@ SHARPER_IS_WORSE = "{} shows less detail than {}, as if it was enlarged, but has
 MAY_LACK_A_PART = (
     "{} has no new picture for {:.1f} s where {} has some, so a part of it may be missing"
 )
-FASTER_HAS_LESS_DATA = "{} has more pictures per second, but much less picture data than {}"
+FASTER_HAS_LESS_DATA = "{} has more pictures per second, but less picture data than {}"
+MAY_REPEAT = "{} has more pictures per second, but some of them only repeat others"
 LARGER_HAS_BARS = "{} has more pixels, but bars or blurred sides"
 
 
@@ -221,7 +222,7 @@ def _without_clear_lack(copies: Sequence[Copy], sharp: Sequence[Copy]) -> list[C
     # hard edges of bars pass for detail, and bars come last in any case
     filled = [copy for copy in sharp if not copy.has_bars]
     wanted = [copy for copy in copies if not (filled and copy.has_bars)]
-    richest = max(filled or sharp, key=lambda copy: copy.picture_bits)
+    richest = _richest(filled or sharp)
     most = np.max([copy.measured.detail for copy in filled or sharp], axis=0)
     return [
         copy
@@ -302,23 +303,46 @@ def _advantage(copy: Copy, sharp: Copy) -> str:
 
 
 def by_fps(copies: Sequence[Copy]) -> Verdict:
-    """More pictures per second win."""
-    most = max(copy.measured.fps for copy in copies)
+    """More pictures per second win, where they show something new."""
     if not all(copy.measured.fps for copy in copies):
         return Verdict(copies)
-    left = [copy for copy in copies if MORE_FPS * copy.measured.fps > most]
-    richest = max(copies, key=lambda copy: copy.picture_bits)
-    most_bits = max(copy.picture_bits for copy in left)
-    if richest.picture_bits > MORE_BITS_OF_OTHER_CODECS * most_bits:
-        doubt = FASTER_HAS_LESS_DATA.format(left[0].video_id, richest.video_id)
+    most = max(copy.measured.fps for copy in copies)
+    fast = [copy for copy in copies if MORE_FPS * copy.measured.fps > most]
+    slow = [copy for copy in copies if copy not in fast]
+    if not slow:
+        return Verdict(copies)
+    most_new = max(copy.measured.new_fps for copy in fast)
+    if most_new <= MORE_FPS * max(copy.measured.new_fps for copy in slow):
+        return _without_repeating(fast, slow)
+    richest_fast = _richest(fast)
+    richest_slow = _richest(slow)
+    # pictures that are repeated cost few bits, and are not always seen to be
+    if not _has_about_as_many_bits(richest_fast, richest_slow):
+        doubt = FASTER_HAS_LESS_DATA.format(fast[0].video_id, richest_slow.video_id)
         return Verdict(copies, doubt=doubt)
 
     return excluding(
         copies,
-        left,
+        fast,
         merit=f"it has the most pictures per second ({most:.3g})",
         fault=lambda copy: f"it has fewer pictures per second, {copy.measured.fps:.3g}",
     )
+
+
+def _without_repeating(fast: Sequence[Copy], slow: Sequence[Copy]) -> Verdict:
+    """Of copies that show as much, the slow ones: the fast ones repeat pictures."""
+    if not _has_about_as_many_bits(_richest(slow), _richest(fast)):
+        return Verdict([*fast, *slow], doubt=MAY_REPEAT.format(_richest(fast).video_id))
+    return excluding(
+        [*fast, *slow],
+        slow,
+        merit="it repeats no pictures",
+        fault=lambda _: "it repeats pictures",
+    )
+
+
+def _richest(copies: Sequence[Copy]) -> Copy:
+    return max(copies, key=lambda copy: copy.picture_bits)
 
 
 def by_bars(copies: Sequence[Copy]) -> Verdict:
@@ -336,7 +360,7 @@ def by_bars(copies: Sequence[Copy]) -> Verdict:
 
 def by_bits(copies: Sequence[Copy]) -> Verdict:
     """More bits of the video stream win, as much as they are worth in their codec."""
-    best = max(copies, key=lambda copy: copy.picture_bits)
+    best = _richest(copies)
     left = [copy for copy in copies if _has_about_as_many_bits(copy, best)]
     return excluding(
         copies,

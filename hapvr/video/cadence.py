@@ -12,9 +12,9 @@ RUN_PICTURES = 14
 MOVES = 0.3
 """Mean difference of neighbours in grey levels, of 255, below which nothing moves."""
 REPEATED = 0.45
-"""Difference from the picture before, as a part of both differences beside it, below which it is
-the same one, compressed again. Films at CRF 20 to 31: 0.1 to 0.55 of those that are repeated, and
-0.6 or more of others."""
+"""Difference from the picture before, as a part of the second largest of four beside it, below
+which it is the same one, compressed again. Films at CRF 20 to 31: 0.1 to 0.55 of those that are
+repeated, and 0.6 or more of most others."""
 MIXED = 0.3
 """Difference of a picture from the mean of both beside it, as a part of that of its neighbours from
 theirs, below which it is that mean. Mixed: 0.06 to 0.12; films: 0.5 or more."""
@@ -26,7 +26,7 @@ def share_of_new(runs: Sequence[Sequence[NDArray[np.uint8]]]) -> float:
     runs: of grey pictures [H, W] in a row, from a few places
     """
     shares = [share for share in map(_share_of_new, runs) if share is not None]
-    return max(shares, default=1.0)
+    return float(np.median(shares)) if shares else 1.0
 
 
 def _share_of_new(run: Sequence[NDArray[np.uint8]]) -> float | None:
@@ -35,10 +35,12 @@ def _share_of_new(run: Sequence[NDArray[np.uint8]]) -> float | None:
         return None
     pictures = [picture[::2, ::2].astype(np.float32) for picture in run]
     steps = np.array([np.abs(after - before).mean() for before, after in pairwise(pictures)])
-    beside = np.minimum(steps[:-2], steps[2:])
-    if np.median(steps) < MOVES and np.median(beside) < MOVES:
+    around = np.sort([steps[:-4], steps[1:-3], steps[3:-1], steps[4:]], axis=0)
+    # of pictures that come three times, one of two neighbours is repeated, too
+    usual = around[2]
+    if np.median(usual) < MOVES:
         return None
-    repeated = float(np.mean(steps[1:-1] < REPEATED * beside))
+    repeated = float(np.mean(steps[2:-2] < REPEATED * usual))
     mixed = 0.5 if _every_second_is_mixed(pictures) else 0.0
     return 1 - max(repeated, mixed)
 

@@ -14,10 +14,12 @@ class FileFacts:
 
     video_bytes: of its packets, without sound, attachments and headers. length_s: of the pictures,
     by the times of their packets. declared_s: what headers say of it, None where they say nothing.
-    fps: pictures per second that show something new, while they move, 0 for a single one. sound:
-    whether there is sound, other than silence, for half of the length or more. damage: why only a
-    part can be read, else "". pause_s: the longest time from one picture to the next. detail: see
-    `hapvr.video.measure.detail_of`, none where no picture could be measured."""
+    fps: pictures per second while they move, 0 for a single one. sound: whether there is sound,
+    other than silence, for half of the length or more. damage: why only a part can be read, else
+    "". pause_s: the longest time from one picture to the next. detail: see
+    `hapvr.video.measure.detail_of`, none where no picture could be measured.
+    new_share: part of the pictures that are neither repeated nor mixed of others, as far as that
+    shows."""
 
     video_bytes: int
     length_s: float
@@ -27,3 +29,9 @@ class FileFacts:
     damage: str
     pause_s: float = 0.0
     detail: tuple[float, ...] = ()
+    new_share: float = 1.0
+
+    @property
+    def new_fps(self) -> float:
+        """Pictures per second that show something new."""
+        return self.fps * self.new_share

@@ -125,11 +125,12 @@ def measure_file(
         video_bytes=count.video_bytes,
         length_s=length_s,
         declared_s=declared_s,
-        fps=count.fps() * share_of_new(runs),
+        fps=count.fps(),
         sound=count.has_sound(length_s),
         damage=count.damage(expected, declared_s) or ("" if has_all_bytes else CUT),
         pause_s=max(count.steps_s(), default=0.0),
         detail=_median_of([detail_of(run[0]) for run in runs]),
+        new_share=share_of_new(runs),
     )
 
 

@@ -107,9 +107,15 @@ BETTER: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     ),
     "more pictures": (
         {"fps": 50.0},
-        {"video_bytes": 1_900_000},
+        {"video_bytes": 1_050_000},
         "it has the most pictures per second (50)",
         "it has fewer pictures per second, 25",
+    ),
+    "no repeated pictures": (
+        {},
+        {"fps": 50.0, "new_share": 0.55, "video_bytes": 1_050_000},
+        "it repeats no pictures",
+        "it repeats pictures",
     ),
     "no bars": (
         {},
@@ -196,10 +202,15 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"length_s": 12.0, "still_s": 2.0, "video_bytes": 10**5},
         "in/bad is longer, but shows nothing new for 2.0 s at its ends, so in/good may show as",
     ),
-    "more pictures of much less data": (
+    "more pictures of less data": (
         {},
-        {"fps": 50.0, "video_bytes": 400_000},
-        "in/bad has more pictures per second, but much less picture data than in/good",
+        {"fps": 50.0, "video_bytes": 800_000},
+        "in/bad has more pictures per second, but less picture data than in/good",
+    ),
+    "pictures that are repeated, of more data": (
+        {},
+        {"fps": 50.0, "new_share": 0.5, "video_bytes": 2 * 10**6},
+        "in/bad has more pictures per second, but some of them only repeat others",
     ),
     "a logo": (
         {"mean_colours": GREY.tobytes()},
@@ -209,6 +220,11 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "brighter": (
         {"mean_colours": GREY.tobytes()},
         {"mean_colours": (GREY + 20).tobytes(), **HD},
+        "their pictures differ",
+    ),
+    "black and white mapped wrong": (
+        {"mean_colours": GREY.tobytes()},
+        {"mean_colours": (GREY + 8).tobytes(), "video_bytes": 9 * 10**6},
         "their pictures differ",
     ),
     "more detail here and there": (
