@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from hapvr.search.copies import Copy, Doubt, Verdict, excluding
 
 SAME_COLOURS = 16.0
-"""Levels, of 255, by which the means of copies differ at most in any place. Forty real clips: 1 to
-9 where they are compressed, scaled, stretched or of another codec, 14 for a clip at CRF 36; 40 or
-more with a logo, text, a running clock, fades, other brightness, in grey, or cropped by 3 %."""
+"""Levels, of 255, by which the means of copies differ at most in any place, in any colour. Fifty
+real clips: 1 to 10 where they are compressed, scaled, stretched or of another codec, 14 for one at
+CRF 36; 36 or more with a logo, text, a running clock, fades, other brightness or colours, in grey,
+or cropped by 3 %."""
 SAME_ON_AVERAGE = 5.0
 """Levels by which they differ at most on average: 0.3 to 2.5, 3.6 at CRF 36; 6 and more where black
 and white were mapped wrong."""
@@ -59,7 +60,7 @@ def _like(copy: Copy, others: Collection[Copy]) -> list[str]:
 
 def _are_same(first: NDArray[np.int16], second: NDArray[np.int16]) -> bool:
     inner = slice(EDGE, -EDGE)
-    differences = np.abs(first - second)[inner, inner]
+    differences = np.abs(first - second)[inner, inner].max(axis=-1)
     return bool(differences.max() <= SAME_COLOURS and differences.mean() <= SAME_ON_AVERAGE)
 
 

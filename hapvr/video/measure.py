@@ -33,7 +33,7 @@ from hapvr.video.pool import in_workers
 from hapvr.video.probe import check_file, check_size
 from hapvr.video.sandbox import call_confined, report
 from hapvr.video.settings import SamplingConfig
-from hapvr.video.units import UNIT_CODECS, UnitLengths
+from hapvr.video.units import MAX_ROWS_PX, UNIT_CODECS, UnitLengths, lacks_slice
 
 DETAIL_PLACES = (0.15, 0.35, 0.55, 0.75)
 """Parts of a video's length at which its detail is measured."""
@@ -252,7 +252,7 @@ def _count_packets(
     progress: is told the time of pictures
     """
     count = _PacketCount()
-    units = UnitLengths.of(stream) if stream.codec_context.name in UNIT_CODECS else None
+    is_broken = _check_of(stream)
     interval_s = float(1 / stream.average_rate) if stream.average_rate else 0.04
     packets = container.demux()
     while True:
@@ -273,7 +273,7 @@ def _count_packets(
             continue
 
         if packet.stream is stream:
-            _count_picture(count, packet, interval_s, units)
+            _count_picture(count, packet, interval_s, is_broken)
             progress(count.times_s[-1])
         elif packet.stream.type == "audio":
             _count_sound(count, packet)
@@ -301,14 +301,26 @@ def _count_sound(count: _PacketCount, packet: "Packet[Any]") -> None:
         count.silence_s[number] += lasts_s
 
 
+def _check_of(stream: VideoStream) -> Callable[[bytes], bool] | None:
+    """What tells whether a picture is surely damaged; None for codecs in which nothing does."""
+    codec = stream.codec_context.name
+    if codec in UNIT_CODECS:
+        units = UnitLengths.of(stream)
+        return lambda picture: bytes(HOLE_BYTES) in picture or units.are_broken(picture)
+    # higher pictures count their rows in another way
+    if codec == "mpeg2video" and stream.codec_context.height <= MAX_ROWS_PX:
+        return lacks_slice
+    return None
+
+
 def _count_picture(
-    count: _PacketCount, packet: "Packet[Any]", interval_s: float, units: UnitLengths | None
+    count: _PacketCount,
+    packet: "Packet[Any]",
+    interval_s: float,
+    is_broken: Callable[[bytes], bool] | None,
 ) -> None:
-    """interval_s: between pictures that have no time; units: of which pictures are made, of codecs
-    in which a hole shows."""
-    data = b"" if units is None else bytes(packet)
-    is_broken = units is not None and units.are_broken(data)
-    if packet.is_corrupt or bytes(HOLE_BYTES) in data or is_broken:
+    """interval_s: between pictures that have no time; is_broken: see `_check_of`"""
+    if packet.is_corrupt or (is_broken is not None and is_broken(bytes(packet))):
         count.damaged.add(count.num_pictures)
     count.num_pictures += 1
     count.video_bytes += packet.size

@@ -183,6 +183,23 @@ def test_what_is_partly_readable_is_damaged(
     assert said in measure_file(damage(plain, tmp_path / "damaged.mp4")).damage
 
 
+@pytest.mark.parametrize("suffix", ["mpg", "ts", "mkv"])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "overwritten"])
+def test_a_picture_of_mpeg_2_without_some_of_its_rows_is_damaged(
+    tmp_path: Path, suffix: str, is_whole: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 256, (96, 128, 3), dtype=np.uint8) for _ in range(50)]
+    path = write_video(tmp_path / f"a.{suffix}", frames, fps=25, codec="mpeg2video")
+    if not is_whole:
+        data = bytearray(path.read_bytes())
+        second_row = data.index(b"\x00\x00\x01\x02", len(data) // 2)
+        data[second_row : second_row + 100] = 100 * b"\x55"
+        path.write_bytes(data)
+
+    assert ("damaged" in measure_file(path).damage) is not is_whole
+
+
 @pytest.mark.parametrize("suffix", ["mkv", "flv", "ts"])
 def test_what_is_missing_in_the_middle_is_seen(plain: Path, tmp_path: Path, suffix: str) -> None:
     """Some containers go on behind what cannot be read, and do not say that pictures lack."""
