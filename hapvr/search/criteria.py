@@ -25,6 +25,10 @@ SAME_COARSE_DETAIL = 0.6
 """As much at the smaller scales. Seven clips of 768 x 432 beside their half, at CRF 14 and 26: 0.69
 to 1.16; enlarged from widths of 160 and 240 pixels 0.16 to 0.43 at one of them."""
 MORE_FPS = 1.1
+CONVERTED_FPS = 1.45
+"""Times as many pictures per second, below which a converter may have repeated some: 25 to 30."""
+LESS_NEW = 0.85
+"""Part of the share of new pictures of a slower copy, below which a faster one repeats some."""
 MORE_BITS = 1.1
 MORE_BITS_OF_OTHER_CODECS = 2.0
 """How efficient an encoder was is not known, only what its codec allows."""
@@ -53,6 +57,9 @@ MAY_LACK_A_PART = (
     "{} has no new picture for {:.1f} s where {} has some, so a part of it may be missing"
 )
 FASTER_HAS_LESS_DATA = "{} has more pictures per second, but less picture data than {}"
+MAY_BE_CONVERTED = (
+    "{} has a few more pictures per second, which may be repeated or mixed to convert it"
+)
 MAY_REPEAT = "{} has more pictures per second, but some of them only repeat others"
 LARGER_HAS_BARS = "{} has more pixels, but bars or blurred sides"
 
@@ -314,11 +321,8 @@ def by_fps(copies: Sequence[Copy]) -> Verdict:
     most_new = max(copy.measured.new_fps for copy in fast)
     if most_new <= MORE_FPS * max(copy.measured.new_fps for copy in slow):
         return _without_repeating(fast, slow)
-    richest_fast = _richest(fast)
-    richest_slow = _richest(slow)
-    # pictures that are repeated cost few bits, and are not always seen to be
-    if not _has_about_as_many_bits(richest_fast, richest_slow):
-        doubt = FASTER_HAS_LESS_DATA.format(fast[0].video_id, richest_slow.video_id)
+    doubt = _doubt_of_fast(fast, slow)
+    if doubt:
         return Verdict(copies, doubt=doubt)
 
     return excluding(
@@ -327,6 +331,20 @@ def by_fps(copies: Sequence[Copy]) -> Verdict:
         merit=f"it has the most pictures per second ({most:.3g})",
         fault=lambda copy: f"it has fewer pictures per second, {copy.measured.fps:.3g}",
     )
+
+
+def _doubt_of_fast(fast: Sequence[Copy], slow: Sequence[Copy]) -> str:
+    """Why the fast copies may show no more than the slow ones, "" where nothing says so: pictures
+    that were repeated cost few bits, and are not always seen to be."""
+    most = max(copy.measured.fps for copy in fast)
+    if most < CONVERTED_FPS * max(copy.measured.fps for copy in slow):
+        return MAY_BE_CONVERTED.format(fast[0].video_id)
+    newest = max(copy.measured.new_share for copy in fast)
+    if newest < LESS_NEW * max(copy.measured.new_share for copy in slow):
+        return MAY_REPEAT.format(fast[0].video_id)
+    if not _has_about_as_many_bits(_richest(fast), _richest(slow)):
+        return FASTER_HAS_LESS_DATA.format(fast[0].video_id, _richest(slow).video_id)
+    return ""
 
 
 def _without_repeating(fast: Sequence[Copy], slow: Sequence[Copy]) -> Verdict:

@@ -207,6 +207,16 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"fps": 50.0, "video_bytes": 800_000},
         "in/bad has more pictures per second, but less picture data than in/good",
     ),
+    "a few more pictures": (
+        {},
+        {"fps": 30.0, "video_bytes": 2 * 10**6},
+        "in/bad has a few more pictures per second, which may be repeated or mixed",
+    ),
+    "pictures of which some are repeated": (
+        {},
+        {"fps": 75.0, "new_share": 0.67, "video_bytes": 2 * 10**6},
+        "in/bad has more pictures per second, but some of them only repeat others",
+    ),
     "pictures that are repeated, of more data": (
         {},
         {"fps": 50.0, "new_share": 0.5, "video_bytes": 2 * 10**6},
