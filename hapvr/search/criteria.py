@@ -57,10 +57,9 @@ MAY_LACK_A_PART = (
     "{} has no new picture for {:.1f} s where {} has some, so a part of it may be missing"
 )
 FASTER_HAS_LESS_DATA = "{} has more pictures per second, but less picture data than {}"
-MAY_BE_CONVERTED = (
-    "{} has a few more pictures per second, which may be repeated or mixed to convert it"
-)
+MAY_BE_CONVERTED = "{} has a few more pictures per second, which a converter may have added"
 MAY_REPEAT = "{} has more pictures per second, but some of them only repeat others"
+WOVEN = "{} has the rows of two pictures in one, as of an interlaced film, {} has not"
 LARGER_HAS_BARS = "{} has more pixels, but bars or blurred sides"
 
 
@@ -389,8 +388,11 @@ def by_bits(copies: Sequence[Copy]) -> Verdict:
 
 
 def what_may_be_missing(kept: Copy, copies: Sequence[Copy]) -> str:
-    """Why a copy may lack a part that others have, "" where nothing says so: containers but MP4 and
-    AVI do not say how many pictures they should have."""
+    """Why a copy may lack a part that others have, or is woven where they are not, "" where nothing
+    says so: containers but MP4 and AVI do not say how many pictures they should have."""
+    plain = next((copy for copy in copies if not copy.measured.woven), None)
+    if kept.measured.woven and plain is not None:
+        return WOVEN.format(kept.video_id, plain.video_id)
     pause_s = kept.measured.pause_s
     for copy in copies:
         is_as_long = copy.measured.length_s >= kept.measured.length_s - LENGTH_SLACK_S

@@ -49,6 +49,7 @@ PICTURES_SCHEMA = pa.schema(
         ("pause_s", pa.float64()),
         ("detail", pa.list_(pa.field("element", pa.float64()))),  # as Parquet calls it
         ("new_share", pa.float64()),
+        ("woven", pa.bool_()),
     ]
 )
 """A row per content. What is of the file is null where the file could not be measured."""

@@ -19,7 +19,7 @@ class FileFacts:
     "". pause_s: the longest time from one picture to the next. detail: see
     `hapvr.video.measure.detail_of`, none where no picture could be measured.
     new_share: part of the pictures that are neither repeated nor mixed of others, as far as that
-    shows."""
+    shows. woven: whether pictures have the rows of two moments in turn."""
 
     video_bytes: int
     length_s: float
@@ -30,6 +30,7 @@ class FileFacts:
     pause_s: float = 0.0
     detail: tuple[float, ...] = ()
     new_share: float = 1.0
+    woven: bool = False
 
     @property
     def new_fps(self) -> float:

@@ -24,7 +24,7 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from hapvr.errors import VideoError
-from hapvr.video.cadence import RUN_PICTURES, share_of_new
+from hapvr.video.cadence import RUN_PICTURES, is_woven, share_of_new
 from hapvr.video.decode import is_webp_film, open_video, probe_video
 from hapvr.video.facts import DETAIL_SCALES, FileFacts
 from hapvr.video.heartbeat import FileBeats
@@ -131,6 +131,7 @@ def measure_file(
         pause_s=max(count.steps_s(), default=0.0),
         detail=_median_of([detail_of(run[0]) for run in runs]),
         new_share=share_of_new(runs),
+        woven=is_woven(runs),
     )
 
 

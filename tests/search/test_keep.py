@@ -207,10 +207,15 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"fps": 50.0, "video_bytes": 800_000},
         "in/bad has more pictures per second, but less picture data than in/good",
     ),
+    "woven of two pictures": (
+        {},
+        {"woven": True, "video_bytes": 2 * 10**6},
+        "in/bad has the rows of two pictures in one, as of an interlaced film, in/good has not",
+    ),
     "a few more pictures": (
         {},
         {"fps": 30.0, "video_bytes": 2 * 10**6},
-        "in/bad has a few more pictures per second, which may be repeated or mixed",
+        "in/bad has a few more pictures per second, which a converter may have added",
     ),
     "pictures of which some are repeated": (
         {},

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from hapvr.video.cadence import RUN_PICTURES, share_of_new
+from hapvr.video.cadence import RUN_PICTURES, is_woven, share_of_new
 
 Grey = NDArray[np.uint8]
 
@@ -71,3 +71,29 @@ def test_pictures_that_show_nothing_new_are_told(film: str) -> None:
     pictures = make(moving(4 * RUN_PICTURES))
     runs = [pictures[start : start + RUN_PICTURES] for start in (0, 8, 21)]
     assert share_of_new(runs) == pytest.approx(expected, abs=0.1)
+
+
+def woven(pictures: Sequence[Grey]) -> list[Grey]:
+    """Each has every second row of the next."""
+    shown = []
+    for picture, following in pairwise(pictures):
+        both = picture.copy()
+        both[1::2] = following[1::2]
+        shown.append(both)
+
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        pytest.param(list, False, id="as filmed"),
+        pytest.param(woven, True, id="woven"),
+        pytest.param(lambda pictures: woven(RUN_PICTURES * pictures[:1]), False, id="still"),
+    ],
+)
+def test_pictures_woven_of_two_are_told(
+    make: Callable[[list[Grey]], list[Grey]], expected: bool
+) -> None:
+    pictures = [np.roll(picture, -8 * number, axis=1) for number, picture in enumerate(moving(8))]
+    assert is_woven([make(pictures)]) is expected
