@@ -139,6 +139,9 @@ class VideoMetadata:
     noise: float = 0.0
     """see `hapvr.video.frames`, as of `mean_picture`"""
     mean_picture: bytes = b""
+    mean_colours: bytes = b""
+    """see `hapvr.video.looks`, as of `still_s`"""
+    still_s: float = 0.0
     missing: str = ""
     """see `FrameTimes`, as of `clock_note`"""
     clock_note: str = ""

@@ -7,7 +7,7 @@ from hapvr.search.collection import VideoMetadata
 from hapvr.video.facts import FileFacts
 
 CODEC_EFFICIENCY = {
-    "libdav1d": 2.2,
+    "libdav1d": 1.9,
     "hevc": 1.55,
     "vp9": 1.45,
     "h264": 1.0,
@@ -113,6 +113,19 @@ class Verdict:
     """id -> what is worse about an excluded copy"""
     doubt: str = ""
     """why no copy must be named, else "" """
+    staying: Mapping[str, str] = field(default_factory=dict)
+    """id -> why a copy that is not among those left may be no worse"""
 
 
 Criterion = Callable[[Sequence[Copy]], Verdict]
+
+
+def excluding(
+    copies: Sequence[Copy], left: Sequence[Copy], *, merit: str, fault: Callable[[Copy], str]
+) -> Verdict:
+    """The verdict that excludes all copies but those that are left.
+
+    fault: what is worse about an excluded copy
+    """
+    faults = {copy.video_id: fault(copy) for copy in copies if copy not in left}
+    return Verdict(left, merit, faults)

@@ -1,13 +1,13 @@
 """Criteria by which the copy to keep is chosen: each excludes the copies that are clearly worse
 than the best, or says why it cannot tell."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hapvr.search.copies import EDITED, Copy, Verdict
+from hapvr.search.copies import EDITED, Copy, Criterion, Verdict, excluding
 from hapvr.video.facts import DETAIL_SCALES
 from hapvr.video.sources import is_inside
 
@@ -25,18 +25,16 @@ SAME_COARSE_DETAIL = 0.6
 """As much at the smaller scales. Seven clips of 768 x 432 beside their half, at CRF 14 and 26: 0.69
 to 1.16; enlarged from widths of 160 and 240 pixels 0.16 to 0.43 at one of them."""
 MORE_FPS = 1.1
+CONVERTED_FPS = 1.45
+"""Times as many pictures per second, below which a converter may have repeated some: 25 to 30."""
+LESS_NEW = 0.85
+"""Part of the share of new pictures of a slower copy, below which a faster one repeats some."""
 MORE_BITS = 1.1
 MORE_BITS_OF_OTHER_CODECS = 2.0
 """How efficient an encoder was is not known, only what its codec allows."""
 CLEARLY_LESS_DETAIL = 0.75
 """Part of the detail of another copy of about its size below which, at one scale, a copy surely has
 less. Twelve clips: enlarged ones have 0.24 to 0.6, compressed ones 0.64 to 1.2."""
-MIRRORED = -0.5
-"""Correlation of what is left of two mean pictures without their symmetry, below which one of them
-is mirrored. Eleven clips: below -0.99, and above 0.78 for files of which a part is missing."""
-MIN_ASYMMETRY = 2.0
-"""Standard deviation of that, of 255, below which it may be noise."""
-
 MIN_PAUSE_S = 0.4
 """Time without a new picture from which on a part may be missing: phones drop single pictures."""
 LONGER_PAUSE = 2.0
@@ -47,8 +45,10 @@ UNSURE_LENGTH = (
     "it is not sure how long {} is: its pictures last {:.1f} s, its header says {:.1f} s"
 )
 WRONG_CLOCK = "the lengths of {} ({:.1f} s) and {} ({:.1f} s) differ too much for copies"
+LONGER_BY_STILLS = (
+    "{} is longer, but shows nothing new for {:.1f} s at its ends, so {} may show as much"
+)
 LONGER_IS_EDITED = "{} is longer, but is noisy or shows more, such as text"
-WHICH_IS_MIRRORED = "some are mirrored, and it cannot be told which"
 LARGER_IS_SILENT = "{} has more pixels, but no sound"
 MAY_BE_ENLARGED = "{} has more pixels, but shows no more detail: it may have been enlarged"
 HAS_BARS = "it has bars or blurred sides"
@@ -56,20 +56,11 @@ SHARPER_IS_WORSE = "{} shows less detail than {}, as if it was enlarged, but has
 MAY_LACK_A_PART = (
     "{} has no new picture for {:.1f} s where {} has some, so a part of it may be missing"
 )
+FASTER_HAS_LESS_DATA = "{} has more pictures per second, but less picture data than {}"
+MAY_BE_CONVERTED = "{} has a few more pictures per second, which a converter may have added"
+MAY_REPEAT = "{} has more pictures per second, but some of them only repeat others"
+WOVEN = "{} has the rows of two pictures in one, as of an interlaced film, {} has not"
 LARGER_HAS_BARS = "{} has more pixels, but bars or blurred sides"
-
-Criterion = Callable[[Sequence[Copy]], Verdict]
-
-
-def _excluding(
-    copies: Sequence[Copy], left: Sequence[Copy], *, merit: str, fault: Callable[[Copy], str]
-) -> Verdict:
-    """The verdict that excludes all copies but those that are left.
-
-    fault: what is worse about an excluded copy
-    """
-    faults = {copy.video_id: fault(copy) for copy in copies if copy not in left}
-    return Verdict(left, merit, faults)
 
 
 def by_damage(copies: Sequence[Copy]) -> Verdict:
@@ -77,7 +68,7 @@ def by_damage(copies: Sequence[Copy]) -> Verdict:
     left = [copy for copy in copies if not _damage(copy)]
     if not left:
         return Verdict(copies, doubt=ALL_DAMAGED)
-    return _excluding(
+    return excluding(
         copies,
         left,
         merit="it can be read whole",
@@ -110,10 +101,11 @@ def by_length(copies: Sequence[Copy]) -> Verdict:
             doubt = WRONG_CLOCK.format(longest.video_id, longest_s, copy.video_id, length_s)
             return Verdict(copies, doubt=doubt)
 
-    if all(copy.spoilt == EDITED for copy in left) and len(left) < len(copies):
-        return Verdict(copies, doubt=LONGER_IS_EDITED.format(longest.video_id))
+    doubt = _doubt_of_longest(longest, left, [copy for copy in copies if copy not in left])
+    if doubt:
+        return Verdict(copies, doubt=doubt)
 
-    return _excluding(
+    return excluding(
         copies,
         left,
         merit=f"it is the longest ({longest_s:.1f} s)",
@@ -123,6 +115,20 @@ def by_length(copies: Sequence[Copy]) -> Verdict:
     )
 
 
+def _doubt_of_longest(longest: Copy, left: Sequence[Copy], shorter: Sequence[Copy]) -> str:
+    """Why those that are left may show no more than the shorter ones, though they last longer; ""
+    where nothing says so."""
+    if shorter and all(copy.spoilt == EDITED for copy in left):
+        return LONGER_IS_EDITED.format(longest.video_id)
+    shown_s = max(copy.measured.length_s - copy.metadata.still_s for copy in left)
+    for copy in shorter:
+        if copy.measured.length_s >= shown_s - LENGTH_SLACK_S:
+            still_s = longest.metadata.still_s
+            return LONGER_BY_STILLS.format(longest.video_id, still_s, copy.video_id)
+
+    return ""
+
+
 def by_folder(folder: str) -> Criterion:
     """Copies in a folder win where there are some."""
 
@@ -130,7 +136,7 @@ def by_folder(folder: str) -> Criterion:
         left = [copy for copy in copies if is_inside(copy.video_id, folder)]
         if not left:
             return Verdict(copies)
-        return _excluding(
+        return excluding(
             copies,
             left,
             merit=f"it is in {folder}, which is preferred",
@@ -144,7 +150,7 @@ def by_smallest(copies: Sequence[Copy]) -> Verdict:
     """Only where the user asks for it."""
     least = min(copy.metadata.num_bytes for copy in copies)
     left = [copy for copy in copies if copy.metadata.num_bytes == least]
-    return _excluding(
+    return excluding(
         copies,
         left,
         merit=f"its file is the smallest ({_megabytes(least)})",
@@ -157,50 +163,12 @@ def by_purity(copies: Sequence[Copy]) -> Verdict:
     left = [copy for copy in copies if not copy.spoilt]
     if not left:
         return Verdict(copies)
-    return _excluding(
+    return excluding(
         copies,
         left,
         merit="it shows only what the copies have in common",
         fault=lambda copy: copy.spoilt,
     )
-
-
-def by_mirroring(copies: Sequence[Copy]) -> Verdict:
-    """The fewer ones of those whose left and right are exchanged come last."""
-    first = _mean_picture(copies[0])
-    turned = [copy for copy in copies if is_mirrored(_mean_picture(copy), first)]
-    others = [copy for copy in copies if copy not in turned]
-    if not turned:
-        return Verdict(copies)
-    if len(turned) == len(others):
-        return Verdict(copies, doubt=WHICH_IS_MIRRORED)
-    left = max(turned, others, key=len)
-    return _excluding(copies, left, merit="it is not mirrored", fault=lambda _: "it is mirrored")
-
-
-def _mean_picture(copy: Copy) -> NDArray[np.uint8] | None:
-    stored = copy.metadata.mean_picture
-    side = round(sqrt(len(stored)))
-    return np.frombuffer(stored, np.uint8).reshape(side, side) if stored else None
-
-
-def is_mirrored(picture: NDArray[np.uint8] | None, reference: NDArray[np.uint8] | None) -> bool:
-    """Whether the mean picture [N, N] of a copy is that of another one with left and right
-    exchanged; False where either is not known or nearly symmetric."""
-    if picture is None or reference is None:
-        return False
-    # most of a landscape is symmetric, and says nothing
-    first = _asymmetry(picture)
-    second = _asymmetry(reference)
-    if min(first.std(), second.std()) < MIN_ASYMMETRY:
-        return False
-    return bool(np.corrcoef(first.ravel(), second.ravel())[0, 1] < MIRRORED)
-
-
-def _asymmetry(picture: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """What is left of a picture [H, W] without what it shares with its mirror image."""
-    shown = picture.astype(np.float64)
-    return (shown - shown[:, ::-1]) / 2
 
 
 def by_sound(copies: Sequence[Copy]) -> Verdict:
@@ -212,7 +180,7 @@ def by_sound(copies: Sequence[Copy]) -> Verdict:
     largest = max(silent, key=lambda copy: copy.num_pixels)
     if largest.num_pixels > MORE_PIXELS * max(copy.num_pixels for copy in left):
         return Verdict(copies, doubt=LARGER_IS_SILENT.format(largest.video_id))
-    return _excluding(copies, left, merit="it has sound", fault=lambda _: "it has no sound")
+    return excluding(copies, left, merit="it has sound", fault=lambda _: "it has no sound")
 
 
 def by_resolution(copies: Sequence[Copy]) -> Verdict:
@@ -239,7 +207,7 @@ def by_resolution(copies: Sequence[Copy]) -> Verdict:
         return "it shows less detail: it may have been enlarged"
 
     merit = f"it has the most pixels of the film ({_size(left[0])})"
-    return _excluding(copies, left, merit=merit, fault=fault)
+    return excluding(copies, left, merit=merit, fault=fault)
 
 
 def _with_more_detail(large: Sequence[Copy], small: Sequence[Copy]) -> list[Copy]:
@@ -260,7 +228,7 @@ def _without_clear_lack(copies: Sequence[Copy], sharp: Sequence[Copy]) -> list[C
     # hard edges of bars pass for detail, and bars come last in any case
     filled = [copy for copy in sharp if not copy.has_bars]
     wanted = [copy for copy in copies if not (filled and copy.has_bars)]
-    richest = max(filled or sharp, key=lambda copy: copy.picture_bits)
+    richest = _richest(filled or sharp)
     most = np.max([copy.measured.detail for copy in filled or sharp], axis=0)
     return [
         copy
@@ -316,7 +284,7 @@ def by_detail(copies: Sequence[Copy]) -> Verdict:
             return Verdict(copies, doubt=doubt)
 
     left = [copy for copy in copies if not soft.get(copy.video_id)]
-    return _excluding(
+    return excluding(
         copies,
         left,
         merit="it shows the most detail",
@@ -341,17 +309,57 @@ def _advantage(copy: Copy, sharp: Copy) -> str:
 
 
 def by_fps(copies: Sequence[Copy]) -> Verdict:
-    """More pictures per second win."""
-    most = max(copy.measured.fps for copy in copies)
+    """More pictures per second win, where they show something new."""
     if not all(copy.measured.fps for copy in copies):
         return Verdict(copies)
-    left = [copy for copy in copies if MORE_FPS * copy.measured.fps > most]
-    return _excluding(
+    most = max(copy.measured.fps for copy in copies)
+    fast = [copy for copy in copies if MORE_FPS * copy.measured.fps > most]
+    slow = [copy for copy in copies if copy not in fast]
+    if not slow:
+        return Verdict(copies)
+    most_new = max(copy.measured.new_fps for copy in fast)
+    if most_new <= MORE_FPS * max(copy.measured.new_fps for copy in slow):
+        return _without_repeating(fast, slow)
+    doubt = _doubt_of_fast(fast, slow)
+    if doubt:
+        return Verdict(copies, doubt=doubt)
+
+    return excluding(
         copies,
-        left,
+        fast,
         merit=f"it has the most pictures per second ({most:.3g})",
         fault=lambda copy: f"it has fewer pictures per second, {copy.measured.fps:.3g}",
     )
+
+
+def _doubt_of_fast(fast: Sequence[Copy], slow: Sequence[Copy]) -> str:
+    """Why the fast copies may show no more than the slow ones, "" where nothing says so: pictures
+    that were repeated cost few bits, and are not always seen to be."""
+    most = max(copy.measured.fps for copy in fast)
+    if most < CONVERTED_FPS * max(copy.measured.fps for copy in slow):
+        return MAY_BE_CONVERTED.format(fast[0].video_id)
+    newest = max(copy.measured.new_share for copy in fast)
+    if newest < LESS_NEW * max(copy.measured.new_share for copy in slow):
+        return MAY_REPEAT.format(fast[0].video_id)
+    if not _has_about_as_many_bits(_richest(fast), _richest(slow)):
+        return FASTER_HAS_LESS_DATA.format(fast[0].video_id, _richest(slow).video_id)
+    return ""
+
+
+def _without_repeating(fast: Sequence[Copy], slow: Sequence[Copy]) -> Verdict:
+    """Of copies that show as much, the slow ones: the fast ones repeat pictures."""
+    if not _has_about_as_many_bits(_richest(slow), _richest(fast)):
+        return Verdict([*fast, *slow], doubt=MAY_REPEAT.format(_richest(fast).video_id))
+    return excluding(
+        [*fast, *slow],
+        slow,
+        merit="it repeats no pictures",
+        fault=lambda _: "it repeats pictures",
+    )
+
+
+def _richest(copies: Sequence[Copy]) -> Copy:
+    return max(copies, key=lambda copy: copy.picture_bits)
 
 
 def by_bars(copies: Sequence[Copy]) -> Verdict:
@@ -359,7 +367,7 @@ def by_bars(copies: Sequence[Copy]) -> Verdict:
     left = [copy for copy in copies if not copy.has_bars]
     if not left:
         return Verdict(copies)
-    return _excluding(
+    return excluding(
         copies,
         left,
         merit="the film fills its picture",
@@ -369,9 +377,9 @@ def by_bars(copies: Sequence[Copy]) -> Verdict:
 
 def by_bits(copies: Sequence[Copy]) -> Verdict:
     """More bits of the video stream win, as much as they are worth in their codec."""
-    best = max(copies, key=lambda copy: copy.picture_bits)
+    best = _richest(copies)
     left = [copy for copy in copies if _has_about_as_many_bits(copy, best)]
-    return _excluding(
+    return excluding(
         copies,
         left,
         merit=f"it has the most picture data ({_data(best)})",
@@ -380,8 +388,11 @@ def by_bits(copies: Sequence[Copy]) -> Verdict:
 
 
 def what_may_be_missing(kept: Copy, copies: Sequence[Copy]) -> str:
-    """Why a copy may lack a part that others have, "" where nothing says so: containers but MP4 and
-    AVI do not say how many pictures they should have."""
+    """Why a copy may lack a part that others have, or is woven where they are not, "" where nothing
+    says so: containers but MP4 and AVI do not say how many pictures they should have."""
+    plain = next((copy for copy in copies if not copy.measured.woven), None)
+    if kept.measured.woven and plain is not None:
+        return WOVEN.format(kept.video_id, plain.video_id)
     pause_s = kept.measured.pause_s
     for copy in copies:
         is_as_long = copy.measured.length_s >= kept.measured.length_s - LENGTH_SLACK_S

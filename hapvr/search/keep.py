@@ -10,10 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from hapvr.search.copies import Copy
+from hapvr.search.copies import Copy, Criterion
 from hapvr.search.criteria import (
     MAX_LENGTH_RATIO,
-    Criterion,
     by_bars,
     by_bits,
     by_damage,
@@ -21,13 +20,13 @@ from hapvr.search.criteria import (
     by_folder,
     by_fps,
     by_length,
-    by_mirroring,
     by_purity,
     by_resolution,
     by_smallest,
     by_sound,
     what_may_be_missing,
 )
+from hapvr.search.looks import by_looks, by_mirroring
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.sources import is_inside
 
@@ -63,8 +62,17 @@ def choose(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
         doubt = choice.reasons[compared[0].video_id]
         return Choice(None, {copy.video_id: doubt for copy in copies})
 
+    return _with_staying(choice, staying)
+
+
+def _with_staying(choice: Choice, staying: Mapping[str, str]) -> Choice:
+    """The choice, beside which copies stay.
+
+    staying: id -> why a copy may be no worse than the one to keep
+    """
     reasons = {video_id: f"It stays: {doubt}." for video_id, doubt in staying.items()}
-    return Choice(choice.named, {**choice.reasons, **reasons}, frozenset(staying))
+    stay = frozenset({*choice.staying, *staying})
+    return Choice(choice.named, {**choice.reasons, **reasons}, stay)
 
 
 def _other_lengths(copies: Sequence[Copy]) -> dict[str, str]:
@@ -95,6 +103,7 @@ def _choose_of(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
     left: Sequence[Copy] = contents
     merits = list[str]()
     faults = dict[str, str]()
+    staying = dict[str, str]()
     for criterion in _criteria(settings):
         verdict = criterion(left)
         if verdict.doubt:
@@ -103,12 +112,14 @@ def _choose_of(copies: Sequence[Copy], settings: DuplicatesSettings) -> Choice:
             merits.append(verdict.merit)
             faults |= verdict.faults
 
+        staying |= verdict.staying
         left = verdict.left
         if len(left) == 1:
             doubt = what_may_be_missing(left[0], contents)
             if doubt:
                 return _undecided(copies, doubt)
-            return _decided(copies, left[0], merits, faults)
+            choice = _decided(copies, left[0], merits, faults)
+            return _with_staying(choice, _of_each_file(staying, copies))
 
     first, second = sorted(copy.video_id for copy in left)[:2]
     return _undecided(copies, TOO_CLOSE.format(first, second))
@@ -144,6 +155,18 @@ def _choice_of_equals(copies: Sequence[Copy], kept: Copy) -> Choice:
     return Choice(kept.video_id, reasons)
 
 
+def _of_each_file(values: Mapping[str, str], copies: Sequence[Copy]) -> dict[str, str]:
+    """What is said of one file of a content, of all files of its bytes. values: by id"""
+    of_content = {
+        copy.metadata.sha256: values[copy.video_id] for copy in copies if copy.video_id in values
+    }
+    return {
+        copy.video_id: of_content[copy.metadata.sha256]
+        for copy in copies
+        if copy.metadata.sha256 in of_content
+    }
+
+
 def _undecided(copies: Sequence[Copy], doubt: str) -> Choice:
     return Choice(None, {copy.video_id: not_named(doubt) for copy in copies})
 
@@ -156,12 +179,10 @@ def not_named(doubt: str) -> str:
 def _decided(
     copies: Sequence[Copy], kept: Copy, merits: Sequence[str], faults: Mapping[str, str]
 ) -> Choice:
-    by_content = {
-        copy.metadata.sha256: faults[copy.video_id] for copy in copies if copy.video_id in faults
-    }
+    fault_of = _of_each_file(faults, copies)
     reasons = {}
     for copy in copies:
-        fault = by_content.get(copy.metadata.sha256)
+        fault = fault_of.get(copy.video_id)
         reasons[copy.video_id] = (
             "The same file as the one to keep." if fault is None else f"Not kept: {fault}."
         )
@@ -191,6 +212,6 @@ def _criteria(settings: DuplicatesSettings) -> list[Criterion]:
     # bars cost no pixels that show something, but what has them has more bits
     before_bits = rest.index(by_bits) if by_bits in rest else len(rest)
     rest.insert(before_bits, by_bars)
-    order = [by_damage, by_length, *named, by_purity, by_mirroring, *rest]
+    order = [by_damage, by_length, *named, by_purity, by_mirroring, by_looks, *rest]
     order.insert(order.index(by_resolution) + 1, by_detail)
     return order

@@ -26,6 +26,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.video.content import film_area
 from hapvr.video.facts import MEASURE_VERSION, FileFacts
 from hapvr.video.frames import mean_picture, noise_level
+from hapvr.video.looks import mean_colours, still_s
 from hapvr.video.measure import measure_files
 from hapvr.video.pool import RETRYABLE
 
@@ -37,6 +38,8 @@ PICTURES_SCHEMA = pa.schema(
         ("height_share", pa.float64()),
         ("noise", pa.float64()),
         ("mean_picture", pa.binary()),
+        ("mean_colours", pa.binary()),
+        ("still_s", pa.float64()),
         ("video_bytes", pa.int64()),
         ("length_s", pa.float64()),
         ("declared_s", pa.float64()),
@@ -45,6 +48,8 @@ PICTURES_SCHEMA = pa.schema(
         ("damage", pa.string()),
         ("pause_s", pa.float64()),
         ("detail", pa.list_(pa.field("element", pa.float64()))),  # as Parquet calls it
+        ("new_share", pa.float64()),
+        ("woven", pa.bool_()),
     ]
 )
 """A row per content. What is of the file is null where the file could not be measured."""
@@ -78,7 +83,14 @@ def with_pictures(file: VideoMetadata, row: Mapping[str, Any] | None) -> VideoMe
     if row is None or row["width_share"] is None:
         return file
     content = (row["width_share"], row["height_share"])
-    return replace(file, content=content, noise=row["noise"], mean_picture=row["mean_picture"])
+    return replace(
+        file,
+        content=content,
+        noise=row["noise"],
+        mean_picture=row["mean_picture"],
+        mean_colours=row["mean_colours"],
+        still_s=row["still_s"],
+    )
 
 
 def has_unmeasured_copies(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> bool:
@@ -143,13 +155,16 @@ def _picture_rows(
             continue  # imported features have no frames
         frames = open_frames(project, key)
         for video_id in video_ids:
-            jpegs = frames.read(video_id).jpegs
+            sampled = frames.read(video_id)
+            jpegs = sampled.jpegs
             width_share, height_share = film_area(jpegs)
             yield _empty_row(contents[video_id]) | {
                 "width_share": width_share,
                 "height_share": height_share,
                 "noise": noise_level(jpegs),
                 "mean_picture": mean_picture(jpegs),
+                "mean_colours": mean_colours(jpegs),
+                "still_s": still_s(jpegs, sampled.timestamps_s),
             }
 
 

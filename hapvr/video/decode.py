@@ -24,7 +24,7 @@ from hapvr.video.packets import (
     text_of,
 )
 from hapvr.video.picture_clock import PictureClock
-from hapvr.video.pictures import Picture, Pictures
+from hapvr.video.pictures import Damage, Picture, Pictures
 from hapvr.video.probe import MAX_PIXELS, VideoProbe, check_file, check_size, probe_of
 
 
@@ -42,6 +42,7 @@ class WebPPictures(Pictures):
         self.num_declared = getattr(image, "n_frames", 1)
         self.is_damaged = False
         self.ends_early = False
+        self.damage = Damage()
         self._pictures = self._decode()
 
     @cached_property
@@ -103,8 +104,8 @@ class Decoding:
 
 @contextlib.contextmanager
 def open_stream(path: Path, decoding: Decoding) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The file and the stream that is its video: the largest that is not a still picture, the
-    first of equals.
+    """The file and the stream that is its video: the largest that is neither a still picture nor
+    much shorter than another, the first of equals.
 
     Raises: VideoError not_video, no_video_stream, unsupported_codec, decode_error, too_large.
     """

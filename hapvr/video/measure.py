@@ -4,11 +4,11 @@ It decides which of several copies is kept, so it is measured for copies alone.
 """
 
 import functools
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ from PIL import Image
 from pydantic import TypeAdapter
 
 from hapvr.errors import VideoError
+from hapvr.video.cadence import RUN_PICTURES, is_woven, share_of_new
 from hapvr.video.decode import is_webp_film, open_video, probe_video
 from hapvr.video.facts import DETAIL_SCALES, FileFacts
 from hapvr.video.heartbeat import FileBeats
@@ -32,7 +33,7 @@ from hapvr.video.pool import in_workers
 from hapvr.video.probe import check_file, check_size
 from hapvr.video.sandbox import call_confined, report
 from hapvr.video.settings import SamplingConfig
-from hapvr.video.units import UNIT_CODECS, UnitLengths
+from hapvr.video.units import MAX_ROWS_PX, UNIT_CODECS, UnitLengths, lacks_slice
 
 DETAIL_PLACES = (0.15, 0.35, 0.55, 0.75)
 """Parts of a video's length at which its detail is measured."""
@@ -45,6 +46,8 @@ CLEAREST_RATE = 0.05
 compression is weak."""
 MIN_SOUND_BYTES_S = 600
 """A track with fewer bytes a second is silence: the codecs of films need 2,000 for speech."""
+LEAST_HEARD = 0.05
+"""Part of a track that has other bytes than those just before; with less it is silence."""
 HOLE_BYTES = 1024
 """So many zero bytes in a row are a hole, as in an unfinished download: H.264 and HEVC escape
 zeros."""
@@ -117,6 +120,7 @@ def measure_file(
         has_all_bytes = not is_cut(path, format_name=container.format.name)
 
     length_s = count.length_s()
+    runs = _runs_of_pictures(path, decoders, count.first_s(), length_s)
     return FileFacts(
         video_bytes=count.video_bytes,
         length_s=length_s,
@@ -125,7 +129,9 @@ def measure_file(
         sound=count.has_sound(length_s),
         damage=count.damage(expected, declared_s) or ("" if has_all_bytes else CUT),
         pause_s=max(count.steps_s(), default=0.0),
-        detail=_detail(path, decoders, count.first_s(), length_s),
+        detail=_median_of([detail_of(run[0]) for run in runs]),
+        new_share=share_of_new(runs),
+        woven=is_woven(runs),
     )
 
 
@@ -139,7 +145,7 @@ def _measure_webp(path: Path, progress: Callable[[float], None]) -> FileFacts:
             progress(picture.time_s)
             lasts_s.append(picture.lasts_s)
             if number in places:
-                details.append(_detail_of_frame(picture.frame))
+                details.append(detail_of(_grey(picture.frame)))
 
     return FileFacts(
         video_bytes=path.stat().st_size,
@@ -170,11 +176,17 @@ def _restrict_decoder(stream: VideoStream, decoders: frozenset[str]) -> None:
     stream.codec_context.options = {"codec_whitelist": name}
 
 
+def _recent() -> deque[bytes]:
+    """A constant rate that is no whole number of bytes a packet is kept by two or three lengths."""
+    return deque(maxlen=8)
+
+
 @dataclass
 class _PacketCount:
     """What is counted while packets are read. damaged: numbers of pictures. times_s: of pictures,
     in order of decoding. last_end_s: when the last one is over, as far as packets say how long they
-    are shown. sound_bytes, sound_s: by stream; sound_last_s: when its newest packet begins."""
+    are shown. sound_bytes, sound_s, silence_s: by stream; sound_recent: its newest packets,
+    sound_last_s: when the last of these begins."""
 
     video_bytes: int = 0
     num_pictures: int = 0
@@ -183,8 +195,10 @@ class _PacketCount:
     times_s: list[float] = field(default_factory=list)
     last_end_s: float = 0.0
     sound_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    sound_recent: dict[int, deque[bytes]] = field(default_factory=lambda: defaultdict(_recent))
     sound_last_s: dict[int, float] = field(default_factory=dict)
     sound_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    silence_s: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def first_s(self) -> float:
         return min(self.times_s, default=0.0)
@@ -210,9 +224,12 @@ class _PacketCount:
 
     def has_sound(self, length_s: float) -> bool:
         for stream, num_bytes in self.sound_bytes.items():
-            is_heard = num_bytes >= MIN_SOUND_BYTES_S * self.sound_s[stream]
-            if is_heard and self.sound_s[stream] >= length_s / 2:
+            sound_s = self.sound_s[stream]
+            heard_s = sound_s - self.silence_s[stream]
+            is_heard = num_bytes >= MIN_SOUND_BYTES_S * sound_s and heard_s >= LEAST_HEARD * sound_s
+            if is_heard and sound_s >= length_s / 2:
                 return True
+
         return False
 
     def damage(self, expected: int, declared_s: float | None) -> str:
@@ -236,7 +253,7 @@ def _count_packets(
     progress: is told the time of pictures
     """
     count = _PacketCount()
-    units = UnitLengths.of(stream) if stream.codec_context.name in UNIT_CODECS else None
+    is_broken = _check_of(stream)
     interval_s = float(1 / stream.average_rate) if stream.average_rate else 0.04
     packets = container.demux()
     while True:
@@ -257,7 +274,7 @@ def _count_packets(
             continue
 
         if packet.stream is stream:
-            _count_picture(count, packet, interval_s, units)
+            _count_picture(count, packet, interval_s, is_broken)
             progress(count.times_s[-1])
         elif packet.stream.type == "audio":
             _count_sound(count, packet)
@@ -267,6 +284,10 @@ def _count_sound(count: _PacketCount, packet: "Packet[Any]") -> None:
     """A packet of sound. Matroska need not say how long it is; then the step from the one before it
     counts, unless that is a pause."""
     number = packet.stream_index
+    data = bytes(packet)
+    # silence may fill as many bytes as sound, but always with the same ones
+    is_silence = data in count.sound_recent[number] or len(set(data)) == 1
+    count.sound_recent[number].append(data)
     count.sound_bytes[number] += packet.size
     lasts_s = float((packet.duration or 0) * (packet.time_base or 0))
     if packet.pts is not None and packet.time_base is not None:
@@ -277,16 +298,30 @@ def _count_sound(count: _PacketCount, packet: "Packet[Any]") -> None:
             lasts_s = step_s
 
     count.sound_s[number] += lasts_s
+    if is_silence:
+        count.silence_s[number] += lasts_s
+
+
+def _check_of(stream: VideoStream) -> Callable[[bytes], bool] | None:
+    """What tells whether a picture is surely damaged; None for codecs in which nothing does."""
+    codec = stream.codec_context.name
+    if codec in UNIT_CODECS:
+        units = UnitLengths.of(stream)
+        return lambda picture: bytes(HOLE_BYTES) in picture or units.are_broken(picture)
+    # higher pictures count their rows in another way
+    if codec == "mpeg2video" and stream.codec_context.height <= MAX_ROWS_PX:
+        return lacks_slice
+    return None
 
 
 def _count_picture(
-    count: _PacketCount, packet: "Packet[Any]", interval_s: float, units: UnitLengths | None
+    count: _PacketCount,
+    packet: "Packet[Any]",
+    interval_s: float,
+    is_broken: Callable[[bytes], bool] | None,
 ) -> None:
-    """interval_s: between pictures that have no time; units: of which pictures are made, of codecs
-    in which a hole shows."""
-    data = b"" if units is None else bytes(packet)
-    is_broken = units is not None and units.are_broken(data)
-    if packet.is_corrupt or bytes(HOLE_BYTES) in data or is_broken:
+    """interval_s: between pictures that have no time; is_broken: see `_check_of`"""
+    if packet.is_corrupt or (is_broken is not None and is_broken(bytes(packet))):
         count.damaged.add(count.num_pictures)
     count.num_pictures += 1
     count.video_bytes += packet.size
@@ -300,26 +335,31 @@ def _count_picture(
     count.last_end_s = max(count.last_end_s, end_s)
 
 
-def _detail(
+def _runs_of_pictures(
     path: Path, decoders: frozenset[str], first_s: float, length_s: float
-) -> tuple[float, ...]:
-    """Median over a few pictures of `detail_of`; () where none can be measured."""
-    details = list[tuple[float, ...]]()
+) -> list[list[NDArray[np.uint8]]]:
+    """RUN_PICTURES grey pictures in a row, or fewer, from each of DETAIL_PLACES where some can be
+    decoded."""
+    runs = list[list[NDArray[np.uint8]]]()
     for part in DETAIL_PLACES:
+        run = list[NDArray[np.uint8]]()
         with suppress(av.error.FFmpegError), open_container(path, decoders) as container:
             stream = _stream(path, container)
             _restrict_decoder(stream, decoders)
             container.seek(round((first_s + part * length_s) * av.time_base))
-            frame = next(container.decode(stream), None)
-            if isinstance(frame, VideoFrame):
-                check_size(path, frame.width, frame.height)
-                details.append(_detail_of_frame(frame))
+            for frame in islice(container.decode(stream), RUN_PICTURES):
+                if isinstance(frame, VideoFrame):
+                    check_size(path, frame.width, frame.height)
+                    run.append(_grey(frame))
 
-    return _median_of(details)
+        if run:
+            runs.append(run)
+
+    return runs
 
 
-def _detail_of_frame(frame: VideoFrame) -> tuple[float, ...]:
-    return detail_of(frame.to_ndarray(format="gray").astype(np.uint8, copy=False))
+def _grey(frame: VideoFrame) -> NDArray[np.uint8]:
+    return frame.to_ndarray(format="gray").astype(np.uint8, copy=False)
 
 
 def _median_of(details: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

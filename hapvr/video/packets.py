@@ -4,6 +4,7 @@ whether it is whole. Nothing here decodes."""
 from __future__ import annotations
 
 import contextlib
+import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -65,9 +66,12 @@ _OPEN_OPTIONS = {
     "format_whitelist": _FORMATS,
     "protocol_whitelist": "file",
 }
+_WITHOUT_EDITS = {"advanced_editlist": "0"}
 
 LONGEST_GAP_S = 86_400.0
 """A longer gap between two pictures is an error of the clock, unless sound fills it."""
+LONG_ENOUGH = 0.5
+"""Part of the longest stream's length that the film has at least: a menu or trailer is shorter."""
 MAX_REORDERED = 16
 """Pictures that a codec stores behind a later one."""
 HEAD_BYTES = 1 << 14
@@ -87,7 +91,17 @@ def open_container(path: Path, decoders: frozenset[str] = DECODERS) -> InputCont
     """The file, opened by its content. decoders: with which FFmpeg may look into it. Raises
     FFmpegError, ValueError."""
     options = _OPEN_OPTIONS | {"codec_whitelist": ",".join(sorted(decoders))}
-    return av.open(f"file:{path}", metadata_errors="replace", options=options)
+    container = av.open(f"file:{path}", metadata_errors="replace", options=options)
+    if not _hides_all(container):
+        return container
+    container.close()
+    return av.open(f"file:{path}", metadata_errors="replace", options=options | _WITHOUT_EDITS)
+
+
+def _hides_all(container: InputContainer) -> bool:
+    """Whether an edit list of no length hides all pictures of an MP4 file; players pass over it."""
+    streams = [stream for stream in container.streams.video if stream.frames > 1]
+    return "mp4" in container.format.name and any(stream.duration == 0 for stream in streams)
 
 
 def text_of(error: Exception) -> str:
@@ -190,7 +204,8 @@ def _packets(container: InputContainer) -> Iterator[Packet[Stream]]:
 
 def films(path: Path, container: InputContainer) -> list[int]:
     """The indexes of the streams that may be the video, the likeliest first: films before still
-    pictures, such as covers that are not marked as one, then the largest."""
+    pictures, such as covers that are not marked as one, long ones before short ones, then the
+    largest."""
     streams = [
         stream
         for stream in container.streams.video
@@ -215,7 +230,33 @@ def films(path: Path, container: InputContainer) -> list[int]:
     if len(indexes) == 1:
         return indexes
     moving = _moving(path, set(indexes))
-    return sorted(indexes, key=lambda index: index not in moving)
+    lengths_s = {index: _declared_s(container, index) for index in indexes}
+    enough_s = LONG_ENOUGH * max(lengths_s[index] for index in moving or indexes)
+
+    def rank(index: int) -> tuple[bool, bool]:
+        return index not in moving, lengths_s[index] < enough_s
+
+    return sorted(indexes, key=rank)
+
+
+def _declared_s(container: InputContainer, index: int) -> float:
+    """How long a stream is, as the file says; as long as the file where it says nothing."""
+    stream = container.streams[index]
+    track_s = tag_s(stream.metadata.get("DURATION", ""))
+    if track_s is not None:
+        return track_s
+    if stream.duration is not None and stream.time_base is not None:
+        return float(stream.duration * stream.time_base)
+    return (container.duration or 0) / av.time_base
+
+
+def tag_s(text: str) -> float | None:
+    """The seconds of a tag as Matroska has it, 00:00:10.040000000; None for another text."""
+    match = re.fullmatch(r"(\d+):(\d+):(\d+(?:\.\d*)?)", text)
+    if match is None:
+        return None
+    hours, minutes, seconds = map(float, match.groups())
+    return 3600 * hours + 60 * minutes + seconds
 
 
 def _moving(path: Path, indexes: set[int]) -> set[int]:

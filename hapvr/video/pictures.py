@@ -1,6 +1,7 @@
 """The pictures of a stream in display order, each with its time."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 
 from hapvr.errors import VideoError
-from hapvr.video.packets import PacketTimes, scan_packets, text_of
+from hapvr.video.packets import MAX_REORDERED, PacketTimes, scan_packets, text_of
 from hapvr.video.picture_clock import LONG_STEP_S, PictureClock
 from hapvr.video.probe import check_size, positive
 
@@ -27,6 +28,39 @@ class Picture(NamedTuple):
     time_s: float
     lasts_s: float
     frame: VideoFrame
+
+
+@dataclass
+class Damage:
+    """Pictures that did not come, or came out damaged, between others that did. A recording is cut
+    anywhere, so its ends may need pictures that it does not have."""
+
+    num_pictures: int = 0
+    first_s: float = 0.0
+    """when the first of them is shown, or the picture before it"""
+    _last_good_s: float = 0.0
+    _num_good: int = 0
+    _num_unsure: int = 0
+    """behind the last good one"""
+
+    def add_good(self, time_s: float) -> None:
+        if self._num_unsure and self._num_good > MAX_REORDERED:
+            self.first_s = self.first_s if self.num_pictures else self._last_good_s
+            self.num_pictures += self._num_unsure
+
+        self._num_unsure = 0
+        self._num_good += 1
+        self._last_good_s = time_s
+
+    def add_damaged(self) -> None:
+        self._num_unsure += 1
+
+    def __str__(self) -> str:
+        """What is missing of the video, "" where nothing is."""
+        if not self.num_pictures:
+            return ""
+        are = "picture is" if self.num_pictures == 1 else "pictures are"
+        return f"{self.num_pictures} {are} damaged, the first at {self.first_s:.1f} s"
 
 
 class Pictures:
@@ -50,6 +84,7 @@ class Pictures:
         """whether declared pictures did not come, as far as that is known without timestamps"""
         self.is_damaged = False
         """whether a packet did not decode, or a picture came out damaged, so far"""
+        self.damage = Damage()
         self._pictures: Iterator[Picture] = self._decode()
 
     def __iter__(self) -> Iterator[Picture]:
@@ -95,6 +130,7 @@ class Pictures:
             except av.error.FFmpegError as error:
                 problem = text_of(error)
                 self.is_damaged = True
+                self.damage.add_damaged()
 
             for frame in frames:
                 check_size(self._path, frame.width, frame.height)
@@ -110,12 +146,18 @@ class Pictures:
             )
 
     def _picture(self, frame: VideoFrame) -> Picture:
-        self.is_damaged |= frame.is_corrupt
         unit_s = None if frame.time_base is None else float(frame.time_base)
         shown_s = _seconds(frame.pts, unit_s)
         decoded_s = _seconds(frame.dts, unit_s)
         lasts_s = frame.duration * unit_s if frame.duration and unit_s else self.interval_s
-        return Picture(self.clock.time_of(shown_s, decoded_s), lasts_s, frame)
+        time_s = self.clock.time_of(shown_s, decoded_s)
+        if frame.is_corrupt:
+            self.is_damaged = True
+            self.damage.add_damaged()
+        else:
+            self.damage.add_good(time_s)
+
+        return Picture(time_s, lasts_s, frame)
 
 
 def _seconds(stamp: int | None, unit_s: float | None) -> float | None:

@@ -3,7 +3,6 @@ they are opened."""
 
 import math
 import os
-import re
 import stat
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,7 +18,7 @@ from av.video.stream import VideoStream
 from hapvr.errors import VideoError
 from hapvr.files import MAX_UNWRITTEN, is_unwritten, open_regular
 from hapvr.video.frames import display_size
-from hapvr.video.packets import text_of
+from hapvr.video.packets import tag_s, text_of
 
 MAX_PIXELS = 8192 * 8192
 """Frames with more pixels are refused: they are attacks or mistakes, and one of them fills a
@@ -143,16 +142,15 @@ def _declared_end(container: InputContainer, stream: VideoStream) -> tuple[float
     """When the picture ends as headers say, in seconds from the file's start, or None; and whether
     that is surely the picture's end, and not that of longer sound."""
     start_s = (container.start_time or 0) / av.time_base
-    track = re.fullmatch(r"(\d+):(\d+):(\d+(?:\.\d*)?)", stream.metadata.get("DURATION", ""))
+    track_s = tag_s(stream.metadata.get("DURATION", ""))
     own = stream.duration is not None and container.format.name != "asf"  # which gives the file's
-    of_picture = own or track is not None or len(container.streams) == 1
+    of_picture = own or track_s is not None or len(container.streams) == 1
     end_s: float | None = None
     if container.duration is not None:
         end_s = container.duration / av.time_base
     if "matroska" in container.format.name:  # there all are times of the end
-        if track is not None:
-            hours, minutes, seconds = map(float, track.groups())
-            end_s = 3600 * hours + 60 * minutes + seconds
+        if track_s is not None:
+            end_s = track_s
 
         end_s = None if end_s is None else end_s - start_s
     elif stream.duration is not None and stream.time_base is not None:

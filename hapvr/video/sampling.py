@@ -147,7 +147,7 @@ def _fill(
         else:
             ending = ending_of(path, probe, picture, pictures)
             until_s = ending.end_s
-            sampler.missing = ending.missing
+            sampler.missing = ending.missing or str(pictures.damage)
 
         longest_s = pictures.sampled_s(picture, until_s)
         sampler.show(picture, until_s=until_s, longest_s=longest_s)

@@ -7,7 +7,7 @@ import re
 import unicodedata
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from mimetypes import guess_type
 from pathlib import Path
@@ -18,6 +18,7 @@ from hapvr.files import PART_SUFFIX, read_bytes
 from hapvr.settings import first_line
 from hapvr.video.folders import VIDEO_SUFFIXES, list_folder
 from hapvr.video.moving_pictures import is_moving_picture
+from hapvr.video.signatures import is_film
 
 MAX_ID_LENGTH = 1024
 OUR_ENDINGS = (PART_SUFFIX, ".sh.record")
@@ -68,15 +69,23 @@ def scan_folder(
         _name_excluded(name, listing.excluded)
 
     if not videos:
-        others = f"only {len(files)} other files" if files else "it is empty"
-        raise DataError(
-            f"source {source}: no videos in {root}, {others}; expected files such as .mp4, "
-            ".mkv or .webm"
-        )
-
+        raise DataError(f"source {source}: no videos in {root}, {_without_videos(files)}")
     if notices:
-        _name_others(f"source {source}", set(files) - set(videos), ("video",))
+        others = set(files) - set(videos)
+        films = {path for path in others if is_film(path)}
+        _name_films(f"source {source}", films)
+        _name_others(f"source {source}", others - films, ("video",))
+
     return entries_of_files(videos, root=root, source=source)
+
+
+def _without_videos(files: Sequence[Path]) -> str:
+    """What is in a folder without videos, and what is expected there."""
+    film = next((path for path in sorted(files) if is_film(path)), None)
+    if film is not None:
+        return f"though {film} is one by its first bytes; rename it, for example to .mp4"
+    others = f"only {len(files)} other files" if files else "it is empty"
+    return f"{others}; expected files such as .mp4, .mkv or .webm"
 
 
 def _linked(files: Sequence[Path], root: Path) -> tuple[list[Path], set[Path]]:
@@ -121,8 +130,23 @@ def query_files(folder: Path) -> list[Path]:
     `files_below` does."""
     files = files_below(folder)
     used = [path for path in files if is_picture(path) or is_video(path)]
-    _name_others(str(folder), set(files) - set(used), ("video", "image"))
+    others = set(files) - set(used)
+    films = {path for path in others if is_film(path)}
+    _name_films(str(folder), films)
+    _name_others(str(folder), others - films, ("video", "image"))
     return sorted(used)
+
+
+def _name_films(where: str, films: Collection[Path]) -> None:
+    """Warn of films that are left out, as their names do not say what they are."""
+    if not films:
+        return
+    suffixes = Counter(path.suffix.lower() or "no suffix" for path in films)
+    named = ", ".join(f"{number} with {suffix}" for suffix, number in sorted(suffixes.items())[:9])
+    warnings.warn(
+        f"{where}: files that are films by their first bytes are left out: {named}, e.g. "
+        f"{min(films)}; rename them, for example to .mp4"
+    )
 
 
 def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> None:

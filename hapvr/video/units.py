@@ -1,5 +1,5 @@
-"""The units of which pictures of H.264 and HEVC are made: whether their lengths add up. Nothing is
-decoded."""
+"""The units of which pictures of H.264 and HEVC are made: whether their lengths add up; and the
+slices of MPEG-2: whether one lacks. Nothing is decoded."""
 
 from dataclasses import dataclass
 
@@ -9,6 +9,12 @@ LENGTH_PLACES = {"h264": 4, "hevc": 21}
 """Codec -> the byte of its header whose two last bits say how long the length of a unit is (ISO/IEC
 14496-15, AVCDecoderConfigurationRecord and HEVCDecoderConfigurationRecord)."""
 UNIT_CODECS = frozenset(LENGTH_PLACES)
+START = b"\x00\x00\x01"
+"""In front of each part of a picture of MPEG-2; then comes its code."""
+FIRST_SLICE = 0x01
+LAST_SLICE = 0xAF
+MAX_ROWS_PX = 2800
+"""Height up to which the code of a slice is its row."""
 FORBIDDEN_BIT = 0x80
 """Of a unit's first byte; it is 0 (ITU-T H.264 and H.265, 7.3.1)."""
 
@@ -41,3 +47,17 @@ class UnitLengths:
             place += length
 
         return place > len(picture)
+
+
+def lacks_slice(picture: bytes) -> bool:
+    """Whether a row of blocks between others has no slice in a picture of MPEG-2, each of whose
+    rows begins one (ITU-T H.262, 6.1.2.2)."""
+    rows = set[int]()
+    place = picture.find(START)
+    while 0 <= place < len(picture) - 3:
+        code = picture[place + 3]
+        if FIRST_SLICE <= code <= LAST_SLICE:
+            rows.add(code)
+        place = picture.find(START, place + 3)
+
+    return bool(rows) and len(rows) < max(rows)

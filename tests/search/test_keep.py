@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.copies import EDITED, MIXED, Copy
-from hapvr.search.criteria import is_mirrored
 from hapvr.search.keep import Choice, choose
+from hapvr.search.looks import is_mirrored
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
 
@@ -20,7 +20,21 @@ SHARP = (0.8, 0.8, 0.7, 0.5)
 """Detail of a picture that has all that its pixels can show."""
 SOFT = (0.3, 0.3, 0.2, 0.2)
 """Of one that was enlarged to about three times its size."""
-FILE = {"num_bytes", "width_px", "height_px", "codec", "content", "missing", "mean_picture"}
+FILE = {
+    "num_bytes",
+    "width_px",
+    "height_px",
+    "codec",
+    "content",
+    "missing",
+    "mean_picture",
+    "mean_colours",
+    "still_s",
+}
+GREY = np.full((32, 32, 3), 100, np.uint8)
+"""What the mean of a video's frames looks like."""
+LOGO = GREY.copy()
+LOGO[3:5, 26:29] += 60
 MIRROR = np.tile(np.arange(16, dtype=np.uint8) * 10, (16, 1))
 
 
@@ -93,9 +107,15 @@ BETTER: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     ),
     "more pictures": (
         {"fps": 50.0},
-        {"video_bytes": 9 * 10**6},
+        {"video_bytes": 1_050_000},
         "it has the most pictures per second (50)",
         "it has fewer pictures per second, 25",
+    ),
+    "no repeated pictures": (
+        {},
+        {"fps": 50.0, "new_share": 0.55, "video_bytes": 1_050_000},
+        "it repeats no pictures",
+        "it repeats pictures",
     ),
     "no bars": (
         {},
@@ -177,6 +197,51 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"pause_s": 0.6, "video_bytes": 9 * 10**6},
         "in/bad has no new picture for 0.6 s where in/good has some",
     ),
+    "longer by pictures that stand still": (
+        {},
+        {"length_s": 12.0, "still_s": 2.0, "video_bytes": 10**5},
+        "in/bad is longer, but shows nothing new for 2.0 s at its ends, so in/good may show as",
+    ),
+    "more pictures of less data": (
+        {},
+        {"fps": 50.0, "video_bytes": 800_000},
+        "in/bad has more pictures per second, but less picture data than in/good",
+    ),
+    "woven of two pictures": (
+        {},
+        {"woven": True, "video_bytes": 2 * 10**6},
+        "in/bad has the rows of two pictures in one, as of an interlaced film, in/good has not",
+    ),
+    "a few more pictures": (
+        {},
+        {"fps": 30.0, "video_bytes": 2 * 10**6},
+        "in/bad has a few more pictures per second, which a converter may have added",
+    ),
+    "pictures of which some are repeated": (
+        {},
+        {"fps": 75.0, "new_share": 0.67, "video_bytes": 2 * 10**6},
+        "in/bad has more pictures per second, but some of them only repeat others",
+    ),
+    "pictures that are repeated, of more data": (
+        {},
+        {"fps": 50.0, "new_share": 0.5, "video_bytes": 2 * 10**6},
+        "in/bad has more pictures per second, but some of them only repeat others",
+    ),
+    "a logo": (
+        {"mean_colours": GREY.tobytes()},
+        {"mean_colours": LOGO.tobytes(), "video_bytes": 9 * 10**6},
+        "their pictures differ",
+    ),
+    "brighter": (
+        {"mean_colours": GREY.tobytes()},
+        {"mean_colours": (GREY + 20).tobytes(), **HD},
+        "their pictures differ",
+    ),
+    "black and white mapped wrong": (
+        {"mean_colours": GREY.tobytes()},
+        {"mean_colours": (GREY + 8).tobytes(), "video_bytes": 9 * 10**6},
+        "their pictures differ",
+    ),
     "more detail here and there": (
         {"detail": (0.8, 0.8, 0.7, 0.2)},
         {"detail": (0.8, 0.2, 0.7, 0.5)},
@@ -230,6 +295,36 @@ def test_the_mirrored_one_of_three_is_not_kept() -> None:
         choice = choose(copies[first:] + copies[:first], DuplicatesSettings())
         assert choice.named == "c"
         assert choice.reasons["a"] == "Not kept: it is mirrored."
+
+
+def test_what_looks_otherwise_than_most_copies_stays() -> None:
+    """Beside the best of the others."""
+    copies = [
+        copy("logo", mean_colours=LOGO.tobytes(), video_bytes=9 * 10**6),
+        copy("plain", mean_colours=GREY.tobytes(), video_bytes=2 * 10**6),
+        copy("compressed", mean_colours=(GREY + 5).tobytes()),
+    ]
+    for first in range(3):
+        choice = choose(copies[first:] + copies[:first], DuplicatesSettings())
+        assert choice.named == "plain"
+        assert set(choice.staying) == {"logo"}
+        assert choice.reasons["logo"].startswith("It stays: its pictures differ")
+
+
+@pytest.mark.parametrize(
+    ("worse", "fault"),
+    [
+        pytest.param({"damage": "hole"}, "only a part of it can be read (hole)", id="damaged"),
+        pytest.param({"length_s": 8.0}, "it is shorter, 8.0 s against 10.0 s", id="shorter"),
+        pytest.param(
+            {"content": (1.0, 0.8), "height_px": 450}, "it has bars or blurred sides", id="bars"
+        ),
+    ],
+)
+def test_what_is_not_kept_in_any_case_may_look_otherwise(worse: dict[str, Any], fault: str) -> None:
+    choice = chosen({"mean_colours": GREY.tobytes()}, {"mean_colours": LOGO.tobytes(), **worse})
+    assert choice.named == "in/good"
+    assert choice.reasons["in/bad"] == f"Not kept: {fault}."
 
 
 LANDSCAPE = np.tile(np.arange(16, dtype=np.uint8)[:, None] * 10, (1, 16))

@@ -58,16 +58,15 @@ def remuxed(
     plain: Path, to: Path, *, live: bool = False, sound: str = "", faststart: bool = False
 ) -> Path:
     """The same packets in another container. live: without a duration. sound: the codec of noise
-    that is added, or `silence`, as AAC encodes it."""
+    that is added, `silence`, as AAC encodes it, or `silence CODEC`."""
     options = {"live": "1"} if live else {}
     if faststart and to.suffix == ".mp4":
         options["movflags"] = "faststart"
     with av.open(str(plain)) as source, av.open(str(to), "w", options=options) as container:
         stream = source.streams.video[0]
         track = container.add_stream_from_template(stream)
-        heard = (
-            container.add_stream("aac" if sound == "silence" else sound, 44100) if sound else None
-        )
+        codec = "aac" if sound == "silence" else sound.removeprefix("silence ")
+        heard = container.add_stream(codec, 44100) if codec else None
         for packet in source.demux(stream):
             if packet.dts is not None:
                 packet.stream = track
@@ -76,7 +75,7 @@ def remuxed(
         if heard is not None:
             rng = np.random.default_rng(0)
             for start in range(0, 44100 * NUM_FRAMES // FPS, 1024):
-                level = 0 if sound == "silence" else 8000
+                level = 0 if sound.startswith("silence") else 8000
                 samples = (level * rng.normal(size=(1, 1024))).astype(np.int16)
                 frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
                 frame.sample_rate = 44100
@@ -134,6 +133,21 @@ LIES: dict[str, tuple[Callable[[Path, Path], Path], str, bool]] = {
         "sound.mkv",
         True,
     ),
+    "silence of a constant rate": (
+        lambda plain, to: remuxed(plain, to, sound="silence mp2"),
+        "mp2.mkv",
+        False,
+    ),
+    "silence in full": (
+        lambda plain, to: remuxed(plain, to, sound="silence pcm_s16le"),
+        "pcm.mkv",
+        False,
+    ),
+    "sound of a constant rate": (
+        lambda plain, to: remuxed(plain, to, sound="mp2"),
+        "mp2.mkv",
+        True,
+    ),
     "silence without lengths": (
         lambda plain, to: remuxed(plain, to, sound="silence"),
         "silent.mkv",
@@ -167,6 +181,23 @@ def test_what_is_partly_readable_is_damaged(
     plain: Path, tmp_path: Path, damage: Callable[[Path, Path], Path], said: str
 ) -> None:
     assert said in measure_file(damage(plain, tmp_path / "damaged.mp4")).damage
+
+
+@pytest.mark.parametrize("suffix", ["mpg", "ts", "mkv"])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "overwritten"])
+def test_a_picture_of_mpeg_2_without_some_of_its_rows_is_damaged(
+    tmp_path: Path, suffix: str, is_whole: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 256, (96, 128, 3), dtype=np.uint8) for _ in range(50)]
+    path = write_video(tmp_path / f"a.{suffix}", frames, fps=25, codec="mpeg2video")
+    if not is_whole:
+        data = bytearray(path.read_bytes())
+        second_row = data.index(b"\x00\x00\x01\x02", len(data) // 2)
+        data[second_row : second_row + 100] = 100 * b"\x55"
+        path.write_bytes(data)
+
+    assert ("damaged" in measure_file(path).damage) is not is_whole
 
 
 @pytest.mark.parametrize("suffix", ["mkv", "flv", "ts"])

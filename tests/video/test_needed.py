@@ -196,3 +196,18 @@ def test_what_no_sample_needs_is_not_decoded(
     times_s: list[float] = []
     sample_frames(path, fps=1.0, short_side_px=None, reading=Reading(progress=times_s.append))
     assert len(times_s) <= most
+
+
+DAMAGED: dict[str, tuple[Make, str]] = {
+    "none": (clip("a.mp4"), ""),
+    "in the middle": (damaged(0.55), "damaged, the first at 4."),
+    "at the beginning, as of a recording": (damaged(0.08), ""),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_pictures_that_are_damaged_are_said_to_be_missing(tmp_path: Path, case: str) -> None:
+    make, expected = DAMAGED[case]
+    samples = sample_frames(make(tmp_path), fps=10, short_side_px=None)
+    assert expected in samples.missing
+    assert bool(samples.missing) == bool(expected)

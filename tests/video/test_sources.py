@@ -72,6 +72,58 @@ def test_scan_folder_lists_videos_by_suffix_in_order(tmp_path):
     assert [entry.uri for entry in result] == [str(tmp_path / id_[2:]) for id_ in ids(result)]
 
 
+HEADS: dict[str, bytes] = {
+    "MP4": b"\x00\x00\x00\x20ftypisom",
+    "QuickTime": b"\x00\x00\x00\x08wide\x00\x00",
+    "Matroska": b"\x1a\x45\xdf\xa3\x9f\x42",
+    "AVI": b"RIFF\x00\x10\x00\x00AVI LIST",
+    "FLV": b"FLV\x01\x05",
+    "ASF": bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c"),
+    "a program stream": b"\x00\x00\x01\xba\x44",
+    "a transport stream": 5 * (b"\x47" + bytes(187)),
+    "a transport stream with times": 5 * (b"\x00\x00\x00\x00\x47" + bytes(187)),
+    "Theora": b"OggS\x00\x02" + bytes(22) + b"\x80theora",
+}
+OTHER_HEADS: dict[str, bytes] = {
+    "empty": b"",
+    "JPEG": b"\xff\xd8\xff\xe0\x00\x10JFIF",
+    "WebP": b"RIFF\x00\x10\x00\x00WEBPVP8 ",
+    "HEIC": b"\x00\x00\x00\x20ftypheic",
+    "sound": b"\x00\x00\x00\x20ftypM4A ",
+    "Vorbis": b"OggS\x00\x02" + bytes(22) + b"\x01vorbis",
+    "text": b"GG is no film" + bytes(400),
+}
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "b.PNG", "c.mp4.bak", "d.mp4.part", "e", "f.webp"])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_film_that_its_name_does_not_tell_is_named(tmp_path, head, name):
+    """Once, and among the files with unknown suffixes no more."""
+    touch(tmp_path, "film.mp4")
+    (tmp_path / name).write_bytes(HEADS[head])
+    suffix = (tmp_path / name).suffix.lower() or "no suffix"
+    with pytest.warns(UserWarning, match="films by their first bytes") as warned:
+        scan_folder(tmp_path, source="s")
+    assert [str(warning.message) for warning in warned] == [
+        f"source s: files that are films by their first bytes are left out: 1 with {suffix}, e.g. "
+        f"{tmp_path / name}; rename them, for example to .mp4"
+    ]
+
+
+@pytest.mark.parametrize("head", OTHER_HEADS)
+def test_a_picture_beside_films_is_not_named(tmp_path, recwarn, head):
+    touch(tmp_path, "film.mp4")
+    (tmp_path / "a.jpg").write_bytes(OTHER_HEADS[head])
+    scan_folder(tmp_path, source="s")
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_folder_whose_only_film_has_another_name_is_refused_with_its_name(tmp_path):
+    (tmp_path / "film.mp4.part").write_bytes(HEADS["MP4"])
+    with pytest.raises(DataError, match=r"though .*film\.mp4\.part is one by its first bytes"):
+        scan_folder(tmp_path, source="s")
+
+
 def test_what_a_plan_writes_beside_the_videos_is_no_news(tmp_path, recwarn):
     touch(tmp_path, "a.mp4", "plan.sh", "plan.sh.record", "copies-aside/b.txt")
     assert [entry.video_id for entry in scan_folder(tmp_path, source="s")] == ["s/a.mp4"]
