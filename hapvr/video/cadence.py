@@ -24,8 +24,8 @@ EDGES = 6.0
 WOVEN_STEP = 1.3
 """Times as large as the step over two rows, from which on it is."""
 WOVEN = 0.08
-"""Part of such blocks in a picture from which on it is woven. Three films: 0.47 to 1.0; of 300
-clips as they are 0.025 at most."""
+"""Part of such blocks in a picture from which on it is woven. Three films: 0.47 to 1.0; some 300
+clips as they are: 0.025 at most."""
 WOVEN_EVERY = 5
 """Of how many pictures one is looked at."""
 

@@ -21,6 +21,9 @@ from hapvr.video.moving_pictures import is_moving_picture
 from hapvr.video.signatures import is_film
 
 MAX_ID_LENGTH = 1024
+LOOKED_AT = 100
+"""Files of one suffix whose first bytes are read, to tell whether they are films: folders of photos
+have millions, and each costs an access to a disk or a server."""
 OUR_ENDINGS = (PART_SUFFIX, ".sh.record")
 """Of names of files that are being written, and of records of plans."""
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
@@ -71,19 +74,16 @@ def scan_folder(
     if not videos:
         raise DataError(f"source {source}: no videos in {root}, {_without_videos(files)}")
     if notices:
-        others = set(files) - set(videos)
-        films = {path for path in others if is_film(path)}
-        _name_films(f"source {source}", films)
-        _name_others(f"source {source}", others - films, ("video",))
+        _name_left_out(f"source {source}", set(files) - set(videos), ("video",))
 
     return entries_of_files(videos, root=root, source=source)
 
 
 def _without_videos(files: Sequence[Path]) -> str:
     """What is in a folder without videos, and what is expected there."""
-    film = next((path for path in sorted(files) if is_film(path)), None)
-    if film is not None:
-        return f"though {film} is one by its first bytes; rename it, for example to .mp4"
+    films = _films_among(files)
+    if films:
+        return f"though {min(films)} is one by its first bytes; rename it, for example to .mp4"
     others = f"only {len(files)} other files" if files else "it is empty"
     return f"{others}; expected files such as .mp4, .mkv or .webm"
 
@@ -130,11 +130,28 @@ def query_files(folder: Path) -> list[Path]:
     `files_below` does."""
     files = files_below(folder)
     used = [path for path in files if is_picture(path) or is_video(path)]
-    others = set(files) - set(used)
-    films = {path for path in others if is_film(path)}
-    _name_films(str(folder), films)
-    _name_others(str(folder), others - films, ("video", "image"))
+    _name_left_out(str(folder), set(files) - set(used), ("video", "image"))
     return sorted(used)
+
+
+def _name_left_out(where: str, files: Collection[Path], kinds: tuple[str, ...]) -> None:
+    """Warn of files that are left out by their names. kinds: see `_name_others`."""
+    films = _films_among(files)
+    _name_films(where, films)
+    _name_others(where, set(files) - films, kinds)
+
+
+def _films_among(files: Iterable[Path]) -> set[Path]:
+    """Those that are films by their first bytes; of each suffix only some are looked at."""
+    films = set[Path]()
+    looked_at = Counter[str]()
+    for path in sorted(files):
+        suffix = path.suffix.lower()
+        looked_at[suffix] += 1
+        if looked_at[suffix] <= LOOKED_AT and is_film(path):
+            films.add(path)
+
+    return films
 
 
 def _name_films(where: str, films: Collection[Path]) -> None:
