@@ -21,6 +21,7 @@ from hapvr.errors import DataError
 from hapvr.files import write_atomic
 from hapvr.model.family import VideoNetwork
 from hapvr.model.network import SimilarityNetwork
+from hapvr.tables import read_frame
 
 REFERENCES_PER_PART = 128
 FRAMES_PER_PART = 16384
@@ -109,6 +110,12 @@ def score_benchmark(
             writer.write_table(pa.table(columns, schema=SCHEMA))
 
     return out_path
+
+
+def read_scores(path: Path) -> pl.DataFrame:
+    """What `score_benchmark` wrote. A file of somebody else is read by `read_pairs`, in a process
+    with limits."""
+    return read_frame(path, categories=["query_id", "reference_id"])
 
 
 def _with_features(

@@ -36,7 +36,7 @@ from hapvr.video.sources import path_of_text, text_of_path
 FOLDER = "search"
 CURRENT = f"{FOLDER}/current.json"
 REFRESH_S = 5.0
-"""How long what is stored is taken to be unchanged."""
+"""How long stored data is assumed not to have changed."""
 MAX_OPEN_SHARDS = 256
 """A process may open about a thousand files."""
 MAX_KEPT_FRAMES = 1000
@@ -122,12 +122,12 @@ def or_missing(read: Callable[[], Value], missing: Value) -> Value:
 
 @dataclass(frozen=True, kw_only=True)
 class VideoMetadata:
-    """What is known of a video's file."""
+    """Facts about a video and its file."""
 
     path: Path | None
     """None where only features are known"""
     sha256: str
-    """of the bytes that were sampled; of the id where there is no file"""
+    """of the sampled bytes; of the id where there is no file"""
     num_bytes: int = 0
     """this and the next four: as the file says; None or 0 where it does not"""
     duration_s: float | None = None
@@ -163,10 +163,10 @@ Rows = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class _ShardRows:
-    """What was read of a shard."""
+    """What was read from a shard."""
 
     looked_s: float
-    """when, by the clock that never goes back"""
+    """when it was read, by the monotonic clock"""
     written_ns: list[int]
     """when the indexes of its steps were written"""
     rows: Rows
@@ -213,7 +213,7 @@ def _of_frames(
 
 
 def _without_file(video_id: str) -> VideoMetadata:
-    """Of a video that no shard describes."""
+    """The metadata of a video that no shard describes."""
     digest = hashlib.sha256(f"id:{video_id}".encode()).hexdigest()
     return VideoMetadata(path=None, sha256=digest)
 
@@ -263,8 +263,7 @@ class CollectionMetadata:
         return {}
 
     def has_changed(self, video_id: str) -> bool:
-        """Whether what is known of a video's file, its frames and its features is not of the same
-        content."""
+        """Whether a video's file, frames and features are records of different contents."""
         return bool(self._shard(self._shards[video_id]).rows.get(video_id, {}).get("changed"))
 
     def of(self, video_id: str) -> VideoMetadata:

@@ -12,8 +12,8 @@ from hapvr.search.options import SearchOptions
 from hapvr.search.scored import ScoredCandidate
 
 ASKED_SHARE = 0.5
-"""Share of queries that have a copy in the collection, as among the fitted searches: nobody can
-know it beforehand."""
+"""Share of queries that have a copy in the collection, as among the fitted searches: it cannot be
+known beforehand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +26,10 @@ class Confidence:
     """from the trained network's similarity to the probability that two videos show the same
     incident; None of an untrained model, whose similarity is ranked by alone"""
     usual_prior: float
-    """share of matches among candidates that answers are stated for where nobody names one"""
+    """share of matches among candidates that is assumed unless a search names another"""
 
     def is_given(self, options: SearchOptions) -> bool:
-        """Whether answers to such a search say how sure they are."""
+        """Whether answers to such a search have probabilities."""
         if options.incidents:
             return self.incidents is not None
         return self.evidence is not None
@@ -65,7 +65,7 @@ class Confidence:
 
 
 def usual_prior(root: DataRoot, evidence: EvidenceModel | None, num_candidates: int) -> float:
-    """The prior that answers are stated for where nobody names one: ASKED_SHARE of the searches
+    """The prior that is assumed unless a search names another: ASKED_SHARE of the searches
     have a match, and find as many copies of it as the collection's videos have."""
     if evidence is not None and evidence.prior_of == "searches":
         return ASKED_SHARE

@@ -130,8 +130,7 @@ class FrameIndex(FrameSearch, Protocol):
         ...
 
     def optimise(self, *, rebuild: bool = False) -> None:
-        """Make searches as fast as they can be after changes, and remove what nobody reads any
-        more.
+        """Make searches as fast as they can be after changes, and remove what is no longer read.
 
         rebuild: from the first row on, whatever was done before
         """

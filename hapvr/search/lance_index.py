@@ -154,7 +154,7 @@ class LanceIndex:
 
     def optimise(self, *, rebuild: bool = False) -> None:
         """Index rows that are new, where there are enough of them, join small fragments where there
-        are many, and remove versions that nobody reads any more.
+        are many, and remove versions that are no longer read.
 
         rebuild: build the whole index again. What was replaced stays readable for as long as
             `KEEP_S`.

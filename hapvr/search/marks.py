@@ -100,7 +100,7 @@ class Marks(dict[tuple[str, str], Mark]):
 
 
 def read_marks(root: DataRoot) -> Marks:
-    """The marks of a data root; none where nobody marked a pair. Raises DamagedError for a file
+    """The marks of a data root; none where no pair was marked. Raises DamagedError for a file
     that cannot be read."""
     if not root.exists(PLACE):
         return Marks()

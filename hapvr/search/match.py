@@ -146,7 +146,7 @@ class Match:
     """A video of the collection that may show footage of the query.
 
     rank: from 1. similarity in [-1, 1], as `hapvr score` gives for the compared parts of query and
-    reference. probability: of a match, by all that the search knows, in [0, 1], for the prior of
+    reference. probability: of a match, from all evidence, in [0, 1], for the prior of
     the answer; None from a model without evidence. segments: the longest and surest first.
     query_covered, reference_covered: parts of both that segments cover, in [0, 1]; None where no
     segments were looked for. mark: "match" where somebody marked the pair, else ""; marked_by,

@@ -13,7 +13,7 @@ from hapvr.search.votes import Candidate
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredCandidate:
-    """What a search knows of a video that was compared with the query."""
+    """What a search has found out about a video that it compared with the query."""
 
     video_id: str
     similarity: float = -math.inf

@@ -1,6 +1,6 @@
 """The index of one vector per video, which models that embed videos have beside that of frames.
 
-<folder of the index>/videos/    as an index of frames, with a row per video
+<folder of the index>/videos/    like an index of frames, with a row per video
 """
 
 import numpy as np

@@ -162,7 +162,7 @@ async def job(
 
 @router.delete("/jobs/{job_id}")
 async def cancel(service: ServiceOf, has_paths: HasPathsOf, job_id: str) -> JobState:
-    """End a search that nobody waits for any more."""
+    """Cancel a search."""
     search = service.jobs.get(job_id)
     search.cancel()
     return await state_of(service, search, has_paths=has_paths)

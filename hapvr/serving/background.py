@@ -19,7 +19,7 @@ class WorkState(BaseModel):
     """How far work is. doing: in words. done, total: files or queries of what is being done. file:
     which one is being read, and how far.
 
-    left_s: how long that still takes; None where nobody knows yet. ended: when the last attempt
+    left_s: estimated time left; None while there is no estimate. ended: when the last attempt
     did, ISO 8601, UTC. error: why it failed."""
 
     running: bool = False

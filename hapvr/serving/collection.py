@@ -39,7 +39,7 @@ class OpenIndex:
         return self.searcher.collection.video_ids()
 
     def metadata(self, video_id: str) -> VideoMetadata:
-        """What is known of a video. Raises VideoError `unknown_id` for one that the index does not
+        """Metadata of a video. Raises VideoError `unknown_id` for one that the index does not
         have."""
         if video_id not in self.searcher.collection.shard_of:
             raise VideoError(

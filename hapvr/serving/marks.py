@@ -1,4 +1,4 @@
-"""Pairs of videos: what people say of them, and how similar their frames are."""
+"""Pairs of videos: the marks that people give them, and how similar their frames are."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MarkedPair(PairOfVideos):
 @dataclass(frozen=True, kw_only=True)
 class ShownMark(stored.Mark):
     """in_collection: whether both names are those of videos that can be compared. paths: where the
-    two files lie now; "" where that is not known, and for those who may only read."""
+    two files are stored now; "" where that is not known, and for those who may only read."""
 
     in_collection: bool
     paths: tuple[str, str]
@@ -75,7 +75,7 @@ class Marks(BaseModel):
 
 
 class Marked(BaseModel):
-    """mark: what is said now."""
+    """mark: the present one; None where it was taken back."""
 
     mark: stored.Verdict | None
 
@@ -120,7 +120,7 @@ def _video(index: OpenIndex | None, name: str, digest: str) -> VideoMetadata | N
 
 
 def _path(video: VideoMetadata | None, *, has_paths: bool) -> str:
-    """Where the file of a video lies now, for those who may know."""
+    """Where the file of a video is stored now, for callers who may see paths."""
     return (video.path_text or "") if video is not None and has_paths else ""
 
 
@@ -156,7 +156,7 @@ class _First:
 
 
 def _first_of(asked: MarkedPair, service: Service, index: OpenIndex) -> _First:
-    """What a mark says something about.
+    """The first video of a pair that is to be marked.
 
     Raises:
         VideoError: `unknown_id`.

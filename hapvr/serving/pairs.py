@@ -74,8 +74,8 @@ class Group(BaseModel):
 
 
 class Groups(BaseModel):
-    """total: before limit and offset. shards_searched: those whose videos, as they are now, were
-    searched for."""
+    """total: before limit and offset. shards_searched: those whose present videos were all searched
+    for."""
 
     total: int
     groups: list[Group]
@@ -191,7 +191,7 @@ def _is_wanted(row: dict[str, Any], wanted: DuplicateFilter) -> bool:
 
 def _surety(row: Mapping[str, Any]) -> str:
     """Whether a group needs a look: one whose videos do not all match, or are alike while no
-    stretch of them could be matched second by second; what people said needs none."""
+    stretch of them could be matched second by second; a pair that people have marked needs none."""
     compared = [member for member in row["members"] if not member["medoid"]]
     is_decided = all(member["mark"] or member["same_file"] for member in compared)
     is_aligned = row["kind"] != "same_incident" or is_decided

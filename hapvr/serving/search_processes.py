@@ -33,7 +33,7 @@ LOOK_EVERY_S = 0.1
 """How often it is looked whether a search is still wanted, and its process there."""
 
 CANCEL_WITHIN_S = 30.0
-"""A process that goes on for longer with a search that nobody waits for is killed."""
+"""A process that continues a canceled search for longer than this is killed."""
 
 TRIES = 2
 """Of one search whose process ends."""
@@ -252,7 +252,7 @@ class SearchProcesses:
 
     @contextmanager
     def _taken(self, deadline: Deadline) -> Iterator[SearchProcess]:
-        """A process that nobody else asks meanwhile. Raises VideoError where the deadline passes
+        """A process for this search alone. Raises VideoError where the deadline passes
         before there is one."""
         with self._freed:
             process = self._next_idle()

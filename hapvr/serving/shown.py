@@ -1,4 +1,4 @@
-"""Answers of searches as they are shown now: with the marks of this moment, and where files lie."""
+"""Answers of searches as they are shown now: with the present marks, and where files are stored."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,8 +14,8 @@ from hapvr.video.sources import is_picture
 
 
 class Place(BaseModel):
-    """Where the file of a video lies now. path: "" for those who may only read. duration_s: None
-    where the file does not say."""
+    """Where the file of a video is stored now. path: "" for those who may only read. duration_s:
+    None where the file does not say."""
 
     path: str
     duration_s: float | None
@@ -44,8 +44,8 @@ def places_of(
 def with_marks(
     answer: SearchAnswer, query_sha256: str, marks: Marks, digest_of: Callable[[str], str]
 ) -> SearchAnswer:
-    """An answer with what people say by now: a mark counts from the moment it is made, and one that
-    was taken back no longer.
+    """An answer with the present marks: a mark counts from the moment it is made until it is taken
+    back.
 
     digest_of: the SHA-256 of the file of a video; "" for one that is not known any more."""
     matches = []

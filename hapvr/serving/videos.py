@@ -163,7 +163,7 @@ def videos(
 
 @router.get("/videos/{video_id:path}")
 def video(index: IndexOf, has_paths: HasPathsOf, video_id: str) -> VideoRow:
-    """What is known of the file of a video."""
+    """Metadata of a video and its file."""
     return VideoRow(**index.video_row(video_id, has_paths=has_paths))
 
 

@@ -46,7 +46,7 @@ router = APIRouter()
 
 
 class WatchMatch(BaseModel):
-    """A row of `hapvr watch`, and what is said of it. Times are of the surest common part, if there
+    """A row of `hapvr watch`, and its mark. Times are of the surest common part, if there
     is one. query_id: of a query that is a video of the index, otherwise "". path: where the file of
     the video lies now; "" for those who may only read. clock_note: what is wrong with the video's
     clock, so that its seconds are not those of players."""

@@ -1,5 +1,5 @@
-"""What the webhook sends: matches of watch lists, and what becomes of the chain; kept
-until it has said yes.
+"""What the webhook sends: matches of watch lists, and problems of the chain; each is kept until the
+receiver has accepted it.
 
 watch/outbox.db     SQLite: a row per message, forever: its id, its text, how often it was tried,
                     whether it was delivered, and when its condition was found last
@@ -48,7 +48,7 @@ QUIET_S = 86_400.0
 
 @dataclass(frozen=True)
 class Concern:
-    """A message of the webhook."""
+    """A message for the webhook."""
 
     event: str
     key: str
@@ -206,7 +206,7 @@ def training_failed(run: str, reason: str) -> Concern:
 
 
 def run_failed(job: str, run: str, reason: str) -> Concern:
-    """A run of a job that nobody tries again. Of other jobs than trainings one a day: hundreds of
+    """A run of a job that is not retried. Of other jobs than trainings one a day: hundreds of
     shards may fail at once."""
     if job == "retrain":
         return training_failed(run, reason)

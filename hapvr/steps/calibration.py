@@ -140,7 +140,8 @@ def calibration_figure(calibration: Calibration) -> Figure:
 
 @dataclass(frozen=True)
 class _Labels:
-    """What a benchmark says of its stored videos, by the ids that they are stored under."""
+    """What a benchmark's labels tell about its stored videos, by the ids that they are stored
+    under."""
 
     matches: Mapping[str, frozenset[str]]
     """what a search for a video has to find, of the videos that have matches"""

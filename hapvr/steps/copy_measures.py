@@ -1,4 +1,4 @@
-"""What is measured of the pictures and files of copies, once of each content.
+"""Measurements of the pictures and files of copies, one per content.
 
 duplicate_groups/pictures.parquet        a row per content
 """
@@ -94,7 +94,7 @@ def with_pictures(file: VideoMetadata, row: Mapping[str, Any] | None) -> VideoMe
 
 
 def has_unmeasured_copies(searcher: Searcher, pairs: Iterable[DuplicatePair]) -> bool:
-    """Whether a copy has a file that was away when its group was made, and is there now."""
+    """Whether a copy's file was offline when its group was made, and is available now."""
     measures = read_measures(searcher.project.root)
     for video_id in _contents_of_copies(pairs):
         file = searcher.collection.metadata.of(video_id)
@@ -176,9 +176,9 @@ def _file_values(
     *,
     doing: Callable[[str], None] | None,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """SHA-256 of each content whose file is there and was not measured, and what it holds, or why
-    it cannot be measured. What is wrong with a file is its own only if it has the recorded bytes,
-    and a second try finds it again: a drive or network may fail for a moment.
+    """SHA-256 of each content whose file is available and was not measured, and what the file
+    holds, or why it cannot be measured. What is wrong with a file is its own only if it has the
+    recorded bytes, and a second try finds it again: a drive or network may fail for a moment.
 
     contents: id -> SHA-256
     doing: is told which file is measured, and how far it is

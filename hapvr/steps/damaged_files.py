@@ -16,7 +16,7 @@ from hapvr.video.sources import path_of_text
 
 @dataclass(frozen=True)
 class DamagedFile:
-    """A file that we fetched or generated, and that is not there as it was."""
+    """A file that we fetched or generated, and that was changed or lost since."""
 
     video_id: str
     path: Path

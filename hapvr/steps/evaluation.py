@@ -5,9 +5,9 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import polars as pl
 from matplotlib.figure import Figure
 from pydantic import BaseModel
 
@@ -15,7 +15,7 @@ from hapvr.benchmark.definition import BenchmarkDefinition
 from hapvr.benchmark.protocol import EvaluationResult, evaluate
 from hapvr.benchmark.ranking import relevant_and_irrelevant
 from hapvr.benchmark.report import pr_curve_figure, similarity_distribution_figure
-from hapvr.benchmark.scoring import score_benchmark
+from hapvr.benchmark.scoring import read_scores, score_benchmark
 from hapvr.files import digest_of, read_json_as, write_text
 from hapvr.model.checkpoint import load_network
 from hapvr.model.family import VideoNetwork
@@ -65,16 +65,17 @@ def make_benchmark_scores(
     device = choose_device(project.config.device)
     results = {}
     for row, network in _compared_networks(run).items():
-        similarities = folder / SIMILARITIES[row]
+        stored = folder / SIMILARITIES[row]
+        score_benchmark(network, definition, features, stored, device=device)
         results[row] = evaluate(
             definition,
-            score_benchmark(network, definition, features, similarities, device=device),
+            read_scores(stored),
             policy=project.config.evaluation.policy,
             available=frozenset(features.available()),
             bootstrap_samples=1000,
         )
 
-    figures = _figures(definition, results, folder / SIMILARITIES[TRAINED])
+    figures = _figures(definition, results, read_scores(folder / SIMILARITIES[TRAINED]))
     means = {row: target_mean(result, project.config.evaluation) for row, result in results.items()}
     data = {
         "digest": definition_digest(definition),
@@ -121,7 +122,9 @@ def untrained_network(trained: VideoNetwork) -> SimilarityNetwork:
 
 
 def _figures(
-    definition: BenchmarkDefinition, results: Mapping[str, EvaluationResult], similarities: Path
+    definition: BenchmarkDefinition,
+    results: Mapping[str, EvaluationResult],
+    similarities: pl.DataFrame,
 ) -> dict[str, Figure]:
     """A curve for each task, and the similarities of the trained model for the first one."""
     figures = {

@@ -1,5 +1,5 @@
-"""Why a search shows a video at its place, or not: what each view of the query finds of it, and at
-which cut it falls out."""
+"""Why a search shows a video at its place, or not: what each view of the query finds in it, and at
+which cut it drops out."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ def explain(
     *,
     deadline: Deadline = NEVER,
 ) -> list[str]:
-    """Search for a query, and say what is found of one video: lines of a label or blanks in the
+    """Search for a query, and report what is found in one video: lines of a label or blanks in the
     first nine columns, and a text. Raises DataError for an unknown id or features that are gone,
     VideoError for a query that shows nothing, `timeout` at the deadline."""
     searcher.collection.require_video(video_id)
@@ -76,7 +76,7 @@ def _view_lines(
     video_id: str,
     deadline: Deadline,
 ) -> list[str]:
-    """What a view of the query finds of a video. number: of the view, 0 for the whole picture."""
+    """What a view of the query finds in a video. number: of the view, 0 for the whole picture."""
     names = [candidate.video_id for candidate in candidates]
     article = "a"
     if video_id not in names:

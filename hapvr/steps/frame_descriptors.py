@@ -95,7 +95,7 @@ def make_descriptors(
 def _index_columns(
     model: SearchModel, embedded: npt.NDArray[np.float32], described: FrameDescriptors
 ) -> dict[str, Any]:
-    """What the index of a shard says of a video of which some frames can be found."""
+    """The row of a video that has frames which can be found, in the index of a shard."""
     columns: dict[str, Any] = {"num_kept": int(described.kept.sum())}
     if model.embeds_videos:
         vector = descriptors.video_vector(embedded).astype(np.float16)

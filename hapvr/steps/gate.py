@@ -33,7 +33,7 @@ CHAMPION_RUN_TAG = "hapvr.gate.champion_run"
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of a version, and why."""
+    """Whether a version was promoted, and why."""
 
     promoted: bool
     """whether it is champion now"""
@@ -88,7 +88,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
 
 
 def _end_promotion(tracker: Tracker, name: str, version: int, tags: Mapping[str, str]) -> None:
-    """Do what is left of a promotion that was ended before its last tag."""
+    """Finish a promotion that was interrupted before its last tag."""
     reason = tags.get(versions.REASON_TAG, "")
     versions.promote(tracker.client, name, version, how="gate", reason=reason)
     versions.decide(tracker.client, name, version, "promoted", reason)
@@ -123,7 +123,7 @@ def _record(
 def _decide(
     project: Project, run: TrainingRun, version: int, champion: versions.Champion
 ) -> Decision:
-    """What the gate says of a version and this champion."""
+    """The gate's decision between a version and this champion."""
     evaluation = project.config.evaluation
     number = str(champion.version)
     by_hand = f"`hapvr models promote {version}`"

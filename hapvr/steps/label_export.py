@@ -1,4 +1,4 @@
-"""Pseudo labels as a table: what the teacher says of the frames of the stored views.
+"""Pseudo labels as a table: how the teacher labels the frames of the stored views.
 
 A training computes these labels from the stored embeddings, so that other rates need no teacher.
 """

@@ -24,7 +24,7 @@ from hapvr.train.run_folder import read_record
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says of a model, beside what its training recorded."""
+    """Facts on a model card that the training did not record."""
 
     scores: Mapping[str, Mapping[str, Any]]
     """benchmark -> what scores.json says"""

@@ -12,7 +12,8 @@ RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 def key_of_now(row: str) -> str:
-    """The key of a training that nobody named: its row of `configs/ablations.yaml`, TABLE/ROW or
+    """The key of a training for which none was given: its row of `configs/ablations.yaml`,
+    TABLE/ROW or
     "" for none, and the time."""
     name = re.sub(r"[^A-Za-z0-9_-]", "-", row) or "run"
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"

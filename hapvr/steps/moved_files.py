@@ -38,7 +38,7 @@ class _LostVideos:
     """source -> whether its drive is offline, so that its files did not move"""
 
     def ids_by_name(self, entry: ManifestEntry) -> list[str]:
-        """The videos that are called as a file would be."""
+        """The videos whose ids are those that a file would get."""
         return [video_id for video_id in possible_ids(entry) if video_id in self.rows]
 
     def ids_by_content(self, entry: ManifestEntry) -> list[str]:

@@ -1,4 +1,4 @@
-"""What became of the videos, and what is wrong with the data of a shard: losses, duplicates, rates,
+"""How the videos ended, and what is wrong with the data of a shard: losses, duplicates, rates,
 values; for the asset checks."""
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class Finding:
     name: str
     passed: bool
     severity: Literal["warn", "error"]
-    """error where what follows would be wrong, warn where it would be less"""
+    """error where later results would be wrong, warn where there would be fewer"""
     values: Mapping[str, Any] = field(default_factory=dict)
     """what was measured"""
     hint: str = ""

@@ -103,7 +103,7 @@ def make_registered_model(
 def _make_bundle(
     project: Project, training: TrainingRun, encoder: FrameEncoder, tags: Mapping[str, str]
 ) -> tuple[CardFacts, Path]:
-    """What is known of a trained model, and its bundle, which lacks evidence and card."""
+    """The facts about a trained model, and its bundle, still without evidence and card."""
     scores = {
         name: stored_scores(project, training, name)
         for name in project.config.evaluation.benchmarks

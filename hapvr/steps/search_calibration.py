@@ -214,7 +214,7 @@ def edited_parts(
 def frame_threshold(count: int, similarities: Callable[[int], Floats]) -> float:
     """What most pairs of different videos stay below with their most similar consecutive frames. A
     single frame would not do: unrelated videos share black frames and titles. It is taken from the
-    lower half of the pairs: in a collection some are copies that nobody marked.
+    lower half of the pairs: in a collection some of them are copies without a mark.
 
     count: of the pairs
     similarities: relative ones [T, T'] of the frames of a pair, by its number

@@ -246,7 +246,7 @@ def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild
 def _serve(
     root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None
 ) -> CurrentIndex:
-    """Let an index answer, and remove those that nobody goes back to, of those that the record
+    """Let an index answer, and remove those that no rollback needs, of those that the record
     names. The one that it replaces stays until the next call, for searches that have it open."""
     in_use = [place] if before is None else [place, before.place]
     earlier = () if before is None else before.made

@@ -207,7 +207,8 @@ def changed_shards(project: Project) -> dict[str, str]:
 
 def source_scenes(project: Project, source: Source) -> dict[str, str]:
     """What clips of a source show, by path below its folder, from a CSV file with the columns
-    `file` and `scene`; clips that nobody named are left out. Raises DataError naming the file."""
+    `file` and `scene`; clips that it does not list are skipped. Raises DataError naming the
+    file."""
     import polars as pl
 
     if not isinstance(source, OwnVideosSource) or source.scenes is None:

@@ -39,7 +39,7 @@ def fill_videos(
 
     place: of the index of frames
     finished: shards whose frames are described
-    awaited: shards whose features are unfinished, which stay as they are
+    awaited: shards whose features are unfinished, which are left alone
 
     Returns None for a model that has no vector of a whole video.
     """

@@ -3,12 +3,13 @@ refused or marked."""
 
 import codecs
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 import pytest
 
-from hapvr.benchmark.definition import load_definition
+from hapvr.benchmark.definition import BenchmarkDefinition, load_definition
 from hapvr.benchmark.protocol import evaluate
 from hapvr.benchmark.published_files import import_svd, import_vcdb
 from hapvr.errors import DataError
@@ -19,6 +20,37 @@ def average_precision(hits, scores, num_relevant):
     ranked = np.array(hits)[np.argsort(scores)[::-1]]
     precision = np.cumsum(ranked) / np.arange(1, len(ranked) + 1)
     return float((precision * ranked).sum() / num_relevant)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Mean average precision over queries that have something to find, and micro-AP over all
+    pairs."""
+
+    mean: float
+    micro: float
+
+
+def figures_by_loop(pools, relevant, scores):
+    """The figures, query by query.
+
+    pools: what each query ranks.
+    relevant: pairs of a query and what it should find.
+    scores: of all pairs.
+    """
+    per_query = []
+    all_hits = []
+    all_scores = []
+    for query, pool in pools.items():
+        hits = [(query, video) in relevant for video in pool]
+        of_pool = [scores[query, video] for video in pool]
+        if any(hits):
+            per_query.append(average_precision(hits, of_pool, sum(hits)))
+        all_hits += hits
+        all_scores += of_pool
+
+    micro = average_precision(all_hits, all_scores, sum(all_hits))
+    return Figures(float(np.mean(per_query)), micro)
 
 
 def scores_of(queries, database, seed=0):
@@ -56,39 +88,75 @@ def write_vcdb(folder, *, num_videos=56, num_events=28):
     return pairs
 
 
-@pytest.mark.parametrize("with_distractors", [False, True], ids=["core", "core and distractors"])
-def test_vcdb_equals_the_loop_over_queries(tmp_path, with_distractors):
-    """Every core video is a query against the others, and against the distractors where they are
-    given; videos that share a segment are relevant."""
-    pairs = write_vcdb(tmp_path / "vcdb")
-    listed = tmp_path / "distractors.txt"
-    listed.write_text("".join(f"other{number}.mp4\n" for number in range(40)))
-    distractors = listed if with_distractors else None
-    imported = import_vcdb(tmp_path / "vcdb", tmp_path / "out", distractors=distractors)
-    definition = load_definition(tmp_path / "out")
-    assert definition.name == imported.name == ("vcdb-distractors" if with_distractors else "vcdb")
-    core = {f"video{number}" for number in range(56)}
-    assert set(definition.queries) == core
-    assert len(definition.database) == 56 + 40 * with_distractors
-    table, score = scores_of(definition.queries, definition.database)
-    per_query = []
-    all_hits = []
-    all_scores = []
-    for query in definition.queries:
-        others = [video for video in definition.database if video != query]
-        hits = [(query, video) in pairs for video in others]
-        scores = [score[query, video] for video in others]
-        if any(hits):
-            per_query.append(average_precision(hits, scores, sum(hits)))
-        all_hits += hits
-        all_scores += scores
+NUM_CORE = 56
+DISTRACTORS = [f"other{number}" for number in range(40)]
 
-    figures = evaluate(definition, table, policy="official").metrics
-    assert figures["VCDB_mAP"] == pytest.approx(np.mean(per_query))
-    assert figures["VCDB_uAP"] == pytest.approx(
-        average_precision(all_hits, all_scores, sum(all_hits))
-    )
-    assert "56 core videos, the papers have 528" in str(definition.provenance["note"])
+
+@dataclass(frozen=True)
+class VCDB:
+    """VCDB as it was imported, with distractors or without, and the pairs that share a segment."""
+
+    definition: BenchmarkDefinition
+    relevant: set[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def vcdb(tmp_path_factory):
+    """The core dataset alone."""
+    folder = tmp_path_factory.mktemp("vcdb")
+    relevant = write_vcdb(folder / "files", num_videos=NUM_CORE)
+    import_vcdb(folder / "files", folder / "out")
+    return VCDB(load_definition(folder / "out"), relevant)
+
+
+@pytest.fixture(scope="module")
+def vcdb_with_distractors(tmp_path_factory):
+    """The core dataset among other videos."""
+    folder = tmp_path_factory.mktemp("vcdb with distractors")
+    relevant = write_vcdb(folder / "files", num_videos=NUM_CORE)
+    listed = folder / "distractors.txt"
+    listed.write_text("".join(f"{name}.mp4\n" for name in DISTRACTORS))
+    import_vcdb(folder / "files", folder / "out", distractors=listed)
+    return VCDB(load_definition(folder / "out"), relevant)
+
+
+def test_distractors_give_vcdb_another_name(vcdb, vcdb_with_distractors):
+    assert vcdb.definition.name == "vcdb"
+    assert vcdb_with_distractors.definition.name == "vcdb-distractors"
+
+
+@pytest.mark.parametrize(
+    ("fixture", "distractors"),
+    [("vcdb", []), ("vcdb_with_distractors", DISTRACTORS)],
+    ids=["core", "core and distractors"],
+)
+def test_every_core_video_of_vcdb_is_a_query_and_distractors_are_none(
+    request, fixture, distractors
+):
+    definition = request.getfixturevalue(fixture).definition
+    core = {f"video{number}" for number in range(NUM_CORE)}
+    assert set(definition.queries) == core
+    assert set(definition.database) == core | set(distractors)
+
+
+@pytest.mark.parametrize("fixture", ["vcdb", "vcdb_with_distractors"])
+def test_vcdb_equals_the_loop_over_queries(request, fixture):
+    """A query ranks all other videos; those that share a segment with it are relevant."""
+    imported = request.getfixturevalue(fixture)
+    definition = imported.definition
+    table, scores = scores_of(definition.queries, definition.database)
+    pools = {
+        query: [video for video in definition.database if video != query]
+        for query in definition.queries
+    }
+    by_loop = figures_by_loop(pools, imported.relevant, scores)
+    metrics = evaluate(definition, table, policy="official").metrics
+    assert metrics["VCDB_mAP"] == pytest.approx(by_loop.mean)
+    assert metrics["VCDB_uAP"] == pytest.approx(by_loop.micro)
+
+
+def test_a_core_that_is_not_that_of_the_papers_is_noted(vcdb):
+    assert "56 core videos, the papers have 528" in str(vcdb.definition.provenance["note"])
 
 
 @pytest.mark.parametrize(
@@ -121,35 +189,44 @@ def write_svd(folder, *, unlabelled):
     (folder / "unlabeled-data-id").write_text("\n".join(unlabelled) + "\n")
 
 
-def test_svd_ranks_the_unlabelled_videos_for_every_query(tmp_path):
-    """206 queries and 6,355 pairs: a query ranks its own candidates and all unlabelled videos, not
-    the candidates of other queries."""
-    unlabelled = [f"{number}.mp4" for number in range(50)]
-    write_svd(tmp_path / "svd", unlabelled=unlabelled)
-    definition = import_svd(tmp_path / "svd", tmp_path / "out")
-    assert definition.name == "svd-unlabelled"
-    assert len(definition.queries) == 206
-    assert len(definition.labels) == 6355
-    table, score = scores_of(definition.queries, definition.database)
-    per_query = []
-    all_hits = []
-    all_scores = []
-    labels = definition.labels.rows()
-    for query in definition.queries:
-        own = {candidate: label for name, candidate, label in labels if name == query}
-        pool = [*own, *unlabelled]
-        hits = [own.get(video) == "positive" for video in pool]
-        scores = [score[query, video] for video in pool]
-        if any(hits):
-            per_query.append(average_precision(hits, scores, sum(hits)))
-        all_hits += hits
-        all_scores += scores
+UNLABELLED = [f"{number}.mp4" for number in range(50)]
 
-    figures = evaluate(definition, table, policy="official").metrics
-    assert figures["mAP"] == pytest.approx(np.mean(per_query))
-    assert figures["uAP"] == pytest.approx(average_precision(all_hits, all_scores, sum(all_hits)))
+
+@pytest.fixture(scope="module")
+def svd(tmp_path_factory):
+    """SVD with unlabelled videos, as it was imported."""
+    folder = tmp_path_factory.mktemp("svd")
+    write_svd(folder / "files", unlabelled=UNLABELLED)
+    return import_svd(folder / "files", folder / "out")
+
+
+def test_svd_with_unlabelled_videos_has_the_queries_and_pairs_of_its_labels(svd):
+    assert svd.name == "svd-unlabelled"
+    assert len(svd.queries) == 206
+    assert len(svd.labels) == 6355
+
+
+def test_svd_ranks_the_unlabelled_videos_for_every_query(svd):
+    """A query ranks its own candidates and all unlabelled videos, not the candidates of other
+    queries."""
+    labels = svd.labels.rows()
+    pools = {query: [] for query in svd.queries}
+    for query, candidate, _ in labels:
+        pools[query].append(candidate)
+    for pool in pools.values():
+        pool += UNLABELLED
+    relevant = {(query, candidate) for query, candidate, label in labels if label == "positive"}
+
+    table, scores = scores_of(svd.queries, svd.database)
+    by_loop = figures_by_loop(pools, relevant, scores)
+    metrics = evaluate(svd, table, policy="official").metrics
+    assert metrics["mAP"] == pytest.approx(by_loop.mean)
+    assert metrics["uAP"] == pytest.approx(by_loop.micro)
+
+
+def test_a_pool_of_svd_that_is_not_that_of_the_paper_is_noted(svd):
     note = "50 unlabelled videos, the papers have 526,787: not their pool"
-    assert definition.provenance["note"] == note
+    assert svd.provenance["note"] == note
 
 
 def cut_annotation(folder):
@@ -216,6 +293,10 @@ def test_unlabelled_videos_of_svd_are_no_queries(tmp_path):
     write_svd(tmp_path / "svd", unlabelled=["1.mp4", query])
     with pytest.raises(DataError, match=r"is also a query \(1 in all\)"):
         import_svd(tmp_path / "svd", tmp_path / "out")
+
+
+def test_a_label_that_svd_does_not_have_is_refused_with_its_line(tmp_path):
+    write_svd(tmp_path / "svd", unlabelled=["1.mp4"])
     (tmp_path / "svd" / "test_groundtruth").write_text("a b 1\na c 2\n")
     with pytest.raises(DataError, match="line 2 has the label '2'"):
         import_svd(tmp_path / "svd", tmp_path / "out")

@@ -1,10 +1,8 @@
 """`hapvr verify` and its repairs: every kind of file is checked, nothing is lost, users' files are
 left alone."""
 
-import re
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,58 +10,21 @@ import pytest
 
 from hapvr.care.repair import repair
 from hapvr.care.stores import STORES
-from hapvr.care.verify import FileCheck, verify_root
+from hapvr.care.verify import verify_root
 from hapvr.data.manifest import VIDEO_COLUMNS
 from hapvr.errors import DamagedError
 from hapvr.networks.whitening import load_whitening, save_whitening, whitening_provenance
-from hapvr.steps.evaluation import make_benchmark_scores
 from hapvr.steps.frames import make_frames
 from hapvr.steps.project import Project
-from hapvr.steps.training import finish_training, prepare_training
 from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_videos
 from hapvr.steps.whitening import make_whitening
+from tests.care.damage import damage, damaged, names
 from tests.conftest import open_small_project, write_clip
 from tests.steps.data_projects import folder_settings, open_project
 from tests.steps.search_projects import copied
 from tests.steps.test_data_download import KEY, web_project
-from tests.train.runs import run as train
-from tests.video.site import serve
-
-CUT = {".json", ".parquet"}
-MADE_FROM_OTHERS = {".md", ".png", ".csv", ".jsonl", ".lock", ".yaml"}
-"""Files that people read, or that say again what lies elsewhere."""
-
-
-def damage(path: Path) -> None:
-    """Cut a text or table in the middle; flip one bit of what is neither. Of a table, a bit may
-    mean nothing."""
-    data = bytearray(path.read_bytes())
-    if path.suffix in CUT:
-        del data[len(data) // 2 :]
-    else:
-        data[len(data) // 3] ^= 1
-
-    path.unlink()  # a video may be a link to the user's
-    path.write_bytes(data)
-
-
-def kinds_of_files(root: Path, folder: str) -> list[Path]:
-    """A file of each kind below a folder: those whose names differ by digits only are of one
-    kind."""
-    paths = sorted(path for path in (root / folder).rglob("*") if path.is_file())
-    kinds = {
-        re.sub(r"\d+", "", str(path)): path for path in paths if path.suffix not in MADE_FROM_OTHERS
-    }
-    return list(kinds.values())
-
-
-def damaged(project: Project) -> list[FileCheck]:
-    return [check for check in verify_root(project.root) if check.state != "ok"]
-
-
-def names(checks: list[FileCheck], path: Path) -> bool:
-    return any(path.name in check.message for check in checks)
+from tests.video.site import Site, serve
 
 
 @pytest.fixture(scope="module")
@@ -145,85 +106,6 @@ def test_a_clip_of_the_user_that_is_replaced_is_no_damage(generated: Project) ->
     checks = damaged(generated)
     clip.write_bytes(whole)
     assert checks == []
-
-
-@pytest.mark.slow
-def test_trainings_and_scores(small_project: Project, tmp_path: Path) -> None:
-    """Each kind of file is named when it is damaged; scores are made again."""
-    project = copied(small_project.folder, tmp_path)
-    root = tmp_path / "data"
-    shutil.rmtree(root / "models", ignore_errors=True)  # those of other tests
-    prepare_training(project, "begun", tags={})
-    run = prepare_training(project, "ended", tags={})
-    train(project, run.folder)
-    finish_training(project, run)
-    make_benchmark_scores(project, run, "own-test")
-    assert damaged(project) == []
-    kinds = kinds_of_files(root, "models")
-    wanted = {
-        "current.json",
-        "run.json",
-        "result.json",
-        "network.json",
-        "network.safetensors",
-        "scores.json",
-    }
-    assert {path.name for path in kinds} >= wanted
-    assert {path.suffix for path in kinds} >= {".pt", ".parquet"}
-    for path in kinds:
-        before = path.read_bytes()
-        damage(path)
-        checks = damaged(project)
-        assert names(checks, path), (path, checks)
-        made_again = path.parent.name == "own-test"
-        assert [check.state for check in repair(project, checks)] == [
-            "repaired" if made_again else "damaged"
-        ]
-        if not made_again:
-            path.write_bytes(before)
-
-    assert damaged(project) == []
-    assert finish_training(project, run, make_current=False)["steps"] > 0
-
-
-@pytest.fixture(scope="module")
-def untrained(onnx_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with the bundle and the network of an untrained model, which lie beside those that
-    are trained."""
-    folder = tmp_path_factory.mktemp("untrained")
-    project = open_project(folder, folder_settings(folder / "in", folder / "data"))
-    place = folder / "data" / "models" / "untrained-0"
-    bundle = shutil.copytree(onnx_bundle, place / "bundle")
-    shutil.copytree(bundle / "network", place / "network")
-    return project
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-OF_A_BUNDLE = ("backbone.safetensors", "scorer.json", "onnx/embed.onnx")
-OF_A_NETWORK = ("network.safetensors", "network.json")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "harm"),
-    [
-        *((f"bundle/{name}", harm) for name in OF_A_BUNDLE for harm in (damage, Path.unlink)),
-        *((f"network/{name}", harm) for name in OF_A_NETWORK for harm in (emptied, Path.unlink)),
-    ],
-)
-def test_a_bundle_of_an_untrained_model_is_checked(
-    untrained: Project, file: str, harm: Callable[[Path], object]
-) -> None:
-    folder = untrained.root.local / "models" / "untrained-0"
-    whole = (folder / file).read_bytes()
-    harm(folder / file)
-    (check,) = damaged(untrained)
-    (folder / file).write_bytes(whole)
-    assert str(folder) in check.message
-    assert damaged(untrained) == []
 
 
 def one_clip(folder: Path, place: str = "in/0.mp4", *, frames: bool = True) -> tuple[Project, Path]:
@@ -344,50 +226,74 @@ def recorded_path(project: Project, key: str, path: str) -> None:
     shard.write_index(rows, provenance=shard.require({}), fields=VIDEO_COLUMNS)
 
 
-@pytest.mark.parametrize("place", ["data/mine/0.mp4", "data/downloads/in-00000/0.mp4", "own/0.mp4"])
-def test_videos_of_the_user_are_neither_damage_nor_repaired(tmp_path: Path, place: str) -> None:
-    """An edited clip stays as it is, wherever it lies and by whatever path it is named; a damaged
-    registry is named."""
+@pytest.mark.parametrize("place", ["data/mine/0.mp4", "data/downloads/in-00000/0.mp4"])
+def test_an_edited_clip_of_the_user_is_left_as_it_is(tmp_path: Path, place: str) -> None:
+    """Also within the data root."""
     project, clip = one_clip(tmp_path, place, frames=False)
-    if place.startswith("own"):
-        (tmp_path / "data" / "downloads").mkdir()
-        recorded_path(
-            project,
-            "in-00000",
-            str(tmp_path / "data" / "downloads" / ".." / ".." / "own" / "0.mp4"),
-        )
-
     clip.write_bytes(b"edited")
-    with project.root.write("mlflow/mlflow.db") as registry:
-        registry.write(bytes(4096))
-    assert "registry" in {
-        one.kind for one in repair(project, verify_root(project.root)) if "damaged" in one.message
-    }
+    repair(project, verify_root(project.root))
     assert clip.read_bytes() == b"edited"
 
 
-@pytest.mark.slow
-def test_a_damaged_download_is_fetched_again_or_kept(tmp_path: Path) -> None:
-    """One flipped bit: the repair fetches the file; without a server it says that it cannot be
-    fetched or generated again, and leaves it."""
-    with serve(write_clip(tmp_path / "0.mp4", seed=0, seconds=2).read_bytes()) as site:
-        project = web_project(tmp_path, site, ["0.mp4"])
-        make_videos(project, KEY)
-        (row,) = project.shard("videos", KEY).rows()
-        assert row["status"] == "ok", row
-        fetched = Path(row["path"])
-        damage(fetched)
-        assert [one.state for one in repair(project, damaged(project))] == ["repaired"]
-        assert damaged(project) == []
+def test_an_edited_clip_is_left_as_it_is_by_whatever_path_it_is_named(tmp_path: Path) -> None:
+    """Here by one that passes through the downloads."""
+    project, clip = one_clip(tmp_path, "own/0.mp4", frames=False)
+    downloads = tmp_path / "data" / "downloads"
+    downloads.mkdir()
+    recorded_path(project, "in-00000", str(downloads / ".." / ".." / "own" / "0.mp4"))
+    clip.write_bytes(b"edited")
+    repair(project, verify_root(project.root))
+    assert clip.read_bytes() == b"edited"
 
-    damage(fetched)
-    before = fetched.read_bytes()
-    (check,) = damaged(project)
-    assert fetched.name in check.message
-    (after,) = repair(project, [check])
+
+def test_a_damaged_registry_is_named(tmp_path: Path) -> None:
+    project, _ = one_clip(tmp_path, frames=False)
+    with project.root.write("mlflow/mlflow.db") as registry:
+        registry.write(bytes(4096))
+    (check,) = [check for check in damaged(project) if check.kind == "registry"]
+    assert "damaged" in check.message
+
+
+@dataclass(frozen=True)
+class Download:
+    """A project of one video that was downloaded, and its file."""
+
+    project: Project
+    file: Path
+
+
+def downloaded(folder: Path, site: Site) -> Download:
+    project = web_project(folder, site, ["0.mp4"])
+    make_videos(project, KEY)
+    (row,) = project.shard("videos", KEY).rows()
+    assert row["status"] == "ok", row
+    return Download(project, Path(row["path"]))
+
+
+@pytest.mark.slow
+def test_a_damaged_download_is_fetched_again(tmp_path: Path) -> None:
+    with serve(write_clip(tmp_path / "0.mp4", seed=0, seconds=2).read_bytes()) as site:
+        download = downloaded(tmp_path, site)
+        damage(download.file)
+        checks = damaged(download.project)
+        assert [check.state for check in repair(download.project, checks)] == ["repaired"]
+
+    assert damaged(download.project) == []
+
+
+@pytest.mark.slow
+def test_a_damaged_download_that_cannot_be_fetched_again_is_kept(tmp_path: Path) -> None:
+    with serve(write_clip(tmp_path / "0.mp4", seed=0, seconds=2).read_bytes()) as site:
+        download = downloaded(tmp_path, site)
+
+    damage(download.file)
+    before = download.file.read_bytes()
+    (check,) = damaged(download.project)
+    assert download.file.name in check.message
+    (after,) = repair(download.project, [check])
     assert after.state == "damaged"
     assert "cannot be fetched or generated again" in after.message
-    assert fetched.read_bytes() == before
+    assert download.file.read_bytes() == before
 
 
 def test_the_index_of_imported_features_is_kept(tmp_path: Path) -> None:

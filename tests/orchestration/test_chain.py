@@ -6,16 +6,11 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
 import mlflow
-import psutil
 import pytest
 import yaml
 from mlflow.entities import Run
@@ -24,77 +19,45 @@ from mlflow.utils.mlflow_tags import MLFLOW_SOURCE_NAME
 
 from hapvr.chain import CHAIN
 from hapvr.chain.step import shards_of
-from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.scorer.bundle import load_bundle
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of, trained_run
-from tests.conftest import BAD_FILES, CHECKOUT, run_python, small_settings, write_settings
-from tests.orchestration.conftest import ASSETS, Storage, execute, materialize
-from tests.orchestration.servers import environment_in, wait_until
+from tests.conftest import BAD_FILES, CHECKOUT, run_python
+from tests.orchestration.conftest import ASSETS, Storage, materialize
+from tests.orchestration.demo_chain import (
+    MLFLOW_PAGE,
+    PARTITIONED,
+    SHOWN,
+    Chain,
+    Interrupted,
+    checks_of,
+    data_digests,
+    interrupted_demo,
+    latest,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # all want the whole chain
 
-PARTITIONED = (
-    "videos",
-    "frames",
-    "features",
-    "training_views",
-    "pseudo_labels",
-    "frame_descriptors",
-)
-MLFLOW_PAGE = "http://127.0.0.1:5001"
+
+@pytest.fixture(scope="module")
+def interrupted(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Interrupted:
+    return interrupted_demo(tmp_path_factory.mktemp("chain"), clips_folder)
 
 
-@dataclass(frozen=True)
-class Chain:
-    """All jobs have run. retrained: the run that trained; said: what the demo printed."""
+def test_ctrl_c_ends_make_demo_without_an_error(interrupted: Interrupted) -> None:
+    """While runs are under way."""
+    assert "***" not in interrupted.said
 
-    project: Project
-    instance: dg.DagsterInstance
-    retrained: dg.DagsterRun
-    said: str
+
+def test_ctrl_c_ends_all_that_make_demo_started(interrupted: Interrupted) -> None:
+    assert interrupted.running == []
 
 
 @pytest.fixture(scope="module")
-def interrupted(
-    clips_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, str, list[psutil.Process]]:
-    """The folder of a project whose `make demo` was interrupted at its first job, what it said, and
-    processes that are left."""
-    folder = tmp_path_factory.mktemp("chain")
-    settings = small_settings(clips_folder, folder / "data") | {"shard_videos": 50}
-    environment = environment_in(folder, settings)
-    venv = Path(sys.executable).parent.parent
-    command = ["make", "--assume-old", f"{venv}/.installed", f"VENV={venv}"]
-    command += [f"DAGSTER_HOME={environment['DAGSTER_HOME']}", "demo"]
-    says = folder / "says.txt"
-    with says.open("wb") as output:
-        there = {"cwd": CHECKOUT, "env": environment, "start_new_session": True}
-        make = subprocess.Popen(command, stdout=output, stderr=output, **there)
-
-    wait_until(lambda: "find_videos" in says.read_text(encoding="utf-8"), "the first job")
-    family = psutil.Process(make.pid).children(recursive=True)
-    os.killpg(make.pid, signal.SIGINT)
-    make.wait(timeout=60)
-    left = psutil.wait_procs(family, timeout=60)[1]
-    running = [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-    return folder, says.read_text(encoding="utf-8"), running
-
-
-def test_ctrl_c_ends_make_demo_and_all_that_it_started(
-    interrupted: tuple[Path, str, list[psutil.Process]],
-) -> None:
-    """While runs are under way: make ends, says nothing of an error, and leaves no process."""
-    _, output, running = interrupted
-    assert "***" not in output
-    assert running == []
-
-
-@pytest.fixture(scope="module")
-def chain(interrupted: tuple[Path, str, list[psutil.Process]]) -> Iterator[Chain]:
+def chain(interrupted: Interrupted) -> Iterator[Chain]:
     """What `make demo` runs to its end, once for this module; test_week.py runs the jobs over
     PostgreSQL."""
-    folder = interrupted[0]
+    folder = interrupted.folder
     config = folder / "config.yaml"
     with Storage().instance(folder, config) as instance:
         output = run_python(
@@ -176,21 +139,6 @@ def test_the_jobs_materialise_every_shard(chain: Chain, asset: str) -> None:
     assert materialized == (of_collection if is_searched else every)
 
 
-SHOWN = {
-    **{asset: {"dagster/column_schema"} for asset in PARTITIONED},
-    "frames": {"dagster/column_schema", "contact_sheet"},
-    "video_manifest": {"rows", "videos_by_source"},
-    "similarity_model": {"loss_curves", "validation_curve", "mlflow_run"},
-    "benchmark_scores": {
-        "metrics",
-        "own-test: mAP DSVR",
-        "own-test: precision-recall-DSVR",
-        "mlflow_run",
-    },
-    "registered_model": {"version", "decision", "mlflow_run", "model_card"},
-}
-
-
 @pytest.mark.parametrize("asset", ASSETS)
 def test_each_asset_shows_what_it_is(chain: Chain, asset: str) -> None:
     """Path, digest, pictures, tables and the link to MLflow."""
@@ -220,16 +168,6 @@ def test_an_asset_has_the_data_versions_of_what_it_was_made_from(
 ) -> None:
     version = (latest(chain, source).tags or {})["dagster/data_version"]
     assert (latest(chain, asset).tags or {})[f"dagster/input_data_version/{source}"] == version
-
-
-def latest(chain: Chain, asset: str, shard: str = "own-train-00000") -> dg.AssetMaterialization:
-    """The last materialisation of an asset; of a partitioned one, that of this shard."""
-    partitions = [shard] if asset in PARTITIONED else None
-    records = chain.instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset), asset_partitions=partitions), limit=1
-    ).records
-    assert records, asset
-    return records[0].asset_materialization
 
 
 @pytest.mark.parametrize("asset", ["training_views", "pseudo_labels"])
@@ -330,14 +268,6 @@ def test_a_run_of_dagster_names_its_mlflow_run(chain: Chain, newest: ModelVersio
     assert dagster_run.tags["mlflow/run_id"] == newest.run_id
 
 
-def data_digests(chain: Chain, version: ModelVersion) -> dict[str, str]:
-    """Of all that a version was trained on, as its lineage says."""
-    client = tracker_of(chain.project).client
-    lineage = Path(client.download_artifacts(version.run_id, LINEAGE_FILE))
-    digests: dict[str, str] = json.loads(lineage.read_text(encoding="utf-8"))["data_digests"]
-    return digests
-
-
 def test_the_digest_of_a_version_is_that_of_its_data(
     chain: Chain, tracked: Run, newest: ModelVersion
 ) -> None:
@@ -366,13 +296,6 @@ def test_a_digest_of_data_leads_to_the_version(chain: Chain, newest: ModelVersio
         f"tags.`data.digest` = '{newest.tags['data.digest']}'"
     )
     assert [row.version for row in versions] == [newest.version]
-
-
-def checks_of(chain: Chain, asset: str, check: str) -> list[str]:
-    """How a check of an asset ended, each time."""
-    key = dg.AssetCheckKey(dg.AssetKey(asset), check)
-    history = chain.instance.event_log_storage.get_asset_check_execution_history(key, limit=100)
-    return [record.status.value for record in history]
 
 
 @pytest.mark.parametrize(
@@ -463,20 +386,3 @@ def test_an_unchanged_training_says_so_and_can_be_skipped(chain: Chain) -> None:
     assert [path.parent.name for path in own.folder.parent.glob("*/run.json")] == [own.key]
     messages = [entry.user_message for entry in chain.instance.all_logs(result.run_id)]
     assert any("Neither training data nor settings changed" in message for message in messages)
-
-
-def test_failed_stage_stops_the_job_with_the_librarys_message(
-    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A source that is not there ends the job at its first stage, and the reason names the
-    folder."""
-    from pipelines.monitoring import failure_reason
-    from pipelines.resources import project_resource
-
-    settings = small_settings(tmp_path / "missing folder", tmp_path / "data")
-    monkeypatch.setenv("HAPVR_CONFIG", str(write_settings(tmp_path / "c.yaml", settings)))
-    result = execute(chain.instance, "find_videos", resources={"project": project_resource()})
-    assert not result.success
-    assert "missing folder cannot be listed (No such" in failure_reason(
-        chain.instance, result.run_id
-    )

@@ -15,7 +15,7 @@ from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
 from pipelines.monitoring import fail_lost_runs, failure_reason, is_lost, remove_old_runs, sensors
 from tests.conftest import small_settings, write_settings
-from tests.orchestration.conftest import Storage
+from tests.orchestration.conftest import Storage, execute
 from tests.registry.empty_store import new_store
 
 
@@ -183,3 +183,18 @@ def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Pa
         ]
 
     assert left == []
+
+
+def test_a_failed_stage_stops_its_job_with_the_librarys_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that is not there ends the job at its first stage, and the reason names the
+    folder."""
+    settings = small_settings(tmp_path / "missing folder", tmp_path / "data")
+    config = write_settings(tmp_path / "c.yaml", settings)
+    with Storage().instance(tmp_path, config) as instance:
+        result = execute(instance, "find_videos")
+        assert not result.success
+        reason = failure_reason(instance, result.run_id)
+
+    assert "missing folder cannot be listed (No such" in reason

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -49,18 +51,27 @@ def exported(bundle: Path) -> Path:
     return bundle.parent / "exported"
 
 
-def test_an_exported_folder_has_card_and_digests_and_no_other_file(
-    bundle: Path, exported: Path
-) -> None:
-    """Other tools verify the digests and read what stands before the card; a folder of somebody is
-    not written to."""
+def test_other_tools_verify_the_digests_of_an_exported_folder(exported: Path) -> None:
     subprocess.run(
         ["sha256sum", "--check", "--strict", "--quiet", SUMS_FILE], cwd=exported, check=True
     )
+
+
+def test_an_exported_card_begins_with_what_hubs_read(exported: Path) -> None:
     head, card = (exported / README_FILE).read_text().removeprefix("---\n").split("---\n\n")
     assert yaml.safe_load(head)["license"] == "apache-2.0"
     assert card == "# The card\n"
+
+
+def test_an_exported_folder_has_the_files_of_the_bundle_card_and_digests(
+    bundle: Path, exported: Path
+) -> None:
     assert names_in(exported) == names_in(bundle) | {README_FILE, SUMS_FILE}
+
+
+def test_nothing_is_exported_into_a_folder_that_holds_something(
+    bundle: Path, exported: Path
+) -> None:
     with pytest.raises(ArgumentError, match="is not empty"):
         export_model(bundle, exported)
 
@@ -155,76 +166,147 @@ def test_an_onnx_file_that_ends_the_process_is_refused(copied_onnx_bundle: Path)
         try_bundle(copied_onnx_bundle)
 
 
-@pytest.mark.slow
-def test_a_model_goes_to_a_hub_and_comes_back_as_a_version(bundle: Path, tmp_path: Path) -> None:
-    """It has the same files, is not the champion, and keeps its version; a hub that lies or is away
-    is one sentence; pushing another model leaves none of its files, and those of people."""
-    uri = new_store(tmp_path / "store")
-    second = make_bundle(tmp_path / "second")
-    tracking = ("--tracking-uri", uri)
+@dataclass(frozen=True)
+class Called:
+    """How a call of `hapvr models` ended."""
 
-    def models(address: str, *calls: tuple[object, ...]) -> list[tuple[int, str, str]]:
-        of_hub = {
-            "HF_ENDPOINT": address,
-            "HF_HUB_OFFLINE": "0",
-            "HF_HUB_DISABLE_XET": "1",
-            "HF_TOKEN": "hf_token",
-        }
-        asked = json.dumps([["models", *map(str, call)] for call in calls])
-        environment = os.environ | of_hub | {"HF_HOME": str(tmp_path / "hf")}
-        return list(
-            map(
-                tuple,
-                json.loads(run_python("-m", "tests.commands.calls", input=asked, env=environment)),
-            )
-        )
+    code: int
+    output: str
+    error: str
 
-    with model_hub() as hub:
-        address = f"http://127.0.0.1:{hub.server_port}"
-        ((code, out, error),) = models(address, ("push", "hf://org/model", bundle, "--json"))
-        assert code == 0
-        assert error == ""
-        assert hub.private == {"org/model"}
-        hub.repositories["org/changed"] = hub.repositories["org/model"] | {
-            "network/network.json": b"{}"
-        }
-        pull = (
-            "pull",
-            "hf://org/model",
-            *tracking,
-            "--sha256",
-            json.loads(out)["sha256"],
-            "--json",
-        )
-        wrong = ("changed", "absent", "away", "../model")
-        first_pull, again, *refused, pushed = models(
-            address,
-            pull,
-            pull,
-            *(("pull", f"hf://org/{name}", *tracking) for name in wrong),
-            ("push", "hf://org/model", second),
-        )
-        assert json.loads(first_pull[1])["source"] == json.loads(out)["place"]
-        assert json.loads(first_pull[1])["version"] == json.loads(again[1])["version"] == 1
-        assert [(code, error.count("\n")) for code, _, error in refused] == [
-            (1, 1),
-            (1, 1),
-            (1, 1),
-            (2, 1),
-        ]
-        assert "network/network.json has another SHA-256" in refused[0][2]
-        assert pushed[0] == 0
-        kept = {README_FILE, SUMS_FILE, ".gitattributes", "notes.txt"}
-        assert hub.repositories["org/model"].keys() == names_in(second) | kept
 
-    pulled_bundle = registered_bundle("models:/hapvr/1", uri)
-    assert {name: file_sha256(pulled_bundle / name) for name in names_in(pulled_bundle)} == {
-        name: file_sha256(bundle / name) for name in names_in(bundle)
+@dataclass(frozen=True)
+class Travels:
+    """What came of a model that was pushed to a hub and pulled from it."""
+
+    calls: Mapping[str, Called]
+    """by what they were for"""
+    digest: str
+    """of the model"""
+    private: frozenset[str]
+    """repositories that the push made private"""
+    files_at_end: frozenset[str]
+    """of the repository, once another model was pushed to it"""
+    uri: str
+    """of the store that pulled it"""
+    second: Path
+    """the bundle of the other model"""
+
+
+def called(address: str, calls: Mapping[str, tuple[object, ...]], home: Path) -> dict[str, Called]:
+    """Calls of `hapvr models` in a process that knows the hub at this address, in their order."""
+    of_hub = {
+        "HF_ENDPOINT": address,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_TOKEN": "hf_token",
+        "HF_HOME": str(home),
     }
-    client = Tracker(uri, "hapvr").client
-    assert champion_of(client, "hapvr") is None
-    assert (
-        client.get_model_version("hapvr", "1")
-        .tags["hapvr.gate.decision"]
-        .startswith("pulled from hf://org/model@")
-    )
+    asked = json.dumps([["models", *map(str, call)] for call in calls.values()])
+    answers = run_python("-m", "tests.commands.calls", input=asked, env=os.environ | of_hub)
+    ended = [Called(*answer) for answer in json.loads(answers)]
+    return dict(zip(calls, ended, strict=True))
+
+
+@pytest.fixture(scope="module")
+def travels(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Travels:
+    """A model goes to a hub and comes back, twice; three others do not come; then another model
+    goes to the same repository."""
+    folder = tmp_path_factory.mktemp("travels")
+    uri = new_store(folder / "store")
+    second = make_bundle(folder / "second")
+    digest = export_model(bundle, folder / "exported")
+    changed = {name: (folder / "exported" / name).read_bytes() for name in names_in(bundle)}
+    changed[SUMS_FILE] = (folder / "exported" / SUMS_FILE).read_bytes()
+    changed["network/network.json"] = b"{}"
+    tracking = ("--tracking-uri", uri)
+    pull = ("pull", "hf://org/model", *tracking, "--sha256", digest, "--json")
+    calls = {
+        "push": ("push", "hf://org/model", bundle, "--json"),
+        "pull": pull,
+        "second pull": pull,
+        "changed": ("pull", "hf://org/changed", *tracking),
+        "absent": ("pull", "hf://org/absent", *tracking),
+        "away": ("pull", "hf://org/away", *tracking),
+        "no name": ("pull", "hf://org/../model", *tracking),
+        "push of another": ("push", "hf://org/model", second),
+    }
+    with model_hub() as hub:
+        hub.repositories["org/changed"] = changed
+        ended = called(f"http://127.0.0.1:{hub.server_port}", calls, folder / "hf")
+        return Travels(
+            calls=ended,
+            digest=digest,
+            private=frozenset(hub.private),
+            files_at_end=frozenset(hub.repositories["org/model"]),
+            uri=uri,
+            second=second,
+        )
+
+
+@pytest.mark.slow
+def test_a_push_prints_the_digest_of_the_model(travels: Travels) -> None:
+    push = travels.calls["push"]
+    assert push.code == 0
+    assert push.error == ""
+    assert json.loads(push.output)["sha256"] == travels.digest
+
+
+@pytest.mark.slow
+def test_a_push_makes_its_repository_private(travels: Travels) -> None:
+    assert travels.private == {"org/model"}
+
+
+@pytest.mark.slow
+def test_a_pull_names_the_commit_that_was_pushed(travels: Travels) -> None:
+    pushed = json.loads(travels.calls["push"].output)
+    pulled = json.loads(travels.calls["pull"].output)
+    assert pulled["source"] == pushed["place"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["pull", "second pull"])
+def test_a_model_that_is_pulled_again_keeps_its_version(travels: Travels, call: str) -> None:
+    assert json.loads(travels.calls[call].output)["version"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "code"),
+    [("changed", 1), ("absent", 1), ("away", 1), ("no name", 2)],
+    ids=["another digest", "no repository", "no answer", "no name of a repository"],
+)
+def test_a_pull_that_cannot_be_is_one_sentence(travels: Travels, place: str, code: int) -> None:
+    refused = travels.calls[place]
+    assert refused.code == code
+    assert refused.error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_pull_of_another_digest_names_the_file(travels: Travels) -> None:
+    assert "network/network.json has another SHA-256" in travels.calls["changed"].error
+
+
+@pytest.mark.slow
+def test_a_push_leaves_no_file_of_an_earlier_model_and_those_of_people(travels: Travels) -> None:
+    assert travels.calls["push of another"].code == 0
+    kept = {README_FILE, SUMS_FILE, ".gitattributes", "notes.txt"}
+    assert travels.files_at_end == names_in(travels.second) | kept
+
+
+@pytest.mark.slow
+def test_a_pulled_model_has_the_files_that_were_pushed(bundle: Path, travels: Travels) -> None:
+    pulled = registered_bundle("models:/hapvr/1", travels.uri)
+    digests = {name: file_sha256(bundle / name) for name in names_in(bundle)}
+    assert {name: file_sha256(pulled / name) for name in names_in(pulled)} == digests
+
+
+@pytest.mark.slow
+def test_a_pulled_model_is_not_the_champion(travels: Travels) -> None:
+    assert champion_of(Tracker(travels.uri, "hapvr").client, "hapvr") is None
+
+
+@pytest.mark.slow
+def test_the_decision_about_a_pulled_model_names_its_hub(travels: Travels) -> None:
+    version = Tracker(travels.uri, "hapvr").client.get_model_version("hapvr", "1")
+    assert version.tags["hapvr.gate.decision"].startswith("pulled from hf://org/model@")

@@ -2,6 +2,7 @@
 availability."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -38,9 +39,9 @@ def web_project(folder: Path, site: Site, names: list[str]) -> Project:
     return project
 
 
-def statuses(project: Project) -> list[str]:
-    """Statuses of the shard's videos in their order."""
-    return project.shard("videos", KEY).index()["status"].to_list()
+def videos_of(project: Project) -> pl.DataFrame:
+    """The shard's videos in their order."""
+    return project.shard("videos", KEY).index()
 
 
 NAMES = [
@@ -56,51 +57,111 @@ NAMES = [
 FOUND = ["ok", "unavailable", "unavailable", "failed", "not_video", "failed", "ok", "failed"]
 
 
+MAY_PASS = {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
+GONE = {"/404/gone.mp4", "/403/no.mp4", "/page.html"}
+
+
+@dataclass(frozen=True)
+class Tries:
+    """What came of a list of URLs that was fetched, asked for again, and retried twice, once
+    without what is gone."""
+
+    first: pl.DataFrame
+    """the videos after the first try"""
+    asked_again: list[str]
+    """of the site, by a shard that was finished"""
+    retried: list[str]
+    """of the site, by a retry without what is gone"""
+    second: pl.DataFrame
+    """the videos after that retry"""
+    retried_gone: list[str]
+    """of the site, by a retry of all that failed"""
+
+
+@pytest.fixture(scope="module")
+def tries(tmp_path_factory: pytest.TempPathFactory) -> Tries:
+    folder = tmp_path_factory.mktemp("tries")
+    with serve(write_clip(folder / "served.mp4", seed=5, seconds=2).read_bytes()) as site:
+        project = web_project(folder, site, NAMES)
+        site.failures = 1
+
+        def asked(**options: bool) -> list[str]:
+            site.requests.clear()
+            make_videos(project, KEY, **options)
+            return [path for path, _ in site.requests]
+
+        asked()
+        first = videos_of(project)
+        asked_again = asked()
+        retried = asked(retry_failed=True, retry_gone=False)
+        second = videos_of(project)
+        return Tries(first, asked_again, retried, second, asked(retry_failed=True))
+
+
 @pytest.mark.slow
-def test_only_failures_that_may_pass_are_tried_again(site: Site, tmp_path: Path) -> None:
-    """A finished shard asks for nothing; a retry asks for failed videos alone and leaves the other
-    rows as they are."""
-    project = web_project(tmp_path, site, NAMES)
-    site.failures = 1
-    assert make_videos(project, KEY).num_ok == 2
-    assert statuses(project) == FOUND
-    first = project.shard("videos", KEY).index()
-    site.requests.clear()
-    assert not make_videos(project, KEY).done
-    assert site.requests == []
+def test_what_cannot_be_fetched_has_its_status(tries: Tries) -> None:
+    assert tries.first["status"].to_list() == FOUND
 
-    (tmp_path / "list.csv").write_text(f"video_id,url\n3,{site.address}/other.mp4\n")
-    with pytest.warns(
-        UserWarning, match="1 ids have other addresses now, e.g. web/3, and keep the old ones"
-    ):
+
+@pytest.mark.slow
+def test_a_finished_shard_asks_the_site_for_nothing(tries: Tries) -> None:
+    assert tries.asked_again == []
+
+
+@pytest.mark.slow
+def test_only_failures_that_may_pass_are_tried_again(tries: Tries) -> None:
+    assert set(tries.retried) == MAY_PASS
+
+
+@pytest.mark.slow
+def test_a_retry_changes_the_rows_of_failures_alone(tries: Tries) -> None:
+    """One of them passes."""
+    assert tries.second["status"].to_list() == [*FOUND[:3], "ok", *FOUND[4:]]
+    kept = tries.first.filter(pl.col("status") != "failed")
+    assert tries.second.filter(pl.col("video_id").is_in(kept["video_id"].to_list())).equals(kept)
+
+
+@pytest.mark.slow
+def test_what_is_gone_is_tried_again_where_it_is_asked_for(tries: Tries) -> None:
+    assert set(tries.retried_gone) == MAY_PASS - {"/flaky.mp4"} | GONE
+
+
+@pytest.mark.parametrize(
+    ("listed", "warning"),
+    [
+        (
+            "video_id,url\n0,{site}/other.mp4\n",
+            "1 ids have other addresses now, e.g. web/0, and keep the old ones",
+        ),
+        (
+            "url\nfile.mp4\n",
+            "row 1: .* got 'file.mp4'. Correct that, or take it out of the sources",
+        ),
+    ],
+    ids=["another address", "no address"],
+)
+def test_a_list_that_says_otherwise_now_changes_nothing(
+    site: Site, tmp_path: Path, listed: str, warning: str
+) -> None:
+    project = web_project(tmp_path, site, ["a.mp4"])
+    before = project.root.sha256(f"manifest/{KEY}/rows.parquet")
+    (tmp_path / "list.csv").write_text(listed.format(site=site.address))
+    with pytest.warns(UserWarning, match=warning):
         make_manifest(project)
+    assert project.root.sha256(f"manifest/{KEY}/rows.parquet") == before
 
-    (tmp_path / "list.csv").write_text("url\nfile.mp4\n")
-    with pytest.warns(
-        UserWarning, match="row 1: .* got 'file.mp4'. Correct that, or take it out of the sources"
-    ):
-        make_manifest(project)
 
-    failed = {"/flaky.mp4", "/429/busy.mp4", "/longer.mp4"}
-    make_videos(project, KEY, retry_failed=True, retry_gone=False)
-    assert {path for path, _ in site.requests} == failed
-    assert statuses(project) == [*FOUND[:3], "ok", *FOUND[4:]]
-    second = project.shard("videos", KEY).index()
-    kept = first.filter(pl.col("status") != "failed")
-    assert second.filter(pl.col("video_id").is_in(kept["video_id"].to_list())).equals(kept)
-    site.requests.clear()
-    make_videos(project, KEY, retry_failed=True)
-    assert {path for path, _ in site.requests} == failed - {"/flaky.mp4"} | {
-        "/404/gone.mp4",
-        "/403/no.mp4",
-        "/page.html",
-    }
-
+def test_a_retry_keeps_the_frames_of_a_download_that_is_gone_here_and_there(
+    site: Site, tmp_path: Path
+) -> None:
+    project = web_project(tmp_path, site, ["flaky.mp4"])
+    make_videos(project, KEY)
     make_frames(project, KEY)
+    videos = videos_of(project)
     frames = project.root.sha256(f"frames/{KEY}/data.parquet")
-    Path(second["path"][3]).unlink()
-    site.failures = 99  # and the site has it no more
-    for step in (make_videos, make_frames):
-        step(project, KEY, retry_failed=True)
-    assert project.shard("videos", KEY).index().equals(second)
+    Path(videos["path"][0]).unlink()
+    site.failures = 99  # the site does not give it any more
+    make_videos(project, KEY, retry_failed=True)
+    make_frames(project, KEY, retry_failed=True)
+    assert videos_of(project).equals(videos)
     assert project.root.sha256(f"frames/{KEY}/data.parquet") == frames

@@ -13,18 +13,15 @@ import torch
 
 from hapvr.augment.policy import ViewDrawer
 from hapvr.augment.views import plan_cached_views
-from hapvr.care.forget import forget, plan_forgetting
 from hapvr.data.features import LABELS_STAGE, VIEWS_STAGE, ViewFile
 from hapvr.data.frames import FrameFile
 from hapvr.data.manifest import read_manifest
-from hapvr.errors import DataError
-from hapvr.steps import fetching, frames
+from hapvr.steps import frames
 from hapvr.steps.frames import make_frames, open_frames
 from hapvr.steps.project import Project
-from hapvr.steps.source_listing import is_away
 from hapvr.steps.video_manifest import make_manifest
 from hapvr.steps.videos import make_videos
-from hapvr.video.pool import SampledVideo, sample_videos
+from hapvr.video.pool import SampledVideo
 from tests.conftest import write_clip
 from tests.steps.data_projects import folder_settings, open_project
 from tests.video.conftest import write_film
@@ -58,109 +55,6 @@ def test_views_and_embeddings_are_of_the_same_pixels_and_can_be_made_again(
     assert [plan.strength for plan in plans] == ["weak", "strong", "strong"]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert views.read(video_id).shape == (3, 4, 9, 32)
-
-
-def test_what_is_lost_or_away_is_neither_written_over_nor_given_up(tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    data = tmp_path / "data"
-    for number in range(2):
-        write_clip(folder / f"{number}.mp4", seed=number, seconds=1)
-    project = open_project(tmp_path, folder_settings(folder, data) | {"shard_videos": 1})
-    assert make_manifest(project).shards == ("in-00000", "in-00001")
-    shutil.rmtree(data / "manifest" / "in-00000")
-    assert make_manifest(project).new_shards == ("in-00002",)
-    make_videos(project, "in-00002")
-    make_frames(project, "in-00002")
-    shutil.move(data / "manifest" / "in-00002", tmp_path / "lost")
-    with pytest.raises(DataError, match="in-00002 is lost; restore it"):
-        make_manifest(project)
-    shutil.move(tmp_path / "lost", data / "manifest" / "in-00002")
-    project.root.delete("frames/in-00002/index.parquet")
-    folder.rename(tmp_path / "away")
-    assert not make_videos(project, "in-00002").done
-    with pytest.raises(DataError, match="connect their drive"):
-        make_frames(project, "in-00002")
-    (tmp_path / "away").rename(folder)
-    assert make_frames(project, "in-00002").num_ok == 1
-
-
-def test_a_known_folder_that_is_gone_or_empty_stops_no_other(tmp_path: Path) -> None:
-    """A drive is away also where one of its videos was moved to another folder; what is new
-    elsewhere is taken."""
-    usb = tmp_path / "usb"
-    other_folder = tmp_path / "other"
-    for number, folder in enumerate((usb, usb, other_folder)):
-        write_clip(folder / f"{number}.mp4", seed=number, seconds=0.5)
-    sources = [
-        {"kind": "folder", "name": one.name, "path": str(one)} for one in (usb, other_folder)
-    ]
-    project = open_project(tmp_path, folder_settings(usb, tmp_path / "data", sources=sources))
-    for key in make_manifest(project).shards:
-        make_videos(project, key)
-    (usb / "0.mp4").rename(other_folder / "moved.mp4")
-    assert not make_manifest(project).new_shards
-
-    def forgotten() -> None:
-        forget(project, plan_forgetting(project, [], offline="usb"))
-
-    for number, change in enumerate(
-        (lambda: usb.rename(tmp_path / "away"), forgotten, usb.mkdir), 3
-    ):
-        assert is_away(project, "usb") == (number == 4)
-        change()
-        write_clip(other_folder / f"{number}.mp4", seed=number, seconds=0.5)
-        with pytest.warns(UserWarning, match="source usb: .*(drive is back|out of the sources)"):
-            assert make_manifest(project).new_shards
-
-
-@pytest.mark.slow
-def test_only_what_changed_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later clip gets a shard of its own; a touched one is not decoded; other bytes are, once
-    they were looked into."""
-    folder = tmp_path / "in"
-    clips = [write_clip(folder / f"{number}.mp4", seed=number, seconds=1) for number in range(2)]
-    project = open_project(tmp_path, folder_settings(folder, tmp_path / "data"))
-    assert make_manifest(project).shards == ("in-00000",)
-    before = project.root.sha256("manifest/in-00000/rows.parquet")
-    write_clip(folder / "0 earlier in the alphabet.mp4", seed=9, seconds=1)
-    assert make_manifest(project).new_shards == ("in-00001",)
-    assert project.root.sha256("manifest/in-00000/rows.parquet") == before
-    make_videos(project, "in-00000")
-    make_frames(project, "in-00000")
-    clips[0].touch()
-    assert make_videos(project, "in-00000").done
-    assert not make_frames(project, "in-00000").done
-
-    times = clips[0].stat()
-    clips[1].touch()  # so that the shard is made again
-    make_videos(project, "in-00000")
-    write_clip(clips[0], seed=7, seconds=1)
-    os.utime(clips[0], ns=(times.st_atime_ns, times.st_mtime_ns))
-    project.root.delete("frames/in-00000/index.parquet")
-    make_frames(project, "in-00000")
-    rows = {row["video_id"]: row for row in project.shard("frames", "in-00000").rows()}
-    assert [rows[f"in/{number}.mp4"]["reason"] for number in range(2)] == ["changed_file", ""]
-    assert "`hapvr sample --retry-failed`" in rows["in/0.mp4"]["message"]
-    clips[0].touch()
-    make_videos(project, "in-00000")
-    assert make_frames(project, "in-00000").num_ok == 2
-    away = clips[1].rename(tmp_path / "away.mp4")
-    project.root.delete("frames/in-00000/index.parquet")
-    assert make_frames(project, "in-00000").num_ok == 1
-    away.rename(clips[1])  # the drive dropped out for a moment
-    assert make_frames(project, "in-00000").num_ok == 2
-
-    def dropping_out(*args: Any, **options: Any) -> Iterator[SampledVideo]:
-        clips[1].rename(away)
-        yield from sample_videos(*args, **options)
-
-    clips[1].touch()
-    with monkeypatch.context() as patch:
-        patch.setattr(fetching, "sample_videos", dropping_out)
-        assert make_videos(project, "in-00000").num_ok == 1
-
-    away.rename(clips[1])
-    assert make_videos(project, "in-00000").num_ok == 2
 
 
 def test_files_whose_names_are_not_utf8_are_videos_as_well(tmp_path: Path) -> None:

@@ -1,0 +1,3 @@
+"""The smallest configuration."""
+
+MINIMAL = {"name": "x", "sources": [{"kind": "folder", "name": "a", "path": "clips"}]}
