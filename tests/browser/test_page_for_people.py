@@ -299,6 +299,7 @@ def test_the_collection_takes_in_new_files(page: Page, tmp_path: Path) -> None:
         page.get_by_role("button", name="Update now").click()
         expect(panel).to_contain_text("Everything is up to date.")
         expect(panel).to_contain_text("5 videos can be searched")
+        expect(page.locator("header")).to_contain_text("5 videos")
         screenshot(page, "people-4-collection")
         page.get_by_label("A video of the collection").fill("videos/new.mp4")
         page.get_by_role("button", name="Search", exact=True).click()
