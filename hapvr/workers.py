@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
+from hapvr.errors import DataError
 from hapvr.processors import prepare_program, use_processors
 
 Result = TypeVar("Result")
@@ -32,7 +33,12 @@ def open_pool(
     limits: kind of resource (resource.RLIMIT_...) -> most that a worker may take of it. prepare:
     called first in each worker. Workers do not import the program's main module: a script that
     decodes videos needs no `__main__` guard, and a program that loads networks does not load them
-    in each worker."""
+    in each worker.
+
+    Raises:
+        DataError: where this account may not run the interpreter.
+    """
+    _require_interpreter()
     with ProcessPool(
         max_workers=workers,
         initializer=_prepare_worker,
@@ -43,6 +49,16 @@ def open_pool(
             yield pool
         finally:
             pool.stop()  # type: ignore[no-untyped-call]
+
+
+def _require_interpreter() -> None:
+    """Raise DataError where no process can be started: its end before it has begun is not told to
+    who waits for it."""
+    if not os.access(sys.executable, os.X_OK):
+        raise DataError(
+            f"processes: this account may not run {sys.executable}, which decodes videos; install "
+            "Python and this program where the account may read and run them"
+        )
 
 
 MAX_BYTECODE_BYTES = 1 << 24
@@ -82,6 +98,7 @@ def start_process(
     connection: what else the function needs comes through it
     num_processors: how many it computes with
     """
+    _require_interpreter()
     place = (function.__module__, function.__name__)
     process = _WorkerProcess(target=_call, args=(os.getpid(), num_processors, place, connection))
     process.start()

@@ -1,13 +1,16 @@
 """How many processors a process computes with, and what programs of ours set before they start."""
 
 import os
+import sys
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
+from hapvr.errors import DataError
 from hapvr.processors import processors
-from hapvr.workers import start_process
+from hapvr.workers import open_pool, start_process
 from tests.conftest import run_python
 
 CHOSEN = ("OMP_NUM_THREADS", "LANCE_CPU_THREADS")
@@ -62,3 +65,15 @@ def test_a_program_of_ours_multiplies_small_matrices_by_one_thread(
     code += " print([pool['num_threads'] for pool in threadpoolctl.threadpool_info()])\n"
     code += "atexit.register(tell); main()"
     assert run_python("-c", code, "--version").endswith("\n[1]\n")
+
+
+def test_an_interpreter_that_may_not_be_run_is_an_error_and_no_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a service's account and a Python below somebody's home folder."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    pool = open_pool(workers=1, limits={})
+    with pytest.raises(DataError, match="this account may not run"):
+        pool.__enter__()
+    with pytest.raises(DataError, match="this account may not run"):
+        start_process(tell, Pipe()[1], num_processors=1)

@@ -188,7 +188,8 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     delivery = run.delivery
     rows = all_matches(project)
     warning = index_warning(project)
-    lines = [f"{counted(len(run.shards), 'shard')} compared, {len(rows)} matches in all"]
+    matches = counted(len(rows), "match", "matches")
+    lines = [f"{counted(len(run.shards), 'shard')} compared, {matches} in all"]
     lines += [f"model    {model}" for model in sorted({row["model"] for row in rows})]
     if warning:
         lines.append(f"warning  {warning}")

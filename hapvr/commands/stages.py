@@ -130,10 +130,12 @@ def train(
 ) -> None:
     """Train in a process of its own, tracked in MLflow."""
     from hapvr.chain import CHAIN
+    from hapvr.steps.ingested import require_ingested
     from hapvr.steps.model_places import key_of_now
 
     key = run or key_of_now(row)
     project = open_project(config, set_, row=row)
+    require_ingested(project.root)  # before the libraries that train are imported
     if seeds > 1:
         from hapvr.steps.evaluation import seeds_text, train_seeds
 

@@ -256,9 +256,12 @@ def say(text: str, *, err: bool = False) -> None:
     typer.echo(escaped(text), err=err)
 
 
-def counted(number: int, noun: str) -> str:
-    """E.g. "1 video", "2,000 videos"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """E.g. "1 video", "2,000 videos".
+
+    plural: where it is not the noun with an s
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def open_project(config: Path, set_: list[str] | None = None, *, row: str = "") -> Project:

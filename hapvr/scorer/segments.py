@@ -3,7 +3,7 @@ et al., "Scalable detection of partial near-duplicate videos by visual-temporal 
 2009)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import TypeVar
@@ -47,10 +47,6 @@ SPARSE_STEPS = 3
 """Sampling times between frames from which on these are compared by their times: where a long video
 is thinned evenly, they are closer."""
 
-AMBIGUOUS = 0.03
-"""Difference of mean frame similarities below which two places are as likely as each other."""
-NEAR_FRAMES = (2, 3, 4)
-"""Frames by which a part is shifted to see whether its place is certain."""
 CLEAR_SHARE = 0.75
 """Least score of a part against the best one's: what one edit does to one part it does to all."""
 UNCERTAIN = "fixed camera: the exact second is not certain"
@@ -67,6 +63,8 @@ class Alignment:
     """mean frame similarity on the path"""
     certain: bool = True
     """False where the part would fit as well some seconds earlier or later"""
+    path: tuple[tuple[int, int], ...] = field(default=(), compare=False, repr=False)
+    """the frame pairs on the path, in order; () where these are not known"""
 
 
 @dataclass(frozen=True)
@@ -214,29 +212,16 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
         if min(box.shape) >= wanted and not box.any():
             box[:] = True
             score = float(matrix[rows, columns].mean())
-            alignments.append(Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), score))
+            path = tuple(zip(rows, columns, strict=True))
+            alignments.append(
+                Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), score, path=path)
+            )
 
     if not alignments:
         return []
     first = alignments[0].score
     least = min(LEAST_SHARE * first, first)
     return [alignment for alignment in alignments if alignment.score >= least]
-
-
-def settled(alignments: Sequence[Alignment], similarity: ArrayLike) -> list[Alignment]:
-    """Alignments as they are shown: at the speed of the original unless another one fits better,
-    marked where their place is not certain, and each pair of frames in one of them alone.
-
-    A fixed camera shows the same for seconds, so a path through its frames may run at any speed,
-    and would fit elsewhere as well. similarity: [T, T'], that they were found in."""
-    matrix = np.asarray(similarity, np.float64)
-    parts: list[Alignment] = []
-    for alignment in alignments:
-        part = _straightened(alignment, matrix)
-        if not any(_overlap(part, other) for other in parts):
-            parts.append(part)
-
-    return parts
 
 
 def clearest(parts: Sequence[Part]) -> list[Part]:
@@ -250,40 +235,6 @@ def clearest(parts: Sequence[Part]) -> list[Part]:
         return [first]
     least = min(CLEAR_SHARE * first.score, first.score)
     return [part for part in parts if part.certain and part.score >= least]
-
-
-def _overlap(part: Alignment, other: Alignment) -> bool:
-    """Whether two alignments have frames of both videos in common."""
-    return all(
-        max(first[0], second[0]) <= min(first[1], second[1])
-        for first, second in ((part.query, other.query), (part.reference, other.reference))
-    )
-
-
-def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignment:
-    """The alignment without change of speed, where that fits as well as its own path."""
-    first, last = alignment.query
-    length = last - first + 1
-    rows = np.arange(first, last + 1)
-    starts = np.arange(matrix.shape[1] - length + 1)
-    if not len(starts):
-        return alignment
-    fits = np.array([matrix[rows, start + rows - first].mean() for start in starts])
-    # of equal places the one nearest to the path
-    near = fits >= fits.max() - 1e-6
-    distance = np.abs(starts - alignment.reference[0])
-    start = int(starts[near][np.argmin(distance[near])])
-    fit = float(fits[start])
-    if fit < alignment.score - AMBIGUOUS:
-        return alignment  # another speed fits better
-    others = [
-        float(fits[start + sign * step])
-        for step in NEAR_FRAMES
-        for sign in (-1, 1)
-        if 0 <= start + sign * step < len(fits)
-    ]
-    certain = not others or max(others) < fit - AMBIGUOUS
-    return Alignment((first, last), (start, start + length - 1), fit, certain)
 
 
 def _heaviest_path(weight: NDArray[np.float64]) -> tuple[list[int], list[int]]:

@@ -14,8 +14,8 @@ from hapvr.scorer.segments import (
     Segment,
     align,
     best_run,
-    settled,
 )
+from hapvr.scorer.steady_parts import settled
 
 UNLIKE = -1.0
 """Similarity of what is no pair of frames."""

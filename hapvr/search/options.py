@@ -32,11 +32,13 @@ class SearchOptions:
     instead of by the evidence of a copy"""
 
     def __post_init__(self) -> None:
-        is_prior_a_share = self.prior is None or 0 < self.prior < 1
-        if self.top >= 1 and 0 <= self.min_probability <= 1 and is_prior_a_share:
-            return
-        raise ArgumentError(
-            f"search: top is {self.top}, expected 1 or more; min_probability is "
-            f"{self.min_probability}, expected a number in "
-            f"[0, 1]; prior is {self.prior}, expected the share of matches, above 0 and below 1"
-        )
+        if self.top < 1:
+            raise ArgumentError(f"search: top is {self.top}, expected 1 or more")
+        if not 0 <= self.min_probability <= 1:
+            raise ArgumentError(
+                f"search: min_probability is {self.min_probability}, expected a number in [0, 1]"
+            )
+        if self.prior is not None and not 0 < self.prior < 1:
+            raise ArgumentError(
+                f"search: prior is {self.prior}, expected the share of matches, above 0 and below 1"
+            )

@@ -21,6 +21,7 @@ from hapvr.search.collection import VideoMetadata
 from hapvr.search.match import Query as SearchQuery
 from hapvr.serving import jobs
 from hapvr.serving.collection import OpenIndex
+from hapvr.serving.refusals import Refusal
 from hapvr.serving.service import (
     HasPathsOf,
     IndexOf,
@@ -53,8 +54,10 @@ class PairOfVideos(Values):
 
 class MarkedPair(PairOfVideos):
     """mark: None takes a mark back. The SHA-256 of a file is taken for an id, so that every mark of
-    GET /pairs can be taken back. name: what to call the query then."""
+    GET /pairs can be taken back. name: what to call the query then. seen: what the asker knows of
+    the pair, "" for no mark; where others have said something else by now, nothing is changed."""
 
+    seen: stored.Verdict | Literal[""] | None = None
     name: Name | None = None
     mark: Literal["match", "not_a_match"] | None
 
@@ -130,11 +133,12 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
     first = _first_of(asked, service, index)
     second = _digest(index, asked.reference)
     root = service.project.root
-    if asked.mark is None:
-        stored.unmark(root, first.digest, second)
-    else:
-        names = (asked.name or first.name, asked.reference)
-        with root.lock(stored.MARKS_LOCK):
+    with root.lock(stored.MARKS_LOCK):
+        _require_seen(root, asked.seen, first.digest, second)
+        if asked.mark is None:
+            stored.unmark(root, first.digest, second)
+        else:
+            names = (asked.name or first.name, asked.reference)
             for name in (first.video_id, asked.reference):
                 if name and not stored.is_digest(name):
                     _require_listed(root, index, name)
@@ -142,6 +146,26 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
             stored.mark(root, first.digest, second, asked.mark, names=names, by=caller.name)
 
     return Marked(mark=asked.mark)
+
+
+def _require_seen(root: DataRoot, seen: str | None, first: str, second: str) -> None:
+    """Raise Refusal `marked_meanwhile` where the pair has another mark than the asker has seen."""
+    if seen is None:
+        return
+    present = stored.read_marks(root).of(first, second)
+    verdict = present.verdict if present is not None else ""
+    if verdict != seen:
+        is_named = present is not None and present.by != stored.LOCAL_USER
+        who = present.by if present is not None and is_named else "somebody else"
+        says = {"match": "a match", "not_a_match": "not a match", "": "not marked any more"}[
+            verdict
+        ]
+        raise Refusal(
+            409,
+            "marked_meanwhile",
+            f"pairs: {who} has changed the mark meanwhile, the pair is {says}; reload it, then "
+            "mark it again",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import anyio
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from hapvr.search.duplicates import KINDS, DuplicatePair, Kind
+from hapvr.search.plan import write_plan
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import DuplicateJobState
 from hapvr.serving.service import (
@@ -25,9 +28,10 @@ from hapvr.serving.service import (
     Values,
 )
 from hapvr.serving.videos import VideoRow
-from hapvr.steps.duplicate_groups import copy_groups
+from hapvr.steps.duplicate_groups import copy_groups, make_duplicate_groups
 from hapvr.steps.duplicate_pairs import duplicate_pairs, outdated_pairs
 from hapvr.steps.pair_search import LEAST_PROBABILITY
+from hapvr.steps.planned_moves import remember_plan
 from hapvr.video.sources import is_inside
 
 router = APIRouter()
@@ -47,6 +51,12 @@ class DuplicateFilter(Values):
     min_probability: Annotated[float, Field(ge=LEAST_PROBABILITY, le=1)] = 0.9
     limit: Count = 50
     offset: Offset = 0
+
+
+class PlanForm(Values):
+    """form: a table, or a script that acts only when it is told to."""
+
+    form: Literal["csv", "sh"]
 
 
 class GroupedVideo(VideoRow):
@@ -203,6 +213,31 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     """Copies before other kinds, then the largest, then the surest."""
     ids = [member["id"] for member in row["members"]]
     return (KINDS.index(row["kind"]), -len(ids), -row["probability"], ids)
+
+
+@router.post(
+    "/duplicates/plan",
+    responses={200: {"content": {"application/octet-stream": {}}}},
+    response_class=Response,
+)
+async def plan(
+    service: ServiceOf, index: IndexOf, _: MarkerOf, wanted: Annotated[PlanForm, Query()]
+) -> Response:
+    """What could be kept, linked or moved, as `hapvr duplicates --plan` writes it. Nothing happens
+    to a file before somebody runs the script."""
+    work = partial(_plan, index, wanted.form)
+    content = await anyio.to_thread.run_sync(work, limiter=service.reading)
+    return Response(content, media_type="application/octet-stream")
+
+
+def _plan(index: OpenIndex, form: str) -> bytes:
+    searcher = index.searcher
+    members = make_duplicate_groups(searcher.project, searcher)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / f"plan.{form}"
+        write_plan(place, members)
+        remember_plan(searcher.project, members)
+        return place.read_bytes()
 
 
 @router.get("/duplicates/job")

@@ -52,10 +52,12 @@ class Health(BaseModel):
 
 class IndexState(BaseModel):
     """problem: why no index answers, or why the newest cannot. ticket: lets a browser load pictures
-    and videos. may_mark: whether who asks may change marks and start work, or only read."""
+    and videos. may_mark: whether who asks may change marks and start work, or only read. hosts:
+    from which addresses a search may fetch its query; * for any."""
 
     problem: str
     max_bytes: int
+    hosts: list[str]
     ticket: str
     may_mark: bool
     videos: int
@@ -123,6 +125,7 @@ def index(service: ServiceOf, caller: CallerOf) -> IndexState:
         problem = without_paths(str(error))
         return IndexState(
             max_bytes=service.limits.max_bytes,
+            hosts=sorted(service.access.hosts),
             ticket=service.ticket,
             may_mark=caller.may_mark,
             videos=0,
@@ -131,6 +134,7 @@ def index(service: ServiceOf, caller: CallerOf) -> IndexState:
 
     return IndexState(
         max_bytes=service.limits.max_bytes,
+        hosts=sorted(service.access.hosts),
         ticket=service.ticket,
         may_mark=caller.may_mark,
         videos=searcher.num_videos,

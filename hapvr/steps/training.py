@@ -16,9 +16,6 @@ from typing import Any
 
 from hapvr.config import Config
 from hapvr.config_file import dump_config, load_config
-from hapvr.data.features import STAGE as FEATURES_STAGE
-from hapvr.data.filesystem import DataRoot
-from hapvr.data.manifest import shard_keys
 from hapvr.errors import DataError
 from hapvr.files import digest_of, read_json_as, read_text, write_text
 from hapvr.progress import Progress, no_progress
@@ -27,6 +24,7 @@ from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.search.collection import serving_index
 from hapvr.steps.benchmark_features import check_evaluation
+from hapvr.steps.ingested import require_ingested
 from hapvr.steps.model_places import CURRENT_NAME, MODELS, RUN_KEY, current_key
 from hapvr.steps.project import Project
 from hapvr.steps.training_data import (
@@ -72,7 +70,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
             f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them"
         )
 
-    _require_ingested(project.root)
+    require_ingested(project.root)
     check_evaluation(project)
     config = project.config
     folder = project.root.local_path(f"{MODELS}/{key}")
@@ -96,16 +94,6 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, "copies": copies, **record}
     write_text(folder / run_folder.RUN_NAME, json.dumps(stored, indent=1))
     return TrainingRun(key, folder, run_id)
-
-
-def _require_ingested(root: DataRoot) -> None:
-    """Raises DataError where no video was read and no features were imported."""
-    if shard_keys(root) or root.list_folders(FEATURES_STAGE):
-        return
-    raise DataError(
-        f"training: nothing is ingested below {root.url}; run `hapvr download`, `hapvr sample` and "
-        "`hapvr extract` with the same configuration, then train"
-    )
 
 
 def _begun_record(folder: Path) -> dict[str, Any] | None:

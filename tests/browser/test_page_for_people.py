@@ -4,15 +4,17 @@ anywhere, bad files get a sentence, and the collection says what it holds."""
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from hapvr.collection import add_folders, update_collection
+from hapvr.scorer import steady_parts
 from hapvr.search.confidence import Confidence
 from tests.browser.conftest import screenshot
 from tests.browser.test_search_page import NAMELESS
@@ -90,6 +92,66 @@ def test_what_is_unsure_is_gone_through_and_decided(page: Page, unsure: Client) 
     for mark in unsure.get("/pairs").json["marks"]:
         body = {"query": mark["first"], "reference": mark["second"], "mark": None}
         unsure.ask("PATCH", "/pairs", body=body)
+
+
+def test_a_pair_is_decided_on_the_first_screen_of_a_phone(
+    browser: Browser, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both buttons are there; nothing lies beyond the right edge, also where the second is not
+    certain; keys are not told to those who have none."""
+    monkeypatch.setattr(steady_parts, "AMBIGUOUS", 2.0)
+    with browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    ) as context:
+        page = context.new_page()
+        page.goto(f"{client.address}/#/?id={SHORT}&from=2&to=6")
+        page.locator(".result .open").first.click()
+        page.locator("canvas.matrix").wait_for()
+        expect(page.locator("button.part").first).to_contain_text("exact second is not certain")
+        for name in ("Match", "Not a match"):
+            box = page.get_by_role("button", name=name, exact=True).bounding_box()
+            assert box is not None
+            assert box["y"] + box["height"] < 844
+
+        expect(page.get_by_text("previous, next pair")).to_be_hidden()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        screenshot(page, "people-phone-pair")
+
+
+def test_what_somebody_else_said_meanwhile_stays(page: Page, client: Client) -> None:
+    """The page says so in a sentence."""
+    page.goto(f"{client.address}/#/?id={SHORT}")
+    page.get_by_role("button", name="Search", exact=True).click()
+    first = page.locator(".result").first
+    reference = first.locator(".open").get_attribute("data-reference")
+    body = {"query": SHORT, "reference": reference}
+    client.ask("PATCH", "/pairs", body=body | {"mark": "match"})
+    first.get_by_role("button", name="not a match").click()
+    expect(first.locator(".notice")).to_contain_text("Somebody else has changed the mark")
+    assert [mark["verdict"] for mark in client.get("/pairs").json["marks"]] == ["match"]
+    client.ask("PATCH", "/pairs", body=body | {"mark": None})
+
+
+def test_plans_for_copies_are_saved_from_the_page(page: Page, client: Client) -> None:
+    page.goto(f"{client.address}/#/duplicates")
+    with page.expect_download() as table:
+        page.get_by_role("button", name="Save as CSV").click()
+    assert Path(table.value.path()).read_text(encoding="utf-8").startswith("group,action,")
+    with page.expect_download() as script:
+        page.get_by_role("button", name="Save as a script").click()
+    assert script.value.suggested_filename.endswith(".sh")
+
+
+def test_an_address_is_asked_for_only_where_hosts_are_allowed(
+    page: Page, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.goto(client.address)
+    expect(page.get_by_label("A video of the collection, or a path on the server")).to_be_visible()
+    expect(page.get_by_text("URL")).to_have_count(0)
+    allowed = replace(client.service.access, hosts=frozenset({"videos.example"}))
+    monkeypatch.setattr(client.service, "access", allowed)
+    page.reload()
+    expect(page.get_by_text("Addresses of videos.example")).to_be_visible()
 
 
 def test_duplicates_are_in_two_sections_and_heed_marks_at_once(page: Page, client: Client) -> None:
@@ -237,6 +299,7 @@ def test_the_collection_takes_in_new_files(page: Page, tmp_path: Path) -> None:
         page.get_by_role("button", name="Update now").click()
         expect(panel).to_contain_text("Everything is up to date.")
         expect(panel).to_contain_text("5 videos can be searched")
+        expect(page.locator("header")).to_contain_text("5 videos")
         screenshot(page, "people-4-collection")
         page.get_by_label("A video of the collection").fill("videos/new.mp4")
         page.get_by_role("button", name="Search", exact=True).click()

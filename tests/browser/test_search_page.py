@@ -79,7 +79,7 @@ def test_search_and_two_videos_in_step(strict: Page, client: Client) -> None:
     expect(first).to_contain_text("in/trips/part.mp4")
     expect(first).to_contain_text(PART)
     expect(first).to_contain_text(
-        re.compile(r"Same footage, (almost certain|very likely) \(9\d\.\d %\)")
+        re.compile(r"Same footage, (almost certain|very likely) \(9\d\.\d\s%\)")
     )
     expect(page.locator(".headline")).to_have_text("1 video shows the same footage")
     expect(page.get_by_text("looked at all 10 other videos")).to_be_visible()

@@ -12,8 +12,8 @@ from hapvr.scorer.segments import (
     best_run,
     clearest,
     relative_similarity,
-    settled,
 )
+from hapvr.scorer.steady_parts import settled
 from hapvr.seeding import numpy_rng
 
 
@@ -174,6 +174,51 @@ def test_a_speed_that_fits_better_is_kept() -> None:
     (part,) = clearest(settled(align(matrix, threshold=0.5), matrix))
     assert part.reference == (4, 22)
     assert part.certain
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["cut out", "put in"])
+def test_what_was_cut_out_or_put_in_changes_no_speed(swapped: bool) -> None:
+    """The query has left out three frames of the reference, or shows something else for three: two
+    parts at the speed of the original."""
+    matrix = background(6, 30)
+    for row in range(6):
+        matrix[row, row + (2 if row < 3 else 5)] = 0.9
+    if swapped:
+        matrix = matrix.T
+    parts = clearest(settled(align(matrix, threshold=0.5), matrix))
+    expected = [((0, 2), (2, 4)), ((3, 5), (8, 10))]
+    if swapped:
+        expected = [(reference, query) for query, reference in expected]
+    assert spans(parts) == expected
+
+
+def test_three_frames_that_are_alike_at_any_distance_have_no_speed() -> None:
+    """A path through whatever is a little more alike: shown at the speed of the original, at a
+    second that is not certain."""
+    matrix = np.array(
+        [
+            [0.26, 0.23, 0.21, 0.69, 0.66, 0.58, 0.57, 0.56, 0.56],
+            [0.42, 0.34, 0.38, 0.61, 0.64, 0.59, 0.53, 0.65, 0.58],
+            [0.35, 0.32, 0.39, 0.60, 0.61, 0.57, 0.64, 0.67, 0.66],
+        ]
+    )
+    (part,) = clearest(settled(align(matrix, threshold=0.5), matrix))
+    assert part.query == (0, 2)
+    assert part.reference == (3, 5)
+    assert not part.certain
+
+
+def test_a_place_in_a_scene_that_repeats_is_not_certain() -> None:
+    """As of a swing: places far apart fit as well, and the others not much worse."""
+    rng = numpy_rng(1, "swing")
+    matrix = rng.uniform(0.55, 0.65, (4, 20))
+    for row in range(4):
+        matrix[row, 2 + row] = 0.76
+        matrix[row, 9 + row] = 0.75
+
+    (part,) = clearest(settled(align(matrix, threshold=0.5), matrix))
+    assert part.reference == (2, 5)
+    assert not part.certain
 
 
 def test_parts_far_below_the_best_are_no_parts() -> None:

@@ -52,6 +52,18 @@ def test_groups_say_their_kind_and_what_to_keep(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
+    ("form", "beginning"), [("csv", b"group,action,"), ("sh", b"#!")], ids=["table", "script"]
+)
+def test_a_plan_for_copies_is_that_of_the_command(
+    client: Client, form: str, beginning: bytes
+) -> None:
+    answer = client.ask("POST", "/duplicates/plan", form=form)
+    assert answer.status == 200
+    assert answer.body.startswith(beginning)
+    assert client.ask("POST", "/duplicates/plan", form="exe").status == 400
+
+
+@pytest.mark.parametrize(
     ("values", "total"),
     [
         ({"kind": "overlap"}, 1),

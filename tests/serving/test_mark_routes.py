@@ -36,6 +36,21 @@ def test_marks_are_kept_respected_and_taken_back(client: Client, mark: str, ther
     assert client.get("/duplicates", kind="copy").json["groups"]
 
 
+def test_what_somebody_else_has_said_meanwhile_is_not_overwritten(client: Client) -> None:
+    """By a page that shows the pair as it was before; by one that shows it as it is."""
+    pair = {"query": SHORT, "reference": COPY}
+    client.ask("PATCH", "/pairs", body=pair | {"mark": "match"})
+    late = client.ask("PATCH", "/pairs", body=pair | {"mark": "not_a_match", "seen": ""})
+    kept = [row["verdict"] for row in client.get("/pairs").json["marks"]]
+    knowing = client.ask("PATCH", "/pairs", body=pair | {"mark": "not_a_match", "seen": "match"})
+    client.ask("PATCH", "/pairs", body=pair | {"mark": None})
+    assert late.status == 409
+    assert late.json["code"] == "marked_meanwhile"
+    assert "somebody else has changed the mark meanwhile, the pair is a match" in late.json["error"]
+    assert kept == ["match"]
+    assert knowing.json["mark"] == "not_a_match"
+
+
 def without_manifest_row(project: Project, video_id: str) -> None:
     """What `forget` begins with."""
     for key in shard_keys(project.root):

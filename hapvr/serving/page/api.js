@@ -87,6 +87,11 @@ export const getVideo = (id) => get(`videos/${encodeURIComponent(id)}`);
 export const getJob = (job) => get(`jobs/${encodeURIComponent(job)}`);
 export const getDuplicateJob = () => get("duplicates/job");
 export const startDuplicateJob = () => call("duplicates/job", { method: "POST" });
+// What could be done about copies, as a file.
+export async function getPlan(form) {
+  const answer = await send(`duplicates/plan${query({ form })}`, { method: "POST" });
+  return answer.ok ? answer.blob() : value(answer);
+}
 export const media = (id) => `media/${encodeURIComponent(id)}${query({ ticket })}`;
 // Without a second: the first picture that shows something.
 export const thumbnail = (id, second = null, width = 192) =>
@@ -121,10 +126,11 @@ export const watchFor = (job, file) => call(`watch${query({ job })}`, {
   body: file,
 });
 
-export const mark = (pair, verdict) => call("pairs", {
+// seen: the verdict that is shown, "" for none; what others have said meanwhile is not overwritten.
+export const mark = (pair, verdict, seen) => call("pairs", {
   method: "PATCH",
   headers: { "content-type": "application/json" },
-  body: JSON.stringify({ ...pair, mark: verdict }),
+  body: JSON.stringify({ ...pair, mark: verdict, seen }),
 });
 
 // A search for {id}, {path} or {url}; progress gets the job as it goes on, signal ends it.

@@ -45,6 +45,7 @@ export async function collectionPanel(place) {
       }
       const { error } = await getUpdate();
       work.replaceChildren();
+      document.dispatchEvent(new Event("collection-changed"));
       await show();
       if (error) throw new Error(plain({ error }));
       work.replaceChildren(element("p", { class: "quiet" }, "Everything is up to date."));

@@ -22,7 +22,8 @@ export function clock(seconds) {
   return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${tail}` : `${minutes}:${tail}`;
 }
 
-export const percent = (part, digits = 0) => `${(100 * part).toFixed(digits)} %`;
+// The number and its sign stay in one line.
+export const percent = (part, digits = 0) => `${(100 * part).toFixed(digits)}\u00a0%`;
 
 // Only what is certain has 100.0 %.
 export const probability = (value) => percent(value < 1 ? Math.min(value, 0.999) : 1, 1);

@@ -1,6 +1,6 @@
 // Groups of copies and pairs of other kinds: those that are certain, and those that a person has to look at.
 
-import { get, getDuplicateJob, mayChange, media, startDuplicateJob } from "./api.js";
+import { get, getDuplicateJob, getPlan, mayChange, media, startDuplicateJob } from "./api.js";
 import { bytes, clock, element, headRow, notice, number, percent, placeLine, scrollable, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picture } from "./pictures.js";
@@ -44,7 +44,7 @@ export async function showDuplicates(place, values) {
   form.addEventListener("change", (event) => { if (event.target.matches("select")) form.requestSubmit(); });
 
   const state = element("div", { role: "status" });
-  place.append(element("h1", {}, "Duplicates"), form, state);
+  place.append(element("h1", {}, "Duplicates"), form, mayChange() ? plans(state) : "", state);
   const filters = Object.fromEntries(["kind", "folder"].map((name) => [name, chosen(name)]));
   const pairs = { certain: [], unsure: [] };
   const sections = Object.keys(SECTIONS).map((surety) => section(surety));
@@ -127,6 +127,23 @@ export async function showDuplicates(place, values) {
   }
 
   return goToUnsureByKey();
+}
+
+// What could be done about all copies, to be looked at elsewhere.
+function plans(state) {
+  const save = async (form) => {
+    try {
+      const address = URL.createObjectURL(await getPlan(form));
+      element("a", { href: address, download: `plan for copies ${new Date().toISOString().slice(0, 10)}.${form}` }).click();
+      URL.revokeObjectURL(address);
+    } catch (error) {
+      state.replaceChildren(notice(error.message, "problem"));
+    }
+  };
+  return element("p", { class: "row" },
+    element("button", { type: "button", onclick: () => save("csv") }, "Save as CSV"),
+    element("button", { type: "button", onclick: () => save("sh") }, "Save as a script"),
+    element("span", { class: "quiet" }, "what could be kept, linked or moved aside; no file changes before somebody runs the script with --act"));
 }
 
 function card(group, pairs, reload) {

@@ -111,5 +111,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   document.getElementById("content").focus();
 });
 setInterval(showIndex, 30_000);
+document.addEventListener("collection-changed", showIndex);
 await showIndex();
 route();

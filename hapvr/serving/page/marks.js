@@ -20,7 +20,7 @@ export function verdicts(pair, match, state, { label = "", changed = () => null 
     if (!mayChange()) return;
     const wanted = verdict === current ? null : verdict;
     try {
-      await mark(pair, wanted);
+      await mark(pair, wanted, current ?? "");
     } catch (error) {
       state.replaceChildren(notice(error.message, "problem"));
       return;
@@ -72,7 +72,7 @@ export async function showMarks(place) {
         onclick: take, "aria-label": `Take back: ${row.names[0]} and ${row.names[1]}` }, "Take back")));
     async function take() {
       try {
-        await mark({ query: row.first, reference: row.second }, null);
+        await mark({ query: row.first, reference: row.second }, null, row.verdict);
         line.remove();
         say("The mark was taken back");
       } catch (error) {

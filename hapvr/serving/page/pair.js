@@ -16,6 +16,7 @@ export async function showPair(place, values) {
   const still = around.pair?.still ?? knownJob(job)?.still ?? false;
   const heading = element("h1", { class: "name" }, titleOf(reference, around.pair?.path));
   const verdictLine = element("p", { role: "status" });
+  const decide = element("div", { class: "decide" }, verdictLine);
   const queue = element("span", { class: "row" });
   const state = element("div", { role: "status" });
   const link = (address, text, hint) => address ? element("a", { class: "button", href: address, title: hint }, text)
@@ -27,7 +28,7 @@ export async function showPair(place, values) {
         link(around.previous, "← Previous", "left arrow"),
         around.place >= 0 && around.count > 1 && element("span", { class: "quiet" }, `${around.place + 1} of ${around.count}`),
         link(around.next, "Next →", "right arrow"), queue)),
-    element("div", { class: "title" }, heading, verdictLine),
+    element("div", { class: "title" }, heading, decide),
     state);
 
   // What the pair is called now, and the way to the next one that a person has to decide.
@@ -41,6 +42,7 @@ export async function showPair(place, values) {
   let both = null;
   const pair = { ...(query ? { query } : { job }), reference };
   const verdict = verdicts(pair, match, state, { changed: showVerdict });
+  decide.append(...verdict.buttons);
   showVerdict();
   const keys = {
     ArrowLeft: () => { if (around.previous) location.hash = around.previous; },
@@ -99,8 +101,6 @@ export async function showPair(place, values) {
   place.append(both.element, element("div", { class: "below" },
     !missing && (map = heatMap(answer, segments, both.compare)).figure,
     element("aside", { class: "card" },
-      mayChange() && element("h2", {}, "Is it the same footage?"),
-      mayChange() && element("div", { class: "row" }, verdict.buttons),
       second.path && element("p", {}, placeLine(second.path)),
       query && element("p", {}, element("button", { type: "button", onclick: () => {
         const at = both.times()[0];
@@ -108,8 +108,8 @@ export async function showPair(place, values) {
       } }, "Search for this moment of the query")),
       element("p", {}, element("a", { href: `#/?${new URLSearchParams({ id: reference })}` }, "Search for this video")),
       second.playable && element("p", {}, element("a", { href: media(reference), target: "_blank", rel: "noopener" }, "Open the video in a new tab")),
-      element("h2", {}, "Keys"),
-      element("dl", { class: "keys" }, [["← →", "previous, next pair"], ["space", "play or pause both"], [", .", "one second back, on"],
+      element("h2", { class: "keyboard" }, "Keys"),
+      element("dl", { class: "keys keyboard" }, [["← →", "previous, next pair"], ["space", "play or pause both"], [", .", "one second back, on"],
         ...(mayChange() ? [["m n", "match, not a match"]] : []), ["u", "next unsure pair"], ["Esc", "back to the list"]].flatMap(([key, text]) =>
         [element("dt", {}, key), element("dd", {}, text)])))));
   both.compare(...(segments[0] ? [segments[0].query_start_s, segments[0].reference_start_s] : [0, 0]));

@@ -20,7 +20,7 @@ export async function showReport(place, values) {
     ["Report made", `${minute(new Date().toISOString())} UTC`],
     ["Author", author],
     ["Note", note],
-    ["Model", `${answer.model}${answer.untrained ? ", untrained" : ""}${answer.precision === null ? "" : `; a match is reported at precision ${percent(answer.precision)}`}`],
+    ["Certain means", answer.precision === null ? "" : `at least ${percent(answer.precision)} of the videos that are called the same footage are`],
   ];
   place.append(element("article", { class: "report" },
     element("p", { class: "row noprint" },
@@ -38,6 +38,7 @@ export async function showReport(place, values) {
       covers(match, still) && element("p", { class: "quiet" }, covers(match, still)),
       places[match.reference]?.path && element("p", { class: "quiet name" }, places[match.reference].path))),
     element("p", { class: "quiet" }, "Only pictures were compared, not sound. A match says that two files show the same footage; " +
-      "it does not say which is the original, who filmed it, or whether it is authentic.")));
+      "it does not say which is the original, who filmed it, or whether it is authentic. " +
+      `Compared by HAP-VR, ${answer.model}${answer.untrained ? " (untrained)" : ""}.`)));
   for (const image of place.querySelectorAll("img")) image.loading = "eager"; // a printed page is whole
 }

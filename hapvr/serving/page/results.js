@@ -1,9 +1,9 @@
 // The answer of one search: what matches, what a person has to look at, and what does not match.
 
-import { getTable, mayChange, watchFor } from "./api.js";
+import { getTable, mayChange, queryThumbnail, watchFor } from "./api.js";
 import { element, middle, minute, notice, number, percent, placeLine, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
-import { picture, picturePair } from "./pictures.js";
+import { picture, picturePair, small } from "./pictures.js";
 import { fileOf, goToUnsureByKey, keepPairs, pairAddress, rememberSearch, stateOf, unsaid, unsureAfter } from "./session.js";
 import { missing, why } from "./why.js";
 import { covers, headline, isUnsure, judged, lookedAt, noteOf, readable, span, titleOf, toDo } from "./words.js";
@@ -18,7 +18,7 @@ export async function showResults(place, values) {
   const problems = element("div", { role: "status" });
   place.append(
     element("div", { class: "asked" },
-      queryPicture(ofCollection ? answer.query_id : "", fileOf(id), middle(answer.matches[0]?.segments[0])[0]),
+      queryPicture(ofCollection ? answer.query_id : "", id, middle(answer.matches[0]?.segments[0])[0]),
       element("div", {},
         element("h1", { class: "name" }, readable(answer.query)), line,
         answer.incidents && element("p", {}, "Asked: which videos show the same incident, also from other cameras."),
@@ -133,10 +133,11 @@ export function fileName(query, suffix) {
   return `matches of ${base || "query"} ${new Date().toISOString().slice(0, 10)}.${suffix}`;
 }
 
-// What was searched for: a picture of the collection, or of the browser's own file.
-function queryPicture(id, file, second) {
+// What was searched for: a picture of the collection, of the browser's own file, or of what the service keeps of it.
+function queryPicture(id, job, second) {
   if (id) return picture(id, second, "the query");
-  if (!file) return null;
+  const file = fileOf(job);
+  if (!file) return small(queryThumbnail(job, second, 640), "the query");
   const shown = file.still
     ? element("img", { src: file.address, alt: "the query", width: 144, height: 81 })
     : element("video", { src: `${file.address}#t=${(second ?? 1).toFixed(2)}`, muted: true, preload: "auto", "aria-label": "the query",

@@ -14,6 +14,13 @@ function field(label, input, hint = "") {
     hint && element("small", { class: "quiet" }, hint));
 }
 
+// Where a query may be named; an address only of hosts that the service asks.
+function namedField(input, hosts) {
+  if (!hosts.length) return field("A video of the collection, or a path on the server", input);
+  const which = hosts.includes("*") ? "" : `Addresses of ${hosts.join(", ")}`;
+  return field("A video of the collection, a path on the server, or an address (URL)", input, which);
+}
+
 // An input for the id of a video, and the list of ids that it suggests.
 export function videoInput(properties) {
   const suggestions = element("datalist", { id: "suggestions" });
@@ -50,7 +57,7 @@ export async function showSearch(place, values) {
   const form = element("form", { class: "card search" },
     chosen, drop,
     element("div", { class: "or" }, "or"),
-    field("A video of the collection, a path on the server, or a URL", element("div", { class: "row" }, name, begin)),
+    namedField(element("div", { class: "row" }, name, begin), index.hosts ?? []),
     suggestions,
     element("label", { class: "check" }, inputs.incidents,
       element("span", {}, "Look for the same incident, also from other cameras, instead of for this footage")),

@@ -27,7 +27,7 @@ export async function showWatch(place, values) {
       const found = await get("watch", { watch_list: chosen, limit: PIECE, offset: shown });
       shown += found.matches.length;
       showLists(found);
-      count.textContent = found.total ? `${number(shown)} of ${number(found.total)} finds${chosen ? ` of the list ${chosen}` : ""}` : found.lists.length
+      count.textContent = found.total ? `${found.total === 1 ? "1 find" : `${number(shown)} of ${number(found.total)} finds`}${chosen ? ` of the list ${chosen}` : ""}` : found.lists.length
         ? "Nothing found so far. Videos that come later are compared, too." : "There is no watch list yet. Search for a clip, then press “Watch for this clip” below the answer.";
       list.append(...found.matches.map((match) => row(match, pairs, state, again)));
       keepPairs(pairs, location.hash);

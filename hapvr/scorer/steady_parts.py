@@ -1,0 +1,138 @@
+"""Matching segments as they are shown: each at one steady speed, at the speed of the original
+unless another one fits better, and marked where its place is not certain.
+
+A fixed camera shows the same for seconds, so a path through its frames may run at any speed and
+would fit elsewhere as well; and a path bridges what was cut out of a video, which changes no speed.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hapvr.scorer.segments import MIN_FRAMES, Alignment
+
+AMBIGUOUS = 0.03
+"""Difference of mean frame similarities below which two places are as likely as each other."""
+NEAR_FRAMES = (2, 3, 4)
+"""Frames by which a part is shifted to see whether its place is certain."""
+JUMP_FRAMES = 2
+"""Frames by which one step of a path leads away from its usual course where something was cut out
+or put in: half a frame more or less on both sides is a matter of sampling."""
+SAME_SCENE = 0.75
+"""Share of the best place's similarity that half of all places reach where a video shows one scene
+all along, such as a swing or a road: then the place is one of several that look alike."""
+
+
+def settled(alignments: Sequence[Alignment], similarity: ArrayLike) -> list[Alignment]:
+    """Alignments as they are shown, each pair of frames in one of them alone.
+
+    similarity: [T, T'], that they were found in
+    """
+    matrix = np.asarray(similarity, np.float64)
+    parts: list[Alignment] = []
+    for alignment in alignments:
+        for part in _steady(alignment, matrix):
+            if not any(_overlap(part, other) for other in parts):
+                parts.append(part)
+
+    return parts
+
+
+def _overlap(part: Alignment, other: Alignment) -> bool:
+    """Whether two alignments have frames of both videos in common."""
+    return all(
+        max(first[0], second[0]) <= min(first[1], second[1])
+        for first, second in ((part.query, other.query), (part.reference, other.reference))
+    )
+
+
+def _steady(alignment: Alignment, matrix: NDArray[np.float64]) -> list[Alignment]:
+    """The parts of an alignment that run at one speed each, the longest first."""
+    straight = _straightened(alignment, matrix)
+    if straight is not None and straight.score >= alignment.score - AMBIGUOUS:
+        return [straight]
+    pieces = list(_without_jumps(alignment, matrix))
+    if len(pieces) > 1:
+        pieces.sort(key=lambda piece: piece.query[0] - piece.query[1])
+        return [part for piece in pieces for part in _steady(piece, matrix)]
+    if straight is not None and straight.score >= _at_one_speed(alignment, matrix) - AMBIGUOUS:
+        # only a path that changes its speed from frame to frame fits better
+        return [replace(straight, certain=False)]
+
+    return [alignment]
+
+
+def _without_jumps(alignment: Alignment, matrix: NDArray[np.float64]) -> Iterator[Alignment]:
+    """The alignment between the places at which its path leaves its usual course at once."""
+    path = alignment.path
+    if len(path) < 2 * MIN_FRAMES:
+        yield alignment
+        return
+
+    usual = median((column - left) / (row - up) for (up, left), (row, column) in pairwise(path))
+    first = 0
+    for place, ((up, left), (row, column)) in enumerate(pairwise(path), start=1):
+        if abs(column - left - usual * (row - up)) >= JUMP_FRAMES:
+            if place - first >= MIN_FRAMES:
+                yield _along(path[first:place], matrix)
+            first = place
+
+    if len(path) - first >= MIN_FRAMES:
+        yield _along(path[first:], matrix)
+
+
+def _along(path: tuple[tuple[int, int], ...], matrix: NDArray[np.float64]) -> Alignment:
+    """The alignment of a path."""
+    rows = [row for row, _ in path]
+    columns = [column for _, column in path]
+    score = float(matrix[rows, columns].mean())
+    return Alignment((rows[0], rows[-1]), (columns[0], columns[-1]), score, path=path)
+
+
+def _at_one_speed(alignment: Alignment, matrix: NDArray[np.float64]) -> float:
+    """How well the frames between both ends of an alignment fit, if it runs at one speed: of the
+    two frames around each place the more similar one."""
+    rows = np.arange(alignment.query[0], alignment.query[1] + 1)
+    columns = np.linspace(*alignment.reference, len(rows))
+    before = matrix[rows, np.floor(columns).astype(np.intp)]
+    behind = matrix[rows, np.ceil(columns).astype(np.intp)]
+    return float(np.maximum(before, behind).mean())
+
+
+def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignment | None:
+    """The frames of the query at the speed of the original, where they fit best; None where the
+    reference has not as many."""
+    first, last = alignment.query
+    length = last - first + 1
+    rows = np.arange(first, last + 1)
+    starts = np.arange(matrix.shape[1] - length + 1)
+    if not len(starts):
+        return None
+    fits = np.array([matrix[rows, start + rows - first].mean() for start in starts])
+    # of equal places the one nearest to the path
+    near = fits >= fits.max() - 1e-6
+    distance = np.abs(starts - alignment.reference[0])
+    start = int(starts[near][np.argmin(distance[near])])
+    return Alignment(
+        (first, last), (start, start + length - 1), float(fits[start]), _is_certain(fits, start)
+    )
+
+
+def _is_certain(fits: NDArray[np.float64], start: int) -> bool:
+    """Whether no other place fits as well: none nearby, nor elsewhere in one scene."""
+    others = [
+        float(fits[start + sign * step])
+        for step in NEAR_FRAMES
+        for sign in (-1, 1)
+        if 0 <= start + sign * step < len(fits)
+    ]
+    fit = float(fits[start])
+    if float(np.median(fits)) >= SAME_SCENE * fit:
+        apart = np.abs(np.arange(len(fits)) - start) >= min(NEAR_FRAMES)
+        others.extend(fits[apart].tolist())
+
+    return not others or max(others) < fit - AMBIGUOUS
