@@ -61,7 +61,7 @@ def write_collection(folder: Path) -> Path:
     write_scenes(folder / "long.mp4", list(LONG))
     write_scenes(folder / "trips" / "part.mp4", [200, 201, *range(110, 122), 202, 203])
     write_scenes(folder / "short.mp4", list(range(300, 308)))
-    write_scenes(folder / "trips" / "copy of short.mp4", list(range(300, 308)), fps=6)
+    write_scenes(folder / "trips" / "copy of short.mp4", list(range(300, 308)), fps=5)
     for number in range(5):
         write_scenes(
             folder / f"other {number}.mp4", list(range(400 + 20 * number, 410 + 20 * number))

@@ -104,7 +104,6 @@ CASES: dict[str, tuple[Make, SamplingMode]] = {
     "a picture that stays": (film(GAPS), "key_frames"),
     "short": (film(FIFTHS[:30]), "thorough"),
     "GIF": (numbered("a.gif", codec="gif", pixel_format="rgb8"), "thorough"),
-    "damaged between key frames": (damaged, "key_frames"),
     "cut": (cut, "key_frames"),
     "jumping clock": (jumping, "thorough"),
 }
@@ -125,6 +124,13 @@ def test_a_file_is_sampled_in_the_way_that_suits_it(videos: VideoWriter, case: s
     if samples.mode == "key_frames":
         assert max(np.diff(samples.times_s)) <= MAX_GAP_S + 0.5
         assert len(samples.frames) <= len(thorough.frames)
+
+
+def test_damage_between_key_frames_is_seen_by_decoding_more(videos: VideoWriter) -> None:
+    path = damaged(videos)
+    samples = sampled(path, "key_frames")
+    assert (samples.mode, samples.missing) == ("key_frames", "")
+    assert "damaged" in sampled(path, "thorough").missing
 
 
 @pytest.mark.parametrize("case", ["two seconds", "four seconds", "one key frame", "open groups"])
