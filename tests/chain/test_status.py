@@ -14,6 +14,7 @@ from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.steps.project import Project
 from hapvr.steps.shard_rows import rows_place
 from tests.conftest import write_clip
+from tests.networks.copy_package import needs_copies
 
 
 def no_bar(_: str) -> nullcontext[Progress]:
@@ -49,6 +50,7 @@ def test_an_index_is_not_done_while_shards_are_not_described(project: Project) -
     assert progress_of(project, "search_index") == (0, 0)
 
 
+@needs_copies  # a search that is not sure of anything looks for no pairs
 def test_groups_are_not_done_while_pairs_are_missing(project: Project) -> None:
     """They are missing once the pairs are there, and then done."""
     pairs = CHAIN["duplicate_pairs"]

@@ -19,10 +19,8 @@ from hapvr.networks.whitening import unwhitened
 from hapvr.seeding import numpy_rng
 from hapvr.video.frames import square
 from tests.conftest import run_python
+from tests.networks.copy_package import needs_copies
 
-needs_package = pytest.mark.skipif(
-    not copies.is_package_usable(), reason="the package with the networks is not installed"
-)
 ARCHITECTURES = ["sscd_distilled", pytest.param("sscd", marks=pytest.mark.slow)]
 
 
@@ -40,7 +38,7 @@ def pictures(count: int) -> NDArray[np.uint8]:
     return np.kron(cells, np.ones((1, 1, 20, 20), np.uint8))
 
 
-@needs_package
+@needs_copies
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_packaged_network_gives_one_unit_vector_per_frame(architecture: str) -> None:
     """Which an edit of the picture moves less than another picture does."""
@@ -54,7 +52,7 @@ def test_a_packaged_network_gives_one_unit_vector_per_frame(architecture: str) -
     assert similarity.argmax(axis=1).tolist() == [0, 1, 2, 3]
 
 
-@needs_package
+@needs_copies
 def test_vectors_that_are_not_whitened_stay_as_they_are() -> None:
     """So a chain that whitens treats all encoders alike."""
     encoder = open_encoder(config_of("sscd_distilled"), "cpu")
@@ -63,7 +61,7 @@ def test_vectors_that_are_not_whitened_stay_as_they_are() -> None:
     assert encoder.embedder(unwhitened(512), "cpu")(shown) == pytest.approx(plain, abs=1e-6)
 
 
-@needs_package
+@needs_copies
 def test_no_file_of_the_package_is_given_to_a_bundle() -> None:
     """Its licence lets nobody pass it on."""
     encoder = open_encoder(config_of("sscd_distilled"), "cpu")
@@ -159,7 +157,7 @@ def test_settings_that_a_copy_network_does_not_have_are_refused(
         BackboneConfig.model_validate(settings)
 
 
-@needs_package
+@needs_copies
 def test_copies_are_described_without_torch() -> None:
     """`hapvr index add` needs no torch, and what reads a file of others is not loaded for one of
     a known digest."""

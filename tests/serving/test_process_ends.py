@@ -21,6 +21,7 @@ from hapvr.serving.search_processes import SearchProcesses
 from hapvr.serving.search_work import QuerySource
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import SearchOptions
+from hapvr.video.kept_workers import end_idle_workers
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import serving
 from tests.serving.test_search_processes import is_gone, pids, soon
@@ -159,6 +160,7 @@ def test_no_decoder_waits_for_work_after_the_service_has_ended(
     project: Project, tmp_path: Path
 ) -> None:
     """A signal ends its process before Python would end them, and Python complains of them."""
+    end_idle_workers()  # those of other tests would decode this film, too
     before = decoders()
     with serving(project) as client:
         client.upload(write_scenes(tmp_path / "query.mp4", [1, 2, 3]))
