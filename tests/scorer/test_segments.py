@@ -49,34 +49,58 @@ def test_one_copied_part_is_found_exactly(start: tuple[int, int], length: int, s
     assert alignment.score == pytest.approx(0.9)
 
 
-def test_parts_that_swapped_gaps_double_speed_still_and_unrelated_pictures() -> None:
-    """Both parts, the longer first, but none far less alike; two unlike frames are bridged; a path
-    may run faster in one video; equal cells end."""
+def test_parts_that_changed_places_are_both_found_the_longer_first() -> None:
     swapped = align(drawn(drawn(background(20, 20), (0, 12), 8), (12, 2), 5), threshold=0.5)
     assert [(part.query, part.reference) for part in swapped] == [
         ((0, 7), (12, 19)),
         ((12, 16), (2, 6)),
     ]
+
+
+def test_a_part_that_is_far_less_alike_is_left_out() -> None:
     faint = drawn(drawn(np.zeros((20, 20)), (0, 12), 8), (12, 2), 5, 0.3)
     assert spans(align(faint, threshold=0.2)) == [((0, 7), (12, 19))]
-    gap = drawn(background(20, 20), (3, 5), 10)
-    assert spans(align(gap, threshold=0.1)) == [
-        ((3, 12), (5, 14))
-    ]  # no end runs on into what is a little alike
-    gap[[7, 8], [9, 10]] = 0.1
-    long = drawn(drawn(drawn(np.full((70, 70), -1.0), (0, 0), 70, 0.12), (0, 0), 10), (50, 50), 8)
-    assert spans(align(long, threshold=0.1)) == [((0, 9), (0, 9)), ((50, 57), (50, 57))]
-    assert spans(align(gap, threshold=0.5)) == [((3, 12), (5, 14))]
+
+
+def test_no_end_runs_on_into_what_is_a_little_alike() -> None:
+    part = drawn(background(20, 20), (3, 5), 10)
+    assert spans(align(part, threshold=0.1)) == [((3, 12), (5, 14))]
+
+
+def test_two_parts_are_not_joined_by_what_is_a_little_alike_between_them() -> None:
+    faint = drawn(np.full((70, 70), -1.0), (0, 0), 70, 0.12)
+    both = drawn(drawn(faint, (0, 0), 10), (50, 50), 8)
+    assert spans(align(both, threshold=0.1)) == [((0, 9), (0, 9)), ((50, 57), (50, 57))]
+
+
+def test_two_unlike_frames_within_a_part_are_bridged() -> None:
+    part = drawn(background(20, 20), (3, 5), 10)
+    part[[7, 8], [9, 10]] = 0.1
+    assert spans(align(part, threshold=0.5)) == [((3, 12), (5, 14))]
+
+
+def test_a_part_may_run_at_double_speed() -> None:
+    """Its ends are known to a frame."""
     fast = background(30, 20)
     for step in range(10):
-        fast[4 + 2 * step, 3 + step] = fast[5 + 2 * step, 3 + step] = 0.9
+        rows = [4 + 2 * step, 5 + 2 * step]
+        fast[rows, 3 + step] = 0.9
+
     best = align(fast, threshold=0.5)[0]
-    assert abs(best.query[0] - 4) <= 1
-    assert abs(best.query[1] - 23) <= 1
+    assert list(best.query) == pytest.approx([4, 23], abs=1)
     assert best.reference == (3, 12)
+
+
+def test_still_pictures_are_one_part() -> None:
     still = align(np.full((30, 30), 0.9), threshold=0.5)
     assert (still[0].query, still[0].reference) == ((0, 29), (0, 29))
+
+
+def test_videos_that_have_nothing_in_common_have_no_part() -> None:
     assert align(background(30, 40), threshold=0.5) == []
+
+
+def test_a_video_of_one_frame_has_a_part_of_one_frame() -> None:
     assert spans(align(np.array([[0.1, 0.9, 0.2]]), threshold=0.5)) == [((0, 0), (1, 1))]
 
 
