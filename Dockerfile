@@ -1,6 +1,8 @@
 # One image for all of HAP-VR's processes: Dagster's web server and daemon, MLflow, and the verbs of `hapvr`.
 #     docker build --tag hapvr .
 # compose.yaml runs a team's set-up of it; docs/scale.md says how. PyAV brings FFmpeg, so no system package is needed.
+# The networks for copies are left out, as their licence lets nobody pass them on. An image with them is for you alone:
+#     docker build --build-arg COPIES=requirements-copies.txt --tag hapvr .
 # Images are named by tag, so that `docker build --pull` brings their security fixes. A digest is given from outside:
 #     docker build --build-context python:3.11-slim=docker-image://python@sha256:... .
 FROM python:3.11-slim
@@ -9,6 +11,10 @@ WORKDIR /srv/hapvr
 # First what changes rarely, so that a change of the code does not install the libraries again.
 COPY requirements.lock ./
 RUN pip install --no-cache-dir --no-deps --require-hashes --requirement requirements.lock
+ARG COPIES=
+COPY requirements-copies.txt ./
+RUN if [ -n "$COPIES" ]; then \
+    pip install --no-cache-dir --no-deps --require-hashes --ignore-requires-python --requirement "$COPIES"; fi
 COPY . .
 # The user of the processes cannot write bytecode there: each of them would compile what it imports.
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --editable . \

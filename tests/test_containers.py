@@ -29,3 +29,13 @@ def test_containers_have_no_rights_that_they_do_not_need() -> None:
         assert service.get("read_only") or service["user"] == "postgres", name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+def test_an_image_has_the_networks_for_copies_only_where_it_is_asked_for() -> None:
+    """Their licence lets nobody pass them on, so an image that somebody publishes by default has
+    none."""
+    steps = (CHECKOUT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    assert "ARG COPIES=" in steps
+    built = [service["build"] for service in services().values() if "build" in service]
+    assert built
+    assert all(build["args"] == {"COPIES": "${HAPVR_COPIES:-}"} for build in built)
