@@ -235,7 +235,7 @@ class DataRoot:
             stream.write(text.encode())
 
     def read_json(
-        self, name: str, *, hint: str = "run the step that makes it again"
+        self, name: str, *, hint: str = "run the step that rebuilds it"
     ) -> dict[str, Any]:
         """The object in a JSON file, see `read_json_as`."""
         return self.read_json_as(name, dict[str, Any], hint=hint)

@@ -27,7 +27,7 @@ def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, damaged: bool = 
     """
     if not root.exists(place):
         return schema.empty_table()
-    hint = f"`hapvr run {place.partition('/')[0]}` makes it again"
+    hint = f"`hapvr run {place.partition('/')[0]}` rebuilds it"
     try:
         with root.open(place) as file, root.corruption_errors(place, hint=hint):
             table = read_table(pa.BufferReader(file.read()))

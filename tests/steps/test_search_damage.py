@@ -201,5 +201,5 @@ def test_a_damaged_index_answers_nobody(
     for words in calls:
         answer = call(*words, "--config", config)
         assert answer.code == 1, (words, answer)
-        assert "is not what was written; `hapvr index build` makes it again" in answer.error
+        assert "is not what was written; `hapvr index build` rebuilds it" in answer.error
         assert len(answer.error.strip().splitlines()) == 1
