@@ -2,12 +2,12 @@
 with their reason).
 
 The index is written last and carries the provenance and the data file's size and digest, so a shard
-is finished exactly when its index is there. A shard that was made from other settings or inputs is
-made again. A damaged shard counts as missing for the step that makes it; those that read it get a
+is finished exactly when its index exists. A shard that was made from other settings or inputs is
+rebuilt. To the step that makes it, a damaged shard counts as missing; all who read it get a
 DamagedError.
 
-Tensors, all of half precision, are fixed-size binary columns: fast to read, with the shape in the
-field's metadata. `hapvr.data.video_rows` reads single videos.
+Tensors, all in half precision, are stored as fixed-size binary columns, which are fast to read;
+their shape is in the field's metadata. `hapvr.data.video_rows` reads single videos.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ ROW_GROUP_ROWS = 256
 """At most; longer videos have several row groups."""
 
 Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
-"""Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns.
+"""The values of each column of a data file, all of one length N; [N, *shape] arrays for tensor
+columns.
 """
 Places = dict[str, tuple[int, int]]
 
@@ -78,7 +79,7 @@ class ShardIndex:
         return pl.DataFrame(self.table)
 
     def places(self) -> Places:
-        """Video id -> its first row in the data file and how many it has, in file order."""
+        """Video id -> its first row in the data file and its number of rows, in file order."""
         places: Places = {}
         start = 0
         names = ("video_id", "status", "num_rows")
@@ -108,8 +109,8 @@ class Shard:
         return f"{self.stage}/{self.key}/index.parquet"
 
     def read(self) -> ShardIndex:
-        """The index. Raises DataError if the shard is unfinished, DamagedError if it or the data
-        file's size is not what was written."""
+        """The index. Raises DataError if the shard is unfinished, DamagedError if the index, or the
+        size of the data file, is not what was written."""
         with self.root.open(self.index_name) as file:
             data = file.read()
 
@@ -151,14 +152,14 @@ class Shard:
         return None if index is None else index.provenance
 
     def is_finished(self, wanted: Provenance) -> bool:
-        """Whether the shard was made from these settings and inputs, and has its size. `hapvr
-        verify` reads all."""
+        """Whether the shard was made from these settings and inputs, and has its recorded size.
+        Only `hapvr verify` reads all of it."""
         provenance = self.provenance()
         return provenance is not None and provenance.fingerprint == wanted.fingerprint
 
     def require(self, settings: dict[str, Any]) -> Provenance:
-        """The provenance of a finished shard. Raises DataError if there is none or these settings
-        differ, saying which; DamagedError."""
+        """The provenance of a finished shard. Raises DataError if the shard is unfinished, or names
+        the settings that differ from these; DamagedError if it is damaged."""
         provenance = self.read().provenance
         used = {key: provenance.settings.get(key) for key in settings}
         require_settings(
@@ -182,8 +183,8 @@ class Shard:
         return self.read().rows()
 
     def verify(self) -> None:
-        """Read all of the shard. Raises DataError if it is unfinished, DamagedError if it is not
-        what was written."""
+        """Read all of the shard. Raises DataError if it is unfinished, DamagedError if its bytes
+        are not those that were written."""
         written = self.read().data_sha256
         if not written:
             return
@@ -204,15 +205,15 @@ class Shard:
             )
 
     def corruption_errors(self) -> AbstractContextManager[None]:
-        """Turn errors of a block that reads the data file into a DamagedError with its name."""
+        """Turn errors in a block that reads the data file into a DamagedError that names it."""
         return self.root.corruption_errors(self.data_name, hint=self.hint)
 
     @property
     def hint(self) -> str:
         """What rebuilds a damaged shard."""
         return (
-            f"run `hapvr verify --config FILE --repair`, which makes {self.stage} of "
-            f"shard {self.key} again"
+            f"run `hapvr verify --config FILE --repair`, which rebuilds {self.stage} of shard "
+            f"{self.key}"
         )
 
     def write_index(
@@ -222,7 +223,7 @@ class Shard:
         provenance: Provenance,
         fields: Sequence[pa.Field] = (),
     ) -> None:
-        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any,
+        """Finish the shard. rows: INDEX_FIELDS and `fields` of each video; the data file, if any,
         is already in place."""
         metadata = {PROVENANCE_KEY: provenance.to_json().encode()}
         if self.root.exists(self.data_name):
@@ -235,15 +236,15 @@ class Shard:
             write_table(table, stream)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Held while the shard is made, so that two runs at once make it once; see
+        """Held while the shard is made, so that two runs at once make it only once; see
         `DataRoot.lock`."""
         return self.root.lock(f"{self.stage}/{self.key}")
 
     @contextmanager
     def write_data(self, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
-        """A function that writes the rows of one video, the values of each column in the order of
-        the fields, into row groups of their own. Until the block ends well, the old data and index
-        stay readable."""
+        """A function that writes the rows of one video into row groups of their own; it takes the
+        values of each column, in the order of the fields. Until the block ends well, the old data
+        and index stay readable."""
         schema = pa.schema(fields)
         with (
             self.root.write(self.data_name, invalidates=self.index_name) as stream,
