@@ -27,10 +27,10 @@ CHAMPION = "champion"
 WEIGHTS_TAG = "backbone.weights"
 TARGET_TAG = "hapvr.target_mean"
 SINCE_TAG = "hapvr.champion_since"
-"""Of versions that became champion: when, ISO 8601, UTC, as the clock then told."""
+"""Of versions that became champion: when, ISO 8601, UTC, by the clock of that moment."""
 NUMBER_TAG = "hapvr.champion_number"
-"""Of the same: which promotion it was, counted from 1. A rollback goes by it, as clocks may run
-ahead."""
+"""Of the same: the number of the promotion, counted from 1. Rollbacks follow it, since clocks may
+run ahead."""
 DECISION_TAG = "hapvr.gate.decision"
 REASON_TAG = "hapvr.gate.reason"
 DECIDED_TAG = "hapvr.gate.decided"
@@ -43,8 +43,8 @@ DESCRIPTION = (
     "version's description says why it was promoted or not."
 )
 MAX_CHARACTERS = 5000
-"""The longest tag and description that MLflow's database takes. SQLite would take more, but
-PostgreSQL refuses it."""
+"""The longest tag and description that MLflow's database takes. SQLite would take longer ones, but
+PostgreSQL refuses them."""
 
 
 class Champion(NamedTuple):
@@ -59,7 +59,7 @@ class BundleRun:
     """The MLflow run in which a version of a bundle is made."""
 
     key: str
-    """The run with this key goes on, if there is one."""
+    """Identifies the run: if there is one with this key, it continues."""
     name: str
     params: Mapping[str, Any]
     tags: Mapping[str, str]
@@ -127,7 +127,7 @@ def register(
 
 
 def _maker(tags: Mapping[str, str]) -> str:
-    """Who made a run that has these tags: the Dagster run or the user."""
+    """Who made a run with these tags: the Dagster run or the user."""
     if "dagster.run_id" in tags:
         return f"Dagster run {tags['dagster.run_id']}"
     return tags.get(MLFLOW_USER, "")
@@ -161,7 +161,8 @@ def _unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
 
 @contextmanager
 def _change(client: MlflowClient) -> Iterator[None]:
-    """A change of several calls. Raises RegistryError where the registry refuses one of them."""
+    """Holds the calls of one change. Raises RegistryError where the registry refuses one of
+    them."""
     try:
         yield
     except MlflowException as error:
@@ -169,8 +170,9 @@ def _change(client: MlflowClient) -> Iterator[None]:
 
 
 def decide(client: MlflowClient, name: str, version: int, decision: str, reason: str = "") -> None:
-    """Write the last decision on a version, with who and when, and its description: a warning if
-    there is one, the decision, and where the card is. reason: "" keeps the one before."""
+    """Record the latest decision on a version, with who decided and when, and write its
+    description: a warning if there is one, the decision, and where the card is. reason: "" keeps
+    the earlier one."""
     user = resolve_tags().get(MLFLOW_USER, "")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     tags = {
@@ -187,7 +189,7 @@ def decide(client: MlflowClient, name: str, version: int, decision: str, reason:
 
 
 def _description_of(version: ModelVersion) -> str:
-    """What the page of a version shows."""
+    """The text on the page of a version."""
     parts = []
     warning = version.tags.get(WARNING_TAG, "")
     if warning:
@@ -202,7 +204,7 @@ def _description_of(version: ModelVersion) -> str:
 
 
 def decision_of(tags: Mapping[str, str]) -> str:
-    """What was decided of a version last, and why."""
+    """The latest decision on a version, and its reason."""
     decision = tags.get(DECISION_TAG, "")
     reason = tags.get(REASON_TAG, "")
     if reason.startswith(decision):
@@ -274,9 +276,9 @@ def champion_of(client: MlflowClient, name: str) -> Champion | None:
 def promote(
     client: MlflowClient, name: str, version: int, *, reason: str, how: str = "hand"
 ) -> int | None:
-    """Give a version the alias champion, and write down on it, and on the one before, when, how
+    """Give a version the alias champion, and record on it, and on the former champion, when, how
     (baseline, gate, hand) and why. Returns the version that was champion before, None if none was.
-    A call that was killed is finished by repeating it.
+    Repeating a call that was killed finishes it.
 
     Raises DataError if there is no such version, and RegistryError where the registry refuses.
     """
@@ -290,16 +292,16 @@ def promote(
         client.set_model_version_tag(name, str(version), SINCE_TAG, now)
         decide(client, name, version, f"champion by {how}", reason)
         replaced = None if before is None else before.version
-        if replaced == version:  # by a call that was killed, which may not have written it down
+        if replaced == version:  # by a call that was killed, which may not have recorded it
             replaced = _champion_before(numbers, version)
         _decide_replaced(client, name, replaced, by=version, how=how)
         return None if before is None else before.version
 
 
 def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
-    """Make the champion before this one champion again; returns its version. Versions that were
-    deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if
-    there is none."""
+    """Make the former champion champion again; returns its version. Versions that were deleted or
+    rolled back are skipped, and repeated rollbacks go further back. Raises DataError if there is no
+    earlier champion."""
     with _change(client):
         numbers = _champion_numbers(client, name)
         current = champion_of(client, name)
@@ -320,7 +322,7 @@ def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
 
 
 def _champion_numbers(client: MlflowClient, name: str) -> dict[int, int]:
-    """Version -> the number of its last promotion, of those that were ever promoted."""
+    """Version -> the number of its last promotion, for all that were ever promoted."""
     numbers = {}
     for row in list_versions(client, name):
         number = count_of(row["tags"].get(NUMBER_TAG))
@@ -331,8 +333,9 @@ def _champion_numbers(client: MlflowClient, name: str) -> dict[int, int]:
 
 
 def _champion_before(numbers: Mapping[int, int], version: int | None) -> int | None:
-    """The version that was champion before another; None if none was. version: without a number,
-    as somebody else made it champion, or None: the last of all."""
+    """The version that was champion before another; None if none was. version: None, or a version
+    without a number because somebody else made it champion, stands for the end: the last of all is
+    returned."""
     end = math.inf if version is None else numbers.get(version, math.inf)
     earlier = [(number, earlier) for earlier, number in numbers.items() if number < end]
     return max(earlier)[1] if earlier else None
@@ -346,8 +349,8 @@ def _count_promotion(
     before: Champion | None,
     numbers: Mapping[int, int],
 ) -> None:
-    """Give a version the number after that of the champion. Versions with higher ones were rolled
-    back, or their promotion was killed: no rollback leads to them."""
+    """Give a version the number after that of the champion. Versions with higher numbers were
+    rolled back, or their promotion was killed: they lose them, so no rollback leads to them."""
     last = max(numbers.values(), default=0)
     if before is not None and before.version in numbers:
         last = numbers[before.version]
@@ -363,7 +366,7 @@ def _count_promotion(
 def _decide_replaced(
     client: MlflowClient, name: str, replaced: int | None, *, by: int, how: str
 ) -> None:
-    """Write down on a version that another took its place, unless it says so already."""
+    """Record on a version that another took its place, unless that is recorded already."""
     if replaced is None or replaced == by:
         return
     decision = f"was champion; version {by} replaced it by {how}"
