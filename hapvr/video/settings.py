@@ -1,5 +1,5 @@
-"""Which videos there are, and how they become files and frames: settings of sources, downloads and
-sampling."""
+"""Settings of sources, downloads and sampling: which videos there are, and how they become files
+and frames."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from hapvr.settings import Rate, Settings
 Split = Literal["train", "validation", "test"]
 CopyEdits = Literal["usual", "hard"]
 Picture = Literal["cropped", "squeezed"]
-"""How a frame becomes a square: its middle, or all of it with another aspect ratio."""
+"""How a frame becomes a square: by its middle, or by all of it with another aspect ratio."""
 SamplingMode = Literal["thorough", "key_frames"]
 """Which frames are sampled: those on display, or key frames."""
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
@@ -23,8 +23,7 @@ Patterns = Annotated[
     ),
 ]
 PARTS = ("", "-train", "-held-out")
-"""What the names of a source's videos may have behind the name in the configuration; no other
-source may have such a name."""
+"""Suffixes that a source's name may get in the manifest; no other source may have such a name."""
 
 
 class FilesSource(Settings):
@@ -87,8 +86,8 @@ class SamplingConfig(Settings):
     """also decode FFV1, JPEG 2000, v210, CineForm and RealVideo; see SECURITY.md for the risk"""
 
     def identity_fields(self) -> dict[str, Any]:
-        """What determines the frames; the rest only says how the work is done. Frames of all modes
-        may be mixed: each video says how it was sampled."""
+        """The settings that determine the frames; the others only say how the work is done. Frames
+        of all modes may be mixed: each video records how it was sampled."""
         limits = {"mode", "workers", "timeout_s", "max_memory_bytes", "archive_codecs"}
         return self.model_dump(mode="json", exclude=limits)
 
@@ -108,5 +107,6 @@ class DownloadConfig(Settings):
     store"""
 
     def identity_fields(self) -> dict[str, Any]:
-        """What determines which file a video becomes; the rest only says how it is fetched."""
+        """The settings that determine which file a video becomes; the others only say how it is
+        fetched."""
         return self.model_dump(mode="json", include={"max_height_px", "max_bytes"})
