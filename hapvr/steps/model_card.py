@@ -29,7 +29,7 @@ class CardFacts:
     scores: Mapping[str, Mapping[str, Any]]
     """benchmark -> what scores.json says"""
     calibration: Calibration | str
-    """of pairs, or why there is none"""
+    """of similarities of pairs, or why there is none"""
     evidence: EvidenceModel | str
     """of searches, or why there is none"""
     tags: Mapping[str, str]
