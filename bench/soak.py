@@ -3,9 +3,9 @@ stay bounded?
 
     python -m bench.soak [--shards 200] [--videos 20] [--frames 60] [--keep 60]
 
-Features are random, imported as `hapvr features import` does, and taken in by the step
-`search_index`; a search looks up the frames of one stored video. `files` and `MB` are of the folder
-of the index. --keep: seconds that replaced versions stay.
+Features are random, imported as by `hapvr features import`, and indexed by the step `search_index`;
+a search looks up the frames of one stored video. `files` and `MB` are those of the index's folder.
+--keep: for how many seconds replaced versions stay.
 """
 
 import tempfile
