@@ -147,8 +147,8 @@ class FeaturesConfig(Settings):
     """What is kept of every frame in addition to its whitened regions."""
 
     pooled: bool = False
-    """the mean of the regions before whitening and its magnitude, also of training views; VVS needs
-    them"""
+    """also the mean of the regions before whitening, and its magnitude, for training views too; VVS
+    needs them"""
 
 
 class PseudoLabelSettings(Settings):

@@ -19,7 +19,7 @@ Patterns = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...],
     Field(
         description="patterns of files and folders that are not read, such as `*.part.mp4` or "
-        "`drafts`; one with a slash means the path below the folder"
+        "`drafts`; one with a slash applies to the path below the folder"
     ),
 ]
 PARTS = ("", "-train", "-held-out")
@@ -29,7 +29,7 @@ PARTS = ("", "-train", "-held-out")
 class FilesSource(Settings):
     """`folder`: all files below `path` that have a video's suffix; one that turns out not to be a
     video becomes a failed row. `list`: a CSV or Parquet file with a column `url`, `video_id` (of
-    YouTube) or both; an address without an id is the id, and shown."""
+    YouTube) or both; an address without an id becomes the id, and so is shown."""
 
     kind: Literal["folder", "list"]
     name: SourceName
@@ -61,7 +61,7 @@ class OwnVideosSource(Settings):
     """a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all
     held out"""
     edits: CopyEdits = "usual"
-    """of the held-out clips; `hard`: each is altered by several strong edits at once"""
+    """edits of the held-out clips; `hard`: each combines several strong edits"""
 
 
 Source = Annotated[FilesSource | NamedSource | OwnVideosSource, Field(discriminator="kind")]
@@ -93,7 +93,8 @@ class SamplingConfig(Settings):
 
 
 class DownloadConfig(Settings):
-    """How remote videos are fetched (yt-dlp, by the proxy that the environment names, if any)."""
+    """How remote videos are fetched (by yt-dlp, through the proxy that the environment names, if
+    any)."""
 
     max_height_px: int = Field(default=480, ge=144)
     max_bytes: int = Field(default=500_000_000, ge=1)
@@ -103,7 +104,7 @@ class DownloadConfig(Settings):
     cookies_file: Path | None = None
     workers: int = Field(default=4, ge=1, le=64, description="videos of a shard fetched at once")
     folder: Path | None = None
-    """where files are kept, if not in `downloads` of the data root; needed where that is an object
+    """where files are kept, if not in `downloads` of the data root; required if that is an object
     store"""
 
     def identity_fields(self) -> dict[str, Any]:
