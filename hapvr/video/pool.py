@@ -24,6 +24,7 @@ from hapvr import __version__
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
 from hapvr.processors import processors
+from hapvr.video.confinement import missing_protection
 from hapvr.video.decode import probe_video
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.heartbeat import (
@@ -37,7 +38,7 @@ from hapvr.video.kept_workers import WorkerKind, borrowed_workers
 from hapvr.video.moving_pictures import is_moving_picture
 from hapvr.video.probe import VideoProbe, check_file
 from hapvr.video.sampling import Reading, sample_frames
-from hapvr.video.sandbox import call_confined, missing_protection, report
+from hapvr.video.sandbox import call_confined, report
 from hapvr.video.settings import SamplingConfig, SamplingMode
 from hapvr.video.sources import is_picture
 from hapvr.video.stills import read_picture
