@@ -283,9 +283,9 @@ def _champion(project: Project) -> dict[str, str] | None:
     name = project.config.tracking.registered_model
     try:
         client = mlflow_client(project.tracking_uri)
-        from hapvr.registry import versions
+        from hapvr.registry import champions, versions
 
-        champion = versions.champion_of(client, name)
+        champion = champions.champion_of(client, name)
         if champion is None:
             return None
         tags = versions.version_tags(client, name, champion.version)

@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys, require_shards
-from hapvr.data.shards import Shard, frame_fields, tensor_field
+from hapvr.data.shards import Shard, frame_fields
+from hapvr.data.tensors import tensor_field
 from hapvr.data.video_rows import VideoRows
 from hapvr.errors import DataError
 from hapvr.model.settings import NUM_REGIONS

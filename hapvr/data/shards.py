@@ -6,28 +6,24 @@ is finished exactly when its index exists. A shard that was made from other sett
 rebuilt. To the step that makes it, a damaged shard counts as missing; all who read it get a
 DamagedError.
 
-Tensors, all in half precision, are stored as fixed-size binary columns, which are fast to read;
-their shape is in the field's metadata. `hapvr.data.video_rows` reads single videos.
+`hapvr.data.tensors` has columns of tensors, `hapvr.data.video_rows` reads single videos.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, Field
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
+from hapvr.data.tensors import encode_column
 from hapvr.errors import DamagedError
 from hapvr.provenance import Provenance, require_settings
 from hapvr.tables import check_columns, read_table, write_table
@@ -47,7 +43,6 @@ INDEX_FIELDS = (
     pa.field("message", pa.string(), nullable=False),
     pa.field("num_rows", pa.int64(), nullable=False),
 )
-TENSOR_KEY = b"hapvr.tensor"
 ROW_GROUP_ROWS = 256
 """At most; longer videos have several row groups."""
 
@@ -261,7 +256,8 @@ class Shard:
 
             def write(columns: Columns) -> None:
                 arrays = [
-                    _encode(values, field) for values, field in zip(columns, schema, strict=True)
+                    encode_column(values, field)
+                    for values, field in zip(columns, schema, strict=True)
                 ]
                 writer.write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP_ROWS)
 
@@ -306,45 +302,3 @@ def frame_columns(video_id: str, timestamps_s: Sequence[float], *stored: Any) ->
     seconds; stored: T values each."""
     count = len(timestamps_s)
     return ([video_id] * count, range(count), timestamps_s, *stored)
-
-
-def tensor_field(name: str, *, shape: Sequence[int]) -> pa.Field:
-    """A column of half-precision tensors of one shape, e.g. (9, 512), row-major."""
-    metadata = {TENSOR_KEY: json.dumps({"shape": list(shape), "dtype": "float16"}).encode()}
-    return pa.field(name, pa.binary(2 * math.prod(shape)), nullable=False, metadata=metadata)
-
-
-def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.NDArray[np.float16]:
-    """A column of N rows -> [N, *shape] array; a view of its memory where it is one chunk. Raises
-    ValueError for other columns."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    data = column.buffers()[1]
-    start = column.offset * column.type.byte_width
-    return np.ndarray((len(column), *tensor_shape(field)), np.float16, data, start)
-
-
-class _Tensor(BaseModel):
-    """Under TENSOR_KEY."""
-
-    shape: tuple[Annotated[int, Field(ge=1, lt=2**31)], ...]
-    dtype: Literal["float16"]
-
-
-def tensor_shape(field: pa.Field) -> tuple[int, ...]:
-    """The shape of the tensors of a column. Raises ValueError for other columns."""
-    metadata = (field.metadata or {}).get(TENSOR_KEY, b"")
-    shape = _Tensor.model_validate_json(metadata, strict=True).shape
-    if 2 * math.prod(shape) != getattr(field.type, "byte_width", 0):
-        raise ValueError(f"column {field.name!r}: float16 {list(shape)} do not fit {field.type}")
-    return shape
-
-
-def _encode(values: Any, field: pa.Field) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
-    if TENSOR_KEY not in (field.metadata or {}):
-        return pa.array(values, field.type)
-    data = np.ascontiguousarray(values, np.float16)
-    assert data.shape[1:] == tensor_shape(field), (field.name, data.shape)
-    return pa.Array.from_buffers(field.type, len(data), [None, pa.py_buffer(data)])

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.data.shards import Shard, decode_tensors, tensor_shape
+from hapvr.data.shards import Shard
+from hapvr.data.tensors import decode_tensors, tensor_shape
 from hapvr.errors import DamagedError, DataError
 from hapvr.tables import check_columns
 

@@ -91,13 +91,11 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
     """Make the untrained baseline of the project's features champion where there is none, or where
     the champion is a baseline of other features or of far fewer videos; a trained champion stays.
     """
+    from hapvr.registry.champions import SINCE_TAG, champion_of, promote
     from hapvr.registry.versions import (
-        SINCE_TAG,
         WARNING_TAG,
         WEIGHTS_TAG,
         BundleRun,
-        champion_of,
-        promote,
         register_bundle,
         version_tags,
     )

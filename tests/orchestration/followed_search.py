@@ -12,7 +12,7 @@ import dagster as dg
 import polars as pl
 
 from hapvr.data.features import collection_shards
-from hapvr.registry.versions import rollback
+from hapvr.registry.champions import rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.evidence_kinds import names

@@ -8,9 +8,10 @@ from pathlib import Path
 import mlflow
 import pytest
 
+from hapvr.registry.champions import promote
 from hapvr.registry.logged_model import log_model
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import promote, register
+from hapvr.registry.versions import register
 from hapvr.scorer.calibration import fit_calibration
 from pipelines.ui import free_port
 from tests.registry.empty_store import mlflow_server, new_store

@@ -14,18 +14,10 @@ from mlflow.tracking import MlflowClient
 from assets.project import ProjectResource
 from hapvr.errors import ArgumentError, DataError, MissingPartError, RegistryError
 from hapvr.files import file_sha256
+from hapvr.registry.champions import NUMBER_TAG, SINCE_TAG, champion_of, promote, rollback
 from hapvr.registry.client import database_of, mlflow_client, pinned_uri, registered_bundle
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import (
-    CHALLENGER,
-    NUMBER_TAG,
-    SINCE_TAG,
-    champion_of,
-    promote,
-    register,
-    rollback,
-    version_tags,
-)
+from hapvr.registry.versions import CHALLENGER, register, version_tags
 from hapvr.steps.project import Project
 from tests.conftest import small_settings, write_settings
 from tests.registry.conftest import register_champion
