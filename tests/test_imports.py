@@ -78,6 +78,7 @@ def test_fragile_or_heavy_libraries_stay_behind_one_door(module: str, allowed: s
 LAYERS = (
     {"settings"},
     {
+        "ablations",
         "automation",
         "config",
         "config_file",
@@ -92,6 +93,7 @@ LAYERS = (
         "tables",
         "progress",
         "workers",
+        "yaml_files",
     },
     {"model", "augment", "video"},
     {"losses", "networks", "data"},
