@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.scorer.blank import unit
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.search.descriptors import descriptor_shard, searchable
 from hapvr.search.frame_index import vectors_of
 

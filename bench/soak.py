@@ -24,7 +24,7 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.search import lance_index
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.seeding import numpy_rng
 from hapvr.steps.features import import_features
 from hapvr.steps.project import Project

@@ -286,7 +286,7 @@ def _write_query(project: Project, query: Path) -> str | None:
 def _first_training_video(project: Project) -> tuple[str, Path] | None:
     """Id and file of the first training video in the index; None where there is none."""
     from hapvr.data.manifest import read_manifest
-    from hapvr.search.collection import current_index
+    from hapvr.search.current import current_index
     from hapvr.video.sources import path_of_text
 
     indexed = current_index(project.root).open(project.root, project.config.search).videos()

@@ -19,7 +19,7 @@ from hapvr.progress import no_progress
 from hapvr.registry.champions import champion_of
 from hapvr.registry.versions import version_tags
 from hapvr.scorer.description import FORMAT_VERSION
-from hapvr.search.collection import CURRENT
+from hapvr.search.current import CURRENT
 from hapvr.steps.baseline import WHITENING_TAG
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher

@@ -18,8 +18,8 @@ from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whi
 from hapvr.registry.records import is_place
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import read_description as read_bundle_description
-from hapvr.search import collection
 from hapvr.search.blank_file import read_blank
+from hapvr.search.current import CURRENT, SEARCH_FOLDER, current_index, serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.video_index import open_videos
 from hapvr.settings import SearchSettings
@@ -164,7 +164,7 @@ def check_scores(root: DataRoot, key: str) -> None:
 def check_index(root: DataRoot, _: str) -> None:
     """The index that answers searches, and whether it finds the vectors that it holds."""
     _require_current(root)
-    current = collection.current_index(root)
+    current = current_index(root)
     read_blank(root, current.digest)
     indexes = [current.open(root, SearchSettings())]
     videos = open_videos(root, current.place, SearchSettings().index)
@@ -183,13 +183,13 @@ def check_index(root: DataRoot, _: str) -> None:
 def _require_current(root: DataRoot) -> None:
     """Raise DamagedError where there is an index, but no record says which one answers. The record
     is written last, so an index that is still being built is no damage."""
-    if root.exists(collection.CURRENT):
+    if root.exists(CURRENT):
         return
-    waiting = root.lock(collection.FOLDER) if root.is_writable() else nullcontext()
+    waiting = root.lock(SEARCH_FOLDER) if root.is_writable() else nullcontext()
     with waiting:
-        if not root.exists(collection.CURRENT):
+        if not root.exists(CURRENT):
             raise DamagedError(
-                f"search: {collection.CURRENT}, which says which index answers, is missing; `hapvr "
+                f"search: {CURRENT}, which says which index answers, is missing; `hapvr "
                 "index add` or `hapvr verify --repair` writes it again"
             )
 
@@ -215,7 +215,7 @@ def shard_made_from(stage: str, above: str) -> Callable[[DataRoot, str], tuple[o
 
 def index_made_from(root: DataRoot, _: str) -> tuple[object, object]:
     """Digests of the shards that the index has, and of those that there are."""
-    serving = collection.serving_index(root)
+    serving = serving_index(root)
     if serving is None:
         return None, None
     held = serving.shards(root)
@@ -226,7 +226,7 @@ def index_made_from(root: DataRoot, _: str) -> tuple[object, object]:
 def descriptors_made_from(root: DataRoot, key: str) -> tuple[object, object]:
     """What descriptors of the network that answers searches were made from. key: digest of the
     network / shard."""
-    serving = collection.serving_index(root)
+    serving = serving_index(root)
     digest, shard = key.split("/")
     if serving is None or serving.digest != digest:
         return None, None

@@ -18,7 +18,7 @@ from hapvr.data.video_rows import VideoRows
 from hapvr.errors import DamagedError
 from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
-from hapvr.search.collection import FOLDER as SEARCH, model_place, serving_index
+from hapvr.search.current import SEARCH_FOLDER as SEARCH, model_place, serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.frame_index import STATE_FILE
 from hapvr.search.indexes import open_index

@@ -13,7 +13,7 @@ from hapvr.errors import HapvrError, RegistryBusyError
 from hapvr.files import read_text
 from hapvr.registry.client import mlflow_client
 from hapvr.registry.records import moment_of
-from hapvr.search.collection import CurrentIndex, serving_index
+from hapvr.search.current import CurrentIndex, serving_index
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, training_failed
 from hapvr.steps.baseline import has_registry
 from hapvr.steps.model_places import CURRENT_NAME, MODELS

@@ -8,7 +8,7 @@ from hapvr.data import set_aside
 from hapvr.data.manifest import MANIFEST_STAGE, shard_keys
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DamagedError, DataError
-from hapvr.search import collection
+from hapvr.search.current import serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.steps.damaged_files import DamagedFile, damaged_files
 from hapvr.steps.frame_descriptors import make_descriptors
@@ -78,7 +78,7 @@ def remake_descriptors(project: Project, key: str) -> None:
     """Compute the vectors of a shard again, with the network that made them, and bring the index
     that has them up to date. key: digest of the network / shard."""
     digest, shard = key.split("/")
-    serving = collection.serving_index(project.root)
+    serving = serving_index(project.root)
     answering = serving.model if serving is not None and serving.digest == digest else None
     model = search_model(project, answering)
     if model.digest != digest:
@@ -97,7 +97,7 @@ def remake_descriptors(project: Project, key: str) -> None:
 
 def rebuild_index(project: Project, _: str) -> None:
     """Rebuild the index that answers searches, with the same network."""
-    serving = collection.serving_index(project.root)
+    serving = serving_index(project.root)
     model = search_model(project, None if serving is None else serving.model)
     update_index(project, model, rebuild=True)
 

@@ -63,7 +63,8 @@ from hapvr.data.manifest import (
 from hapvr.data.shards import Shard
 from hapvr.data.stamped import read_rows
 from hapvr.networks.whitening import load_whitening, whitening_provenance
-from hapvr.search import collection, marks
+from hapvr.search import marks
+from hapvr.search.current import CURRENT, SEARCH_FOLDER, index_places
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
 from hapvr.search.kept_answers import kept_jobs, read_answer
@@ -127,7 +128,7 @@ def _score_keys(root: DataRoot) -> list[str]:
 
 def _descriptor_keys(root: DataRoot) -> list[str]:
     keys = []
-    for digest in root.list_folders(collection.FOLDER):
+    for digest in root.list_folders(SEARCH_FOLDER):
         stage = descriptor_shard(root, digest, "").stage
         keys += [f"{digest}/{key}" for key in root.list_folders(stage)]
     return keys
@@ -135,7 +136,7 @@ def _descriptor_keys(root: DataRoot) -> list[str]:
 
 def _index_keys(root: DataRoot) -> list[str]:
     """The key "" where an index answers, or where there is one that should."""
-    is_there = root.exists(collection.CURRENT) or bool(collection.index_places(root))
+    is_there = root.exists(CURRENT) or bool(index_places(root))
     return [""] if is_there else []
 
 

@@ -158,7 +158,7 @@ def update(config: ConfigOption, set_: SetOption = None, model: ModelOption = No
 def status(config: ConfigOption, set_: SetOption = None) -> None:
     """What the index holds, which model it is of, and which shards it does not have yet."""
     from hapvr.data.features import collection_shards
-    from hapvr.search.collection import current_index
+    from hapvr.search.current import current_index
     from hapvr.search.video_index import open_videos
 
     project = open_project(config, set_)

@@ -24,7 +24,7 @@ from hapvr.registry.records import count_of
 from hapvr.scorer.bundle import read_calibration, read_evidence
 from hapvr.scorer.description import CARD_FILE, FORMAT_VERSION, bundle_format
 from hapvr.scorer.shipped import shipped_calibration
-from hapvr.search.collection import serving_index
+from hapvr.search.current import serving_index
 from hapvr.steps.baseline_bundle import write_baseline
 from hapvr.steps.baseline_card import WARNING
 from hapvr.steps.project import REGISTRY, Project

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.files import digest_of
 from hapvr.provenance import Provenance
-from hapvr.search.collection import CurrentIndex
+from hapvr.search.current import CurrentIndex
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
 from hapvr.steps.project import Project
 

@@ -15,8 +15,14 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
-from hapvr.search import blank_file, collection, descriptors
-from hapvr.search.collection import CurrentIndex, model_place, serving_index
+from hapvr.search import blank_file, descriptors
+from hapvr.search.current import (
+    SEARCH_FOLDER,
+    CurrentIndex,
+    model_place,
+    serving_index,
+    write_current,
+)
 from hapvr.search.frame_index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
 from hapvr.search.indexes import create_index, open_index
 from hapvr.search.video_index import video_shards
@@ -58,7 +64,7 @@ def update_index(
     Raises: DataError if there are no features, or features that do not go with the model.
     """
     root = project.root
-    with root.lock(collection.FOLDER):
+    with root.lock(SEARCH_FOLDER):
         finished, awaited = collection_shards(root)
         if not finished:
             raise DataError(
@@ -116,7 +122,7 @@ def _with_begun_index(
     if serving is None or place in serving.made:
         return serving
     serving = replace(serving, made=(*serving.made, place))
-    collection.write_current(root, serving)
+    write_current(root, serving)
     return serving
 
 
@@ -276,7 +282,7 @@ def _serve(
         made=tuple(kept),
     )
     if serving != before:
-        collection.write_current(root, serving)
+        write_current(root, serving)
     return serving
 
 

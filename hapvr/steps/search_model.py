@@ -20,7 +20,7 @@ from hapvr.scorer.bundle import open_networks
 from hapvr.scorer.description import SCORER_FILE, Description, read_description
 from hapvr.scorer.onnx_networks import ONNXRecord
 from hapvr.scorer.open_bundle import OpenBundle
-from hapvr.search.collection import CURRENT, CurrentIndex, current_index, serving_index
+from hapvr.search.current import CURRENT, CurrentIndex, current_index, serving_index
 from hapvr.steps.project import REGISTRY, Project
 
 if TYPE_CHECKING:

@@ -16,13 +16,9 @@ from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.search.blank_file import read_blank
-from hapvr.search.collection import (
-    CurrentIndex,
-    SearchableCollection,
-    VideoMetadata,
-    current_index,
-)
+from hapvr.search.collection import SearchableCollection, VideoMetadata
 from hapvr.search.confidence import Confidence, usual_prior
+from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.engine import SearchEngine
 from hapvr.search.frame_matrix import frame_matrix
 from hapvr.search.marks import Mark, read_marks

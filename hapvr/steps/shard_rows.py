@@ -5,7 +5,8 @@ import pyarrow as pa
 
 from hapvr.data.stamped import read_rows, stamp
 from hapvr.files import digest_of
-from hapvr.search.collection import CURRENT, CollectionMetadata, current_index
+from hapvr.search.collection import CollectionMetadata
+from hapvr.search.current import CURRENT, current_index
 from hapvr.steps.project import Project
 from hapvr.steps.search_fingerprint import search_fingerprint
 

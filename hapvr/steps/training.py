@@ -22,7 +22,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import environment, git_revision, require_settings
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE
-from hapvr.search.collection import serving_index
+from hapvr.search.current import serving_index
 from hapvr.steps.benchmark_features import check_evaluation
 from hapvr.steps.ingested import require_ingested
 from hapvr.steps.model_places import CURRENT_NAME, MODELS, RUN_KEY, current_key

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hapvr.errors import DataError
-from hapvr.search.collection import CurrentIndex
+from hapvr.search.current import CurrentIndex
 from hapvr.search.descriptors import descriptor_shard, searchable_videos
 from hapvr.search.frame_index import FrameIndex
 from hapvr.search.indexes import create_index

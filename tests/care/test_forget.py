@@ -20,7 +20,7 @@ from hapvr.chain.look import Look
 from hapvr.chain.step import shards_of
 from hapvr.data import manifest
 from hapvr.errors import ArgumentError
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.search.marks import mark, read_marks
 from hapvr.steps.duplicate_pairs import outdated_pairs, without_forgotten
 from hapvr.steps.frames import make_frames
