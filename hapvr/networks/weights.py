@@ -139,8 +139,8 @@ def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tu
 
 
 def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """[B, 3, H, W] uint8 -> float32 in [0, 1], then less the mean and by the standard deviation of
-    each channel."""
+    """[B, 3, H, W] uint8 -> float32 in [0, 1], then standardised by the mean and standard deviation
+    of each channel."""
     means = torch.tensor(mean, device=frames.device).view(-1, 1, 1)
     deviations = torch.tensor(std, device=frames.device).view(-1, 1, 1)
     return (frames.float() / 255 - means) / deviations

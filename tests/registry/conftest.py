@@ -4,6 +4,7 @@ share."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 import mlflow
 import pytest
@@ -48,6 +49,14 @@ def register_champion(tracker: Tracker, bundle: Path) -> int:
     version = register(tracker, "hapvr", run_id=run_id, model_uri=source, target=0.5, tags={})
     promote(tracker.client, "hapvr", version, reason="the first")
     return version
+
+
+def add_version(tracker: Tracker, name: str, *, source: str = "") -> int:
+    """A version of a run of its own."""
+    run = tracker.start(token_hex(8), name="run", params={}, tags={})
+    return register(
+        tracker, name, run_id=run, model_uri=source or f"runs:/{run}/model", target=0.5, tags={}
+    )
 
 
 @pytest.fixture(scope="session")
