@@ -36,15 +36,16 @@ recipe's order; None if it has no data."""
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecipe:
-    """What a shard is made of and how it is stored. settings, inputs: what determines the
-    content, see `Provenance`. columns: of the data file; empty for a shard that has an index alone.
-    index_columns: the step's own columns of the index."""
+    """What a shard is made from, and how it is stored. `settings` and `inputs` determine its
+    content, see `Provenance`."""
 
     shard: Shard
     settings: Mapping[str, Any]
     inputs: dict[str, str]
     columns: Sequence[pa.Field] = ()
+    """of the data file; empty for a shard that has only an index"""
     index_columns: Sequence[pa.Field] = ()
+    """the step's own columns of the index"""
 
     @property
     def provenance(self) -> Provenance:
@@ -59,11 +60,11 @@ class ShardRecipe:
 
 @dataclass(frozen=True)
 class StageResult:
-    """The state of a shard after its step ran. done: False if the shard was finished already and
-    was not touched."""
+    """The state of a shard after its step ran."""
 
     shard: Shard
     done: bool
+    """False if the shard was finished already and was not touched"""
     num_ok: int
     num_failed: int
     num_rows: int

@@ -55,12 +55,12 @@ Places = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The index of a finished shard. data_sha256: of the data file as it was written; "" if the
-    shard has none."""
+    """The index of a finished shard."""
 
     provenance: Provenance
     table: pa.Table
     data_sha256: str
+    """of the data file as it was written; "" if the shard has none"""
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per video: video_id, status, reason, message, num_rows and the step's own

@@ -18,9 +18,10 @@ from hapvr.steps.watch_queries import LISTS, watch_queries
 
 @dataclass(frozen=True, kw_only=True)
 class WatchRun:
-    """shards: that were compared."""
+    """What a run of the watch lists did."""
 
     shards: tuple[str, ...]
+    """those that were compared"""
     delivery: Delivery
     failed: dict[str, str] = field(default_factory=dict)
     """Query -> why it could not be used."""

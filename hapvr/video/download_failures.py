@@ -30,12 +30,14 @@ _NEEDS_PROGRAM = re.compile("ffmpeg|rtmpdump|mplayer|mpv")
 
 @dataclass(frozen=True)
 class DownloadResult:
-    """The outcome for one video. path: its file if status is ok. reason: "" or a short code."""
+    """The outcome for one video."""
 
     status: Status
     reason: str = ""
+    """a short code; "" if status is ok"""
     message: str = ""
     path: Path | None = None
+    """the file, if status is ok"""
 
 
 class RefusedError(Exception):

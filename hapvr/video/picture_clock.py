@@ -14,30 +14,36 @@ NOTED_STEP_S = 1.0
 
 
 class Jump(NamedTuple):
-    """A step of a broken clock, in seconds from the file's start; time_s: of the picture behind it,
-    as it is counted instead."""
+    """A step of a broken clock, in seconds from the file's start."""
 
     from_s: float
     to_s: float
     time_s: float
+    """which the picture behind the step gets instead"""
 
 
 @dataclass
 class _Hand:
-    """One of the two clocks of a file, that of display or that of decoding. time_s: of the last
-    picture. known_s, stamp_s: time and timestamp of the last picture that had one."""
+    """One of the two clocks of a file, that of display or that of decoding."""
 
     time_s: float = 0.0
+    """of the last picture"""
     known_s: float = 0.0
+    """time of the last picture that had a timestamp"""
     stamp_s: float | None = None
+    """that timestamp"""
     backward_steps: int = 0
     jumps: list[Jump] = field(default_factory=list)
 
 
 class PictureClock:
-    """Gives each picture its time. start_s: the file's start on its own clock, None where the file
-    has none. interval_s: nominal, taken where timestamps are missing or wrong. is_broken: whether a
-    step of more than LONG_STEP_S, from one timestamp to another, is an error of the clock."""
+    """Gives each picture its time.
+
+    start_s: the file's start on its own clock; None if the file has none
+    interval_s: the nominal one, used where timestamps are missing or wrong
+    is_broken: whether a step of more than LONG_STEP_S, from one timestamp to another, is an error
+        of the clock
+    """
 
     def __init__(
         self,

@@ -22,11 +22,12 @@ PAUSE_S = 60.0
 
 
 class Picture(NamedTuple):
-    """A decoded frame. time_s: when it is shown, in seconds from the file's start; lasts_s: how
-    long, as its packet says, or the nominal time."""
+    """A decoded frame."""
 
     time_s: float
+    """when it is shown, in seconds from the file's start"""
     lasts_s: float
+    """for how long, by its packet, or else the nominal time"""
     frame: VideoFrame
 
 

@@ -36,11 +36,12 @@ _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ManifestEntry:
-    """One video. video_id: "<source>/<name>", NFC. uri: a local path (`path_of_text`), an http(s)
-    URL, or youtube:<id>."""
+    """One video."""
 
     video_id: str
+    """<source>/<name>, in Unicode normal form C"""
     uri: str
+    """a local path (`path_of_text`), an http(s) URL, or youtube:<id>"""
 
 
 def files_below(root: Path, *, of: str = "") -> list[Path]:

@@ -295,7 +295,7 @@ def test_a_call_that_was_planned_before_another_was_killed_finishes_both(
 def test_a_call_that_names_no_video_is_refused(
     made: Path, video_ids: list[str], offline: str, refusal: str
 ) -> None:
-    project = Project.open(made / "config.yaml")
+    project = Project.open(made / "config.yaml", folder=made)
     with pytest.raises(ArgumentError, match=refusal):
         plan_forgetting(project, video_ids, offline=offline)
 
