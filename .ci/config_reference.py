@@ -18,11 +18,12 @@ HEADER = """# Configuration
 
 Written from `hapvr/config.py` by `make docs`; a test compares the two.
 
-A configuration is a YAML file; `configs/` has some. `extends: other.yaml` starts from another file,
-a list of paths from several, the last one over the first: `configs/backbones/` has files for this.
-`${NAME}` in a value stands for an environment variable. What is not given has the default, which is
-the paper's where the paper gives one. An unknown key is an error. Units are in the names: `_s`
-seconds, `_px` pixels, `_bytes` bytes; a rate or probability is in [0, 1].
+A configuration is a YAML file; `configs/` has some. With `extends: other.yaml` it starts from
+another file, and with a list of paths from several, each of which overrides those before it, such
+as the files in `configs/backbones/`. `${NAME}` in a value stands for an environment variable. A key
+that is not given has its default, which is the paper's where the paper gives one. An unknown key is
+an error. Units are in the names: `_s` seconds, `_px` pixels, `_bytes` bytes; a rate or probability
+is in [0, 1].
 """
 LIMITS = {
     "minimum": "≥ ",

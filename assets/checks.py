@@ -1,5 +1,4 @@
-"""Asset checks: the findings on a shard, with severity and a hint. They run with the asset that
-they are about."""
+"""Asset checks: the findings on a shard, with severity and a hint. They run with their asset."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,7 +24,7 @@ FEATURES = {
 
 
 def specs(asset: str, checks: Mapping[str, str]) -> list[dg.AssetCheckSpec]:
-    """Specifications of an asset's checks by name and description."""
+    """The specifications of an asset's checks, from names and descriptions."""
     return [dg.AssetCheckSpec(name, asset=asset, description=text) for name, text in checks.items()]
 
 
@@ -38,10 +37,10 @@ def result(
     asset: str | None = None,
     **values: Any,
 ) -> dg.AssetCheckResult:
-    """A check, with what it is about, and with the hint where it has not passed.
+    """The result of a check, with its details, and with the hint if it has not passed.
 
-    severity: warn or error. asset: of a function that makes several assets, the one that it is
-    about.
+    severity: warn or error
+    asset: which asset the check is of, in a function that makes several
     """
     shown = {
         key: dg.MetadataValue.json(value) if isinstance(value, list | dict) else value
@@ -60,7 +59,7 @@ def result(
 def empty_record(
     reason: str, names: Iterable[str], *, asset: str | None = None
 ) -> dg.MaterializeResult:
-    """The record of a shard for which there is nothing to make; its checks pass."""
+    """The record of a shard that needs no data; its checks pass."""
     return dg.MaterializeResult(
         asset_key=asset,
         metadata={"dagster/row_count": 0, "reason": reason},

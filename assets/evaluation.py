@@ -48,7 +48,7 @@ def _show_scores(made: Made) -> dg.MaterializeResult:
 
 
 def _digest(folder: Path, names: Iterable[str]) -> str:
-    """Of the stored scores of some benchmarks."""
+    """A digest of the stored scores of these benchmarks."""
     from hapvr.files import file_sha256
 
     lines = [f"{name} {file_sha256(folder / name / 'scores.json')}\n" for name in sorted(names)]

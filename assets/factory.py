@@ -1,5 +1,5 @@
-"""An asset for each step of the chain: inputs, partitions and pool come from `hapvr.chain`, the
-rest is what the UI shows. A step of which no module of assets says more gets a plain asset."""
+"""An asset for each step of the chain. Inputs, partitions and pool come from `hapvr.chain`; modules
+of assets add what the UI shows. A step without such a module gets a plain asset."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -20,12 +20,12 @@ NOT_IN_COLLECTION = (
     "This shard is a benchmark made of the collection's videos, so it is not searched."
 )
 PLAIN_GROUP = "features"
-"""Of the steps of which no module of assets says more."""
+"""The group of the plain assets."""
 PROGRESS_EVERY_S = 5.0
 
 
 class Made(NamedTuple):
-    """What a step made. key: of the shard; "" for a step without shards."""
+    """The result of a step. key: of the shard; "" for a step without shards."""
 
     context: dg.AssetExecutionContext
     resource: ProjectResource
@@ -52,7 +52,7 @@ def progress_lines(write: Callable[[str], object], what: str) -> Callable[[int, 
 
 
 def dependencies(name: str) -> list[dg.AssetDep]:
-    """The inputs of a step. One without shards reads all shards of its inputs."""
+    """The inputs of a step. A step without shards reads all shards of its inputs."""
     step = CHAIN[name]
     deps = []
     for source in step.inputs:
@@ -64,7 +64,7 @@ def dependencies(name: str) -> list[dg.AssetDep]:
 
 
 def described(name: str) -> str:
-    """What a step does, as a sentence."""
+    """A sentence on what a step does."""
     does = CHAIN[name].does
     return f"{does[0].upper()}{does[1:]}."
 
@@ -77,8 +77,10 @@ def chain_asset(
     checks: Mapping[str, str] | None = None,
     output_required: bool = True,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """`dg.asset` with what the chain says of a step. checks: by name, what each is about;
-    output_required: False where it may make nothing; steps after it are skipped then."""
+    """`dg.asset` with the chain's declaration of a step.
+
+    checks: name -> what the check is about
+    output_required: False if it may make nothing; later steps are then skipped"""
     step = CHAIN[name]
     return dg.asset(
         name=name,
@@ -101,8 +103,11 @@ def step_asset(
     arguments: Callable[[dg.AssetExecutionContext], dict[str, Any]] = lambda _: {},
     **options: Any,
 ) -> dg.AssetsDefinition:
-    """The asset of a step. show: what a materialisation says of what was made; arguments: of
-    `Step.run`; options: as `chain_asset` takes them."""
+    """The asset of a step.
+
+    show: what a materialisation shows of the result
+    arguments: of `Step.run`
+    options: of `chain_asset`"""
     step = CHAIN[name]
 
     @chain_asset(name, **options)
@@ -123,15 +128,15 @@ def step_asset(
 
 
 def _end_decoders() -> None:
-    """End those that wait for more work: Dagster executes a run in a process that waits for its
-    children at its end."""
+    """End the decoders that wait for more work, since Dagster executes a run in a process that
+    waits for its children when it ends."""
     from hapvr.video.kept_workers import end_idle_workers
 
     end_idle_workers()
 
 
 def plain_assets(declared: Collection[str]) -> list[dg.AssetsDefinition]:
-    """Assets of the steps that are not among those that are declared elsewhere."""
+    """Plain assets for the steps that no other module declares."""
     return [
         step_asset(name, _show_plainly, group=PLAIN_GROUP, kinds={"parquet"})
         for name in CHAIN
@@ -140,7 +145,7 @@ def plain_assets(declared: Collection[str]) -> list[dg.AssetsDefinition]:
 
 
 def _show_plainly(made: Made) -> dg.MaterializeResult:
-    """Counts and digests of a shard; of another step nothing."""
+    """Counts and digests of a shard; nothing for a step without shards."""
     step = CHAIN[made.context.asset_key.to_user_string()]
     if isinstance(step, ShardStep):
         return metadata.shard(made.result)

@@ -111,7 +111,7 @@ def training_data(
 
 
 def _nothing_reason(project: "Project", shard: str, name: str) -> str:
-    """Why nothing is made of a shard for training, "" where something is."""
+    """Why nothing is made from a shard for training; "" if something is."""
     from hapvr.data.manifest import is_training_shard
 
     if not is_training_shard(project.root, shard):

@@ -1,4 +1,4 @@
-"""What materializations show: counts, digests, tables and pictures."""
+"""The metadata of materialisations: counts, digests, tables and pictures."""
 
 import base64
 import io
@@ -60,8 +60,8 @@ def figure(value: "Figure") -> dg.MarkdownMetadataValue:
 
 
 def image(value: "Image", *, rows: Sequence[str] = ()) -> dg.MarkdownMetadataValue:
-    """A picture as JPEG inside Markdown. rows: names of its rows, from the top, for the list below
-    it."""
+    """A picture as JPEG inside Markdown. rows: the names of its rows, from the top, to be listed
+    below it."""
     buffer = io.BytesIO()
     value.save(buffer, format="JPEG", quality=80)
     lines = [_picture(buffer.getvalue(), "jpeg").value or ""]
@@ -82,10 +82,11 @@ def shard(
     more: dict[str, Any] | None = None,
 ) -> dg.MaterializeResult:
     """Counts, columns, digests and failures of a shard. Its data version is the digest of its
-    index, so a run that left it alone changes nothing downstream.
+    index, so a run that did not change the shard changes nothing downstream.
 
-    findings: of its checks. asset: which one it is, in a function that makes several. more: entries
-    of the step's own.
+    findings: of its checks
+    asset: which asset it is, in a function that makes several
+    more: entries of the step's own
     """
     import polars as pl
 

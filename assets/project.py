@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 SHARDS = dg.DynamicPartitionsDefinition(name="shards")
 """The one set of partitions: shards of videos."""
 GPU_POOL = "gpu"
-"""Runs with an asset of this pool follow each other: dagster.yaml gives the pool one run at a time.
+"""Runs with an asset of this pool follow one another: dagster.yaml gives the pool one run at a
+time.
 """
 PROCESS_TAG = "hapvr/process"
 DATA_TEAM = "team:data"
@@ -21,13 +22,13 @@ MODEL_TEAM = "team:models"
 
 
 def process_tag(process: psutil.Process) -> str:
-    """`host@pid:start`, by which another process of this machine knows it again."""
+    """`host@pid:start`, by which another process on this machine recognises it."""
     return f"{socket.gethostname()}@{process.pid}:{started_s(process):.2f}"
 
 
 def started_s(process: psutil.Process) -> float:
-    """Seconds from the start of the machine to that of a process. Both move with the clock when it
-    is set; this does not."""
+    """Seconds from the start of the machine to the start of a process. If the clock is set, both
+    times move; their difference does not."""
     return float(process.create_time() - psutil.boot_time())
 
 
@@ -42,7 +43,7 @@ class ProjectResource(dg.ConfigurableResource):
     dagster_page: str = "http://127.0.0.1:3000"
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Note on the run which process executes it, see `process_tag`."""
+        """Record on the run which process executes it, see `process_tag`."""
         if context.run is not None and context.instance is not None:
             tags = {PROCESS_TAG: process_tag(psutil.Process())}
             context.instance.add_run_tags(context.run.run_id, tags)
@@ -55,8 +56,8 @@ class ProjectResource(dg.ConfigurableResource):
         return Project.open(folder / self.config_path, folder=folder, overrides=self.overrides)
 
     def dagster_tags(self, run_id: str) -> dict[str, str]:
-        """Tags that lead from an MLflow run back to the Dagster run that made it; the note is what
-        its page shows on top."""
+        """Tags that lead from an MLflow run back to the Dagster run that made it; its page shows
+        the note at the top."""
         page = f"{self.dagster_page.rstrip('/')}/runs/{run_id}"
         note = f"Made by [Dagster run {run_id[:8]}]({page})."
         return {

@@ -74,8 +74,8 @@ def _comparison(decision: "Decision") -> dg.TableMetadataValue:
 
 
 def _checks(decision: "Decision") -> list[dg.AssetCheckResult]:
-    """Both checks. Where there was nothing to compare, neither is passed, and the reason of the
-    decision says why."""
+    """Both checks. If there was nothing to compare, neither passes, and the reason of the decision
+    says why."""
     verdict = decision.verdict
     passed = {
         BETTER: verdict is not None and verdict.better,

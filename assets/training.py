@@ -115,7 +115,7 @@ def history_figure(history: Sequence[Mapping[str, float]], prefix: str, *, title
 
 
 def _trained(run: "TrainingRun", link: dg.MetadataValue) -> dg.MaterializeResult:
-    """What a finished training shows."""
+    """The metadata of a finished training."""
     from hapvr.steps.training import training_result
     from hapvr.train.run_folder import read_history
 

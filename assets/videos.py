@@ -21,8 +21,8 @@ SHEET_FRAMES = 6
 
 
 def last_manifest(instance: dg.DagsterInstance, root: "DataRoot") -> tuple[object, str] | None:
-    """The digest of the sources that the last manifest was made from, and the run; None if it was
-    that of another data root, or of more shards than there are: an older copy was restored."""
+    """The digest of the sources of the last manifest, and its run; None if it was the manifest of
+    another data root, or had more shards than there are, because an older copy was restored."""
     from hapvr.data.manifest import root_id, shard_keys
 
     event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
@@ -37,7 +37,7 @@ def last_manifest(instance: dg.DagsterInstance, root: "DataRoot") -> tuple[objec
 
 
 def is_unmounted(instance: dg.DagsterInstance, root: "DataRoot") -> bool:
-    """Whether the last manifest was written to this place, where nothing is now."""
+    """Whether the last manifest was written to this place, which is empty now."""
     from hapvr.data.manifest import MANIFEST_STAGE, VIDEOS_STAGE
 
     event = instance.get_latest_materialization_event(dg.AssetKey("video_manifest"))
@@ -74,16 +74,16 @@ def _show_manifest(made: Made) -> dg.MaterializeResult:
 
 
 def _register_shards(made: Made) -> None:
-    """Make the partitions those of the manifest."""
+    """Set the partitions to those of the manifest."""
     result = made.result
     instance = made.context.instance
     name = str(SHARDS.name)
     registered = set(instance.get_dynamic_partitions(name))
     is_other_root = last_manifest(instance, made.project.root) is None
     if registered and (is_other_root or registered & set(result.new_shards)):
-        # What was made of another data root would be taken for what was made of this one.
+        # Assets of another data root would be taken for those of this one.
         made.context.log.warning(
-            "this data root is another than before: what Dagster knows of other assets is wiped"
+            "this data root is not the former one: what Dagster knows of other assets is wiped"
         )
         instance.wipe_assets([dg.AssetKey(step) for step in CHAIN if step != "video_manifest"])
 

@@ -1,18 +1,18 @@
-"""What indexing an archive costs by each sampling mode: files like those of archives are made from
-real clips, and sampled thoroughly and by key frames, beside a plain reader of one frame a second.
-Rows of one file are of one run, one after the other.
+"""The cost of indexing an archive in each sampling mode. Files like those of archives are made from
+real clips, and sampled thoroughly and by key frames, beside a plain reader of one frame per second.
+The rows of a file come from one run, one after the other.
 
 PYTHONPATH=. python bench/archive.py --clips FOLDER [--seconds 60] [--rounds 3]
 PYTHONPATH=. python bench/archive.py --clips FOLDER --readers thorough key_frames "add thorough"
 PYTHONPATH=. python bench/archive.py --folder FOLDER
 
-A file's bytes and every measure are of one minute of video. The readers of other packages take part
-where these are installed: `decord`, `imagehash` and `vpdq`. `every picture` is what a thorough
-sample costs where all pictures are decoded; `times as fast` is against the slowest reader.
-`add thorough` and `add key_frames` are `hapvr index add` all in all: what it costs more for the
-file than for its first seconds, so without its start. `MiB` is the most that `index add` and its
-processes held at one time, or that another reader held more than before it began. --folder:
-instead, what `hapvr index add` of this folder takes.
+A file's bytes and every measure are per minute of video. The readers of other packages take part if
+these are installed: `decord`, `imagehash` and `vpdq`. `every picture` is the cost of a thorough
+sample that decodes all pictures; `times as fast` is against the slowest reader. `add thorough` and
+`add key_frames` are the whole of `hapvr index add`, less its cost for the first seconds of the
+file, so without its start. `MiB` is the most that `index add` and its processes held at one time,
+or by how much another reader exceeded what it held before. --folder: measure `hapvr index add` of
+this folder instead.
 """
 
 import importlib
@@ -49,14 +49,14 @@ from hapvr.video.settings import SamplingMode
 
 FPS = 30
 CLIP_S = 4
-"""So much of each clip is taken; then the next one is cut to."""
+"""How many seconds of each clip are taken before cutting to the next."""
 ENCODED_S = 8
-"""So much is encoded; large pictures take minutes."""
+"""How many seconds are encoded; large pictures take minutes."""
 MODES: tuple[SamplingMode, ...] = get_args(SamplingMode)
 INDEXED_S = 4
-"""What `index add` of so much of a file costs is taken for its start."""
+"""The cost of `index add` for so many seconds of a file counts as the cost of its start."""
 ADD = "add "
-"""Before a mode: the name of a reader that is `hapvr index add`."""
+"""Precedes the mode in the name of a reader that is `hapvr index add`."""
 LOOK_EVERY_S = 0.1
 """How often the memory of a reader is looked at."""
 
@@ -87,7 +87,7 @@ FILES = (
 
 
 def shown_frames(clips: Path) -> Iterator[VideoFrame]:
-    """Frames of all clips of a folder that are large enough, over and over: FPS a second of each.
+    """Frames of all clips of a folder that are large enough, over and over, at FPS per second.
 
     Raises: SystemExit where there is none.
     """
@@ -153,7 +153,8 @@ def encode(path: Path, kind: ArchiveFile, clips: Path, seconds: int) -> None:
             if kind.is_phone and rng.random() < 0.1:
                 continue
             picture = frame.reformat(kind.width_px, kind.height_px, "yuv420p")
-            picture.pict_type = PictureType.NONE  # else frames stay what they were in the clip
+            # otherwise frames would keep their type from the clip
+            picture.pict_type = PictureType.NONE
             picture.pts = round(number * 1000 / FPS)
             picture.time_base = unit
             container.mux(stream.encode(picture))
@@ -168,7 +169,7 @@ def sample(path: Path, mode: SamplingMode) -> int:
 
 
 def sample_every(path: Path) -> int:
-    """As `sample` does thoroughly, of every picture decoded."""
+    """As `sample` thoroughly, but decoding every picture."""
     wanted = Wanted(1, 256, encode_jpeg)
     return len(sample_every_picture(path, wanted, Reading()).frames)
 
@@ -227,7 +228,7 @@ def readers() -> dict[str, Callable[[Path], int]]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one reading took, with all of its processes."""
+    """The cost of one reading, with all of its processes."""
 
     cpu_s: float
     peak_mib: float
@@ -248,7 +249,7 @@ def read_in_process(reader: str, path: Path) -> Cost:
 
 
 def load_readers() -> None:
-    """Import what readers need: it is no part of a reading."""
+    """Import what readers need, so that it is no part of a reading."""
     readers()
 
 
@@ -318,8 +319,7 @@ def index_folder(folder: Path, mode: SamplingMode) -> Cost:
 
 
 def index_file(path: Path, mode: SamplingMode, *, seconds: int) -> Cost:
-    """What `hapvr index add` costs more for a file than for its first seconds, as if these were
-    left out."""
+    """How much more `hapvr index add` costs for a file than for its first seconds alone."""
     with tempfile.TemporaryDirectory() as parent:
         folders = Path(parent) / "whole", Path(parent) / "start"
         for folder in folders:
@@ -350,7 +350,7 @@ def copy_start(path: Path, to: Path) -> None:
 def measure(
     kind: ArchiveFile, path: Path, names: list[str], *, seconds: int, rounds: int
 ) -> list[dict[str, Any]]:
-    """A row per reader. Readers take turns, so that other load meets all of them alike."""
+    """A row per reader. Readers take turns, so that other load affects all of them alike."""
     costs: dict[str, list[Cost]] = {name: [] for name in names}
     for _ in range(rounds):
         for name in names:

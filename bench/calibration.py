@@ -1,4 +1,5 @@
-"""Fits the probability that ships with the copy network, and checks it on what was not fitted.
+"""Fits the probability that ships with the copy network, and checks it on clips that were not
+fitted.
 
     python -m bench.calibration --videos CLIPS [CLIPS ...] --network FILE.onnx --out FOLDER
 
@@ -98,7 +99,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a curve says of one search."""
+    """The result of a curve for one search."""
 
     hits: int
     """matches that are called so"""
@@ -147,7 +148,7 @@ def shown_vectors(network: CopyNetwork, frames: Sequence[NDArray[np.uint8]]) -> 
 
 
 def edit_clip(clip: UserClip, donor: UserClip, kind: str, out: Path) -> Path:
-    """Write an edited clip; one that is there is left alone."""
+    """Write an edited clip, unless it exists."""
     path = out / "edits" / kind / f"{clip.sha256[:16]}.mp4"
     if not path.is_file():
         frames, fps = load_frames(clip.path)
@@ -217,8 +218,8 @@ def check(
     size: int | None,
     curve: tuple[float, float],
 ) -> dict[str, Any]:
-    """How far the probabilities can be believed in collections of this size. The
-    precisions of ODDS are for so many searches whose original is there to one where it is not."""
+    """How far the probabilities can be trusted in collections of this size. The precisions of ODDS
+    hold for so many searches whose original is there per search without one."""
     present = answers(searches(queries, pool, size, present=True), curve)
     absent = answers(searches(queries, pool, size, present=False), curve)
     hits = sum(answer.hits for answer in present)
@@ -243,7 +244,7 @@ def check(
 
 
 def answers(found: Sequence[Search], curve: tuple[float, float]) -> list[Answer]:
-    """What the curve says of searches."""
+    """The results of the curve for searches."""
     slope, intercept = curve
     judged = []
     for search in found:

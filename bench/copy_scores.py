@@ -1,4 +1,4 @@
-"""How close videos are by one vector a frame: the scores that the shipped calibration rests on.
+"""How close videos are by one vector per frame: the scores behind the shipped calibration.
 
 A query is compared in six views. The level of a view, what the collection's look-alikes reach, is
 taken off, so that scores of different queries can be compared.

@@ -1,8 +1,7 @@
 """Large collections of frame vectors, drawn from those of a real one.
 
-A tenth of the videos are real clips with noise, so that each clip is there many times; the others
-are scenes of their own, with the mean and the covariance of real vectors, that move as a real clip
-does.
+A tenth of the videos are real clips with noise, so each clip occurs many times. The others are
+scenes of their own, with the mean and the covariance of real vectors, and move as real clips do.
 """
 
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.scorer.blank import unit
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.search.descriptors import descriptor_shard, searchable
 from hapvr.search.frame_index import vectors_of
 

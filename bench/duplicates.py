@@ -3,11 +3,11 @@ clips, how many of its pairs are wrong, and which copy it keeps.
 
     python -m bench.duplicates --videos CLIPS [CLIPS ...] --out FOLDER [--fitted]
 
-The originals are of the half of the clips that the shipped probability was not fitted on, or of the
-other half (`bench.calibration`). Pairs of the kind `same_incident` claim no footage in common, so
-they count as not found. Videos that share footage by accident (`bench/shared_footage.csv`), and an
-edit and the clip that it is combined with, are neither right nor wrong; other takes of one scene
-are wrong.
+The originals are from the half of the clips on which the shipped probability was not fitted, or
+from the other half (`bench.calibration`). Pairs of the kind `same_incident` claim no footage in
+common, so they count as not found. Videos that share footage by accident
+(`bench/shared_footage.csv`), and an edit and the clip that it is combined with, are neither right
+nor wrong; other takes of one scene are wrong.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Video:
 
 
 def all_clips(folders: Sequence[Path], out: Path) -> list[UserClip]:
-    """One of each content, in an order that depends on the contents alone."""
+    """One file of each content, in an order that depends only on the contents."""
     clips = []
     for folder in folders:
         groups, _ = find_clips(folder, out=out, name=SOURCE)
@@ -174,7 +174,7 @@ def rows(
 
 
 def pair_kind(edits: Collection[str]) -> str:
-    """What kind of pair two videos of one clip are."""
+    """The kind of pair that two videos of one clip are."""
     if ORIGINAL in edits:
         return "of an edit and its original"
     num_hard = len(set(edits) & set(HARD))
@@ -210,8 +210,7 @@ def kept_in_groups(project: Project, out: Path, videos: Mapping[str, Video]) -> 
 
 
 def options_of(usage: str | None) -> argparse.Namespace:
-    """What a benchmark of edits of clips is called with. usage: its first paragraph is printed by
-    --help."""
+    """The arguments of a benchmark of edits of clips. usage: --help prints its first paragraph."""
     parser = argparse.ArgumentParser(description=(usage or "").split("\n\n", maxsplit=1)[0])
     parser.add_argument("--videos", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path, required=True)

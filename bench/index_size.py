@@ -9,7 +9,7 @@ scenes of their own.
 
 Recall is that of the shortlist of 100 candidates: `copies`, the part of the videos drawn from the
 clip of the query that are in it, over that of exhaustive search; `overlap`, the part of the
-candidates of exhaustive search. FAISS is compared where it is installed; it is no dependency.
+candidates of exhaustive search. FAISS is compared if it is installed; it is not a dependency.
 """
 
 import importlib
@@ -116,7 +116,7 @@ def shortlist(hits: pa.Table, num_videos: int, num_frames: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Trial:
-    """Queries, and what exhaustive search gives for them."""
+    """Queries, and the results of exhaustive search for them."""
 
     videos: StoredVideos
     numbers: npt.NDArray[np.intp]

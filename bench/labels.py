@@ -1,4 +1,4 @@
-"""Which clips of a pile show the same, so that finding one for the other is no mistake."""
+"""Which clips of a pile show the same, so that finding one for the other is not a mistake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FootageLabels:
 
 
 def _linked(links: Mapping[str, frozenset[str]], clips: Collection[str]) -> frozenset[str]:
-    """All that a link of one of the clips leads to."""
+    """All clips that are linked to one of these."""
     return frozenset(linked for clip in clips for linked in links.get(clip, ()))
 
 

@@ -1,5 +1,5 @@
-"""What the demo made, as a short JSON document: compare it before and after a change that should
-change no result.
+"""The results of the demo as a short JSON document, to be compared before and after a change that
+should not change any result.
 
 python bench/pinned.py configs/demo.yaml > before.json
 python bench/pinned.py configs/demo.yaml --compare before.json
@@ -55,7 +55,7 @@ def answers(config: Path, video_ids: list[str]) -> dict[str, Any]:
 
 
 def pinned(config: Path) -> dict[str, Any]:
-    """Everything that is pinned, from the data root of a configuration."""
+    """The document, from the data root of a configuration."""
     project = Project.open(config)
     root = project.root.local
     assert root is not None

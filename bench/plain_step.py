@@ -1,5 +1,5 @@
-"""HAP-VR's score and training step from their equations, one pair of videos at a time; what the
-benchmarks compare with."""
+"""HAP-VR's score and training step from their equations, one pair of videos at a time, for the
+benchmarks to compare with."""
 
 from collections.abc import Mapping
 
@@ -59,7 +59,7 @@ def frame_similarity(query: Tensor, reference: Tensor) -> Tensor:
 
 
 def compare(frame: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
-    """What the network's convolutions make of frame similarities [T_q, T_r]."""
+    """The output of the network's convolutions for frame similarities [T_q, T_r]."""
     hidden = frame[None, None]
     for layer in ("conv1", "conv2"):
         hidden = F.conv2d(

@@ -11,8 +11,8 @@ of frames, the best run of two frames of the whole picture, and the probability 
 second table says how far that can be believed.
 
 A video that shares footage with an upload, its donor included, is neither right nor wrong for it
-(`bench/shared_footage.csv`). Later halves and other takes of the same scene are left out too, but
-for the row LOOK_ALIKES, where they are wrong.
+(`bench/shared_footage.csv`). Later halves and other takes of the same scene are left out too,
+except in the row LOOK_ALIKES, where they are wrong.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Unjudged:
 
 
 def make_pile(folders: Sequence[Path], out: Path, *, part: str) -> Pile:
-    """Write the videos to search in, `out/clips`, and all uploads; those of one part are asked."""
+    """Write the videos to search in, `out/clips`, and all uploads; those of one part are the
+    queries."""
     clips = []
     for folder in folders:
         groups, _ = find_clips(folder, out=out, name="clips")
@@ -117,7 +118,7 @@ def make_pile(folders: Sequence[Path], out: Path, *, part: str) -> Pile:
 
 
 def plan(clips: Sequence[UserClip], out: Path, *, part: str) -> list[Task]:
-    """What becomes of each clip."""
+    """The role of each clip."""
     by_role: dict[str, list[Path]] = {role: [] for role in ROLES}
     for number, clip in enumerate(clips):
         by_role[ROLES[number % len(ROLES)]].append(clip.path)
@@ -165,7 +166,7 @@ def open_searcher(out: Path) -> Searcher:
 
 
 def ask(searcher: Searcher, queries: Sequence[Path]) -> Iterator[dict[str, dict[str, float]]]:
-    """By system the scores of videos that it found for each query."""
+    """For each system the scores of the videos that it found for each query."""
     names = [str(query) for query in queries]
     with searcher.scorer.open_videos(names, crops=True) as videos:
         for name in names:
@@ -279,8 +280,8 @@ def _measured(
 
 
 def trust(uploads: Sequence[Upload], answers: Sequence[Scores]) -> dict[str, Any]:
-    """How good what is called a match is, how much it leaves out, and how many searches call
-    something else likely. answers: probabilities, without unjudged videos."""
+    """How many matches are right, how many are missed, and how many searches call something else
+    likely. answers: probabilities, without unjudged videos."""
     matches = []
     likely_wrong = []
     for upload, probabilities in zip(uploads, answers, strict=True):

@@ -3,9 +3,9 @@
     python -m bench.service --config configs/demo.yaml [--data DIR] [--clients 1 8 32] [--requests
     200] [--workers 1 2]
 
-Starts `hapvr serve --workers N` on free ports of this machine; each client sends a search, of a
-video of the collection, as soon as its last one was answered, until there were so many requests.
-The index of the project must be there; --data: its data root, if it is not the configuration's.
+Starts `hapvr serve --workers N` on free ports of this machine; each client sends a search for a
+video of the collection as soon as its last one was answered, until all requests are done. The
+project must have an index; --data: its data root, if it is not the configuration's.
 """
 
 import json
@@ -31,7 +31,7 @@ TOP = 10
 
 @contextmanager
 def serving(config: Path, data_root: str, workers: int) -> Iterator[str]:
-    """The address of a service of its own process, or of so many that search."""
+    """The address of a service in a process of its own, with this many processes that search."""
     run = "from hapvr.cli import main; main()"
     command = [sys.executable, "-c", run, "serve", "--config", str(config), "--port", "0", "--json"]
     command += ["--set", f"data_root={data_root}", "--workers", str(workers)]
@@ -44,8 +44,8 @@ def serving(config: Path, data_root: str, workers: int) -> Iterator[str]:
 
 
 def ask(address: str, video_id: str, client: int = 0) -> float:
-    """Seconds of one search; one that takes long is a job, which is asked for until it is done.
-    client: each has an address of its own, since one has at most half of the places."""
+    """Seconds of one search; a long one is a job, which is polled until it is done. client: each
+    has an address of its own, since one address may take at most half of the slots."""
     source = (f"127.0.0.{client + 1}", 0)
 
     def fetch(method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def main() -> None:
             for _ in range(2 * workers):
                 measured(address, queries[: 2 * workers], 2 * workers)  # each process has searched
 
-        # The services take turns, so that what else the machine does meets all of them.
+        # The services take turns, so that other load on the machine affects all of them.
         for clients in options.clients:
             for workers, address in addresses.items():
                 times, wall = measured(address, queries, clients)

@@ -1,13 +1,13 @@
 """How well a search finds the original of a single edit, and how far its probabilities can be
-believed.
+trusted.
 
     python -m bench.single_edits --videos CLIPS [CLIPS ...] --out FOLDER [--fitted]
 
-Nine edits of each of 35 clips (`bench.duplicates`) ask among all clips, at defaults. The originals
-are of the half of the clips that the shipped probability was not fitted on, or of the other half.
-Videos that share footage with an edit, or show another take of its scene, are left out of its
-answers (`bench/shared_footage.csv`); the same answers without the original tell what is said of
-clips that are not there.
+Nine edits of each of 35 clips (`bench.duplicates`) are searched for among all clips, with default
+settings. The originals are from the half of the clips on which the shipped probability was not
+fitted, or from the other half. Videos that share footage with an edit, or show another take of its
+scene, are left out of its answers (`bench/shared_footage.csv`); the same answers without the
+original show what is reported for clips that are not there.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def rows(queries: Sequence[Query], scores_of: Sequence[dict[str, Any]]) -> Itera
 
 
 def _verdicts(answers: Sequence[dict[str, float]], originals: Sequence[str]) -> dict[str, Any]:
-    """What answers call a match, and what they say where the original is not there."""
+    """What answers call a match, and what they report if the original is not there."""
     called = [
         video_id == original
         for answer, original in zip(answers, originals, strict=True)

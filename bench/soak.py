@@ -3,9 +3,9 @@ stay bounded?
 
     python -m bench.soak [--shards 200] [--videos 20] [--frames 60] [--keep 60]
 
-Features are random, imported as `hapvr features import` does, and taken in by the step
-`search_index`; a search looks up the frames of one stored video. `files` and `MB` are of the folder
-of the index. --keep: seconds that replaced versions stay.
+Features are random, imported as by `hapvr features import`, and indexed by the step `search_index`;
+a search looks up the frames of one stored video. `files` and `MB` are those of the index's folder.
+--keep: for how many seconds replaced versions stay.
 """
 
 import tempfile
@@ -24,7 +24,7 @@ from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.search import lance_index
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.seeding import numpy_rng
 from hapvr.steps.features import import_features
 from hapvr.steps.project import Project

@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, works that take turns, so that other load meets all of them
+"""What the benchmarks share: options, works that take turns, so that other load affects all of them
 alike, and a table."""
 
 import argparse

@@ -197,7 +197,7 @@ UPLOADS: dict[str, Edit] = {
     "3 s in a film": ALL_EDITS["part_3s"],
     "10 s in a film": ALL_EDITS["part_10s"],
 }
-"""What is done to a query by name; the first three are easy."""
+"""The kinds of uploads by name; the first three are easy."""
 
 
 EXCERPTS: dict[str, Edit] = {
@@ -234,7 +234,7 @@ def plain_pictures(count: int, num_frames: int, rng: Rng) -> list[Pixels]:
 
 @dataclass(frozen=True)
 class Task:
-    """What is made of one clip."""
+    """What to make of one clip."""
 
     clip: UserClip
     role: str
@@ -282,7 +282,7 @@ def later_half(video_id: str) -> str:
 
 
 def make(task: Task) -> list[Upload]:
-    """Write the videos of a clip; uploads that are there are left alone."""
+    """Write the videos of a clip; existing uploads are not touched."""
     video_id = f"clips/{task.name}"
     video = task.out / video_id
     if task.role == "distractor":

@@ -3,10 +3,10 @@
     python -m bench.video_vectors --config COLLECTION/collection.yaml --folder EMPTY_FOLDER
 
 Both indexes are built in the folder from the stored features of a collection. The vector of a video
-is the mean of its frames, as untrained networks of one vector per video have it. Queries are the
-stored frames of each video with an edit, whole and as five frames; and five frames of a film that
-is made of 31 of the videos, one after the other. A row says how often the right video, or film, is
-the first candidate, and among the first ten.
+is the mean of its frames, as in untrained networks of one vector per video. Queries are the stored
+frames of each video with an edit, all of them and five of them; and five frames of a film that
+consists of 31 of the videos, one after the other. A row says how often the right video, or film, is
+the first candidate, and how often it is among the first ten.
 """
 
 import io
@@ -125,7 +125,7 @@ class Indexes:
 
 
 def rows_of(name: str, vectors: Floats) -> pa.Table:
-    """What an index takes of frames, one a second."""
+    """The rows of an index for frames, one per second."""
     values = pa.array(vectors.astype(np.float16).reshape(-1))
     return pa.table(
         {
@@ -159,7 +159,7 @@ Queries = Sequence[tuple[str, Floats]]
 
 
 def measured(search: Callable[[Floats], list[str]], queries: Queries) -> dict[str, Any]:
-    """How many queries are answered rightly, and what one takes."""
+    """How many queries are answered correctly, and how long one takes."""
     search(queries[0][1])  # opens what is opened once
     start = time.process_time()
     answers = [search(query) for _, query in queries]

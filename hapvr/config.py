@@ -1,8 +1,8 @@
-"""The configuration: frozen pydantic models. `hapvr.config_file` reads them and says what is wrong
-with a file.
+"""The configuration as frozen pydantic models. `hapvr.config_file` reads them and reports what is
+wrong with a file.
 
-Defaults are the paper's (HAP-VR, section 4 and appendix B). The files under `configs/` state what
-differs from them.
+Defaults are the paper's (HAP-VR, section 4 and appendix B). The files under `configs/` state only
+what differs.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from hapvr.train.settings import PairsConfig
 from hapvr.video.settings import PARTS, DownloadConfig, SamplingConfig, Source, SourceName
 
 MAX_STEPS = 100_000_000
-"""Of a training: at ten a second, four months."""
+"""The most steps of a training: at ten a second, four months."""
 
 
 class OptimizerConfig(Settings):
     """Adam with linear warm-up and cosine decay."""
 
     kind: Literal["adamw", "adam"] = "adamw"
-    """`adam`: weight decay is added to the gradient (TCA, VVS), not taken off the weights"""
+    """`adam`: weight decay is added to the gradient (TCA, VVS), not subtracted from the weights"""
     learning_rate: float = Field(default=4e-5, gt=0)
     weight_decay: float = Field(default=1e-2, ge=0)
     warmup_steps: int = Field(default=1000, ge=0, le=MAX_STEPS)
     floor_rate: Rate = 0.1
-    """last learning rate as a part of `learning_rate`; 0.1 is of the releases of HAP-VR and S2VS,
+    """last learning rate as a part of `learning_rate`; 0.1 is from the releases of HAP-VR and S2VS,
     whose papers give none"""
 
 
@@ -58,17 +58,17 @@ VIEW_STEPS = frozenset({"training_views", "pseudo_labels"})
 
 
 class TrainConfig(Settings):
-    """One training run (HAP-VR section 4). The objective is that of the similarity network, the
-    contrast that of TCA."""
+    """One training run (HAP-VR section 4). `objective` is for the similarity network, `contrast`
+    for TCA."""
 
     steps: int = Field(default=30_000, ge=1, le=MAX_STEPS)
     batch_videos: int = Field(default=64, ge=1)
-    """videos of a batch, of each of which it has two views; labelled pairs of a batch"""
+    """videos in a batch, with two views of each; or labelled pairs in a batch"""
     accumulated_batches: int = Field(default=1, ge=1)
-    """batches of a step, whose gradients are averaged"""
+    """batches in a step; their gradients are averaged"""
     seed: int = 0
     num_processes: int = Field(default=1, ge=1)
-    """processes that share a batch, whose clips are all compared with each other"""
+    """processes that share a batch; all its clips are compared with one another"""
     data_workers: int = Field(
         default=2, ge=0, description="processes that read views ahead of training"
     )
@@ -83,8 +83,8 @@ class TrainConfig(Settings):
     """a video with fewer frames than a clip is shown again to fill it, as in the papers; false: its
     clips end with the video, and the rest is masked"""
     look_alikes: bool = False
-    """ours, of cached views: a batch holds videos that look alike, the hardest negatives; known
-    copies are not brought together. false: random ones, as in the papers"""
+    """ours, with cached views: a batch holds videos that look alike, the hardest negatives, but no
+    known copies of each other. false: random videos, as in the papers"""
     validate_every_steps: int = Field(
         default=1000, ge=1, description="between two validations, each with a checkpoint"
     )
@@ -95,12 +95,12 @@ class TrainConfig(Settings):
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether its source is one of labelled pairs, see `train.pairs`."""
+        """Whether its source is labelled pairs, see `train.pairs`."""
         return self.source == "labelled_pairs"
 
     @property
     def view_steps(self) -> frozenset[str]:
-        """The steps that make augmented clips, of which its source reads the results."""
+        """The steps that make augmented clips and whose results its source reads."""
         if self.source == "cached_views":
             return VIEW_STEPS
         if self.reads_pairs and self.pairs.single_rate > 0:
@@ -108,11 +108,12 @@ class TrainConfig(Settings):
         return frozenset()
 
     def identity_fields(self) -> dict[str, Any]:
-        """What determines the weights; the other keys may change when a run continues."""
+        """The settings that determine the weights; the other keys may change when a run
+        continues."""
         only_of = {"objective": "similarity", "contrast": "tca"}
         unused = {section for section, family in only_of.items() if family != self.network.family}
         fields = self.model_dump(mode="json", exclude={"data_workers", *unused})
-        if self.reads_pairs:  # what the files hold is part of the data
+        if self.reads_pairs:  # the content of the files is part of the data
             fields["pairs"] = self.pairs.model_dump(mode="json", exclude={"path", "distractors"})
         else:
             del fields["pairs"]
@@ -138,7 +139,7 @@ class EvaluationConfig(Settings):
     validation: str | None = None
     policy: Literal["official", "strict"] = "strict"
     target_metrics: tuple[str, ...] = ("DSVR", "CSVR", "ISVR", "DSVD", "CSVD", "ISVD")
-    """metrics whose mean decides between two versions; those that a benchmark lacks are left out"""
+    """metrics whose mean decides between two versions; those that a benchmark lacks are skipped"""
     gate: GateConfig = GateConfig()
 
 
@@ -148,14 +149,14 @@ class WatchList(Settings):
     name: SourceName
     path: str = Field(
         min_length=1,
-        description="a folder of videos and pictures, or a text file with one path a line",
+        description="a folder of videos and pictures, or a text file with one path per line",
     )
     min_probability: float = Field(default=0.9, gt=0, le=1)
-    """of a match; what people marked as one counts in any case"""
+    """of a match; pairs that people marked as a match count in any case"""
 
 
 class WebhookConfig(Settings):
-    """Where matches of watch lists are posted, and what needs a person, as JSON. No redirect is
+    """Where to post, as JSON, matches of watch lists and what needs a person. No redirect is
     followed, and no proxy is used."""
 
     url: Annotated[
@@ -168,22 +169,22 @@ class WebhookConfig(Settings):
 
 
 class WatchConfig(Settings):
-    """Watch lists, and whom to tell of their matches and of what needs a person."""
+    """Watch lists, and where to report their matches and what needs a person."""
 
     lists: tuple[WatchList, ...] = ()
     webhook: WebhookConfig | None = Field(default=None, description="null: nothing is posted")
 
 
 class RetentionConfig(Settings):
-    """How long runs and answers are kept. For ever: runs of registered versions, the current model,
-    and what an asset was made by last."""
+    """How long runs and answers are kept. Kept for ever: runs of registered versions, the current
+    model, and the run that last made each asset."""
 
     run_days: float | None = Field(default=180.0, ge=1, le=36_500)
-    """runs of Dagster and trainings without a registered version are removed so long after their
-    end, with logs, artifacts and folders; null: they are kept"""
+    """how long after their end runs of Dagster, and trainings without a registered version, are
+    removed, with logs, artifacts and folders; null: they are kept"""
     answer_days: float = Field(default=30.0, ge=0, le=36_500)
-    """answers of the search service stay so long at their address, with small pictures of what was
-    searched for; 0: until the service ends"""
+    """how long answers of the search service stay at their address, with small pictures of the
+    query; 0: until the service ends"""
 
 
 def _changeable(value: Any) -> Any:
@@ -228,24 +229,24 @@ class Config(Settings):
         self._variables.update(variables)
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """As it is stored, without what environment variables hold, and addresses as they may be
-        shown."""
+        """As it is stored: without the values of environment variables, and with addresses as they
+        may be shown."""
         yield from self._with_names_of_variables(_changeable(self.model_dump())).items()
 
     def training_identity(self) -> dict[str, Any]:
-        """What, with the data, determines the weights of a training."""
+        """The settings that, with the data, determine the weights of a training."""
         dumped = self.model_dump(mode="json", include={"views", "pseudo_labels"})
         return dumped | {"train": self.train.identity_fields()}
 
     def stored(self) -> dict[str, Any]:
-        """As it may be written down: JSON values, with the names of environment variables in place
-        of what they hold."""
+        """The form in which it may be stored: JSON values, with the names of environment variables
+        in place of their values."""
         return self._with_names_of_variables(self.model_dump(mode="json"))
 
     def _with_names_of_variables(self, values: dict[str, Any]) -> dict[str, Any]:
         """Values of the configuration that came from environment variables, as the file has them.
 
-        values: are changed in place
+        values: changed in place
         """
         for (*parents, last), text in self._variables.items():
             node: Any = values
@@ -262,7 +263,7 @@ class Config(Settings):
         return self
 
     def _problems(self) -> Iterator[str]:
-        """What does not go together, and what may not stop Dagster's definitions."""
+        """Settings that do not go together."""
         yield from self._feature_problems()
         yield from self._name_problems()
         yield from self._training_problems()
@@ -272,7 +273,7 @@ class Config(Settings):
             yield f"validation benchmark {validation!r} must not also be a test benchmark"
 
     def _feature_problems(self) -> Iterator[str]:
-        """Of pooled vectors."""
+        """Problems with pooled vectors."""
         if self.features.pooled and self.backbone.descriptor != "regions":
             yield (
                 "features.pooled is made from the nine regions of a frame, and "
@@ -287,7 +288,7 @@ class Config(Settings):
             )
 
     def _name_problems(self) -> Iterator[str]:
-        """Of sources and watch lists that cannot be told apart."""
+        """Problems with the names of sources and watch lists."""
         sources = [f"{source.name}{part}" for source in self.sources for part in PARTS]
         repeated = _repeated(sources)
         if repeated:
@@ -301,7 +302,7 @@ class Config(Settings):
             yield f"watch.lists: names must differ, repeated: {repeated}; rename one"
 
     def _training_problems(self) -> Iterator[str]:
-        """Of the network's family and of processes."""
+        """Problems with the network's family and with processes."""
         train = self.train
         network = train.network
         if isinstance(network, VvsSettings) and not train.repeat_short_clips:
@@ -319,7 +320,7 @@ class Config(Settings):
             )
 
     def _source_problems(self) -> Iterator[str]:
-        """What does not go together with `train.source`."""
+        """Settings that do not go together with `train.source`."""
         train = self.train
         if not train.reads_pairs:
             if train.batch_videos < 2:
@@ -342,7 +343,7 @@ class Config(Settings):
 
 
 def _repeated(names: Sequence[str]) -> str:
-    """The first name, in their order as text, that stands more than once; "" if none does."""
+    """The first name, in the order of text, that occurs more than once; "" if none does."""
     return min((name for name in names if names.count(name) > 1), default="")
 
 

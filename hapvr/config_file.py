@@ -3,7 +3,6 @@ writing without secrets."""
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,25 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from hapvr.config import Config
 from hapvr.errors import ConfigError, without_logins
-from hapvr.files import file_problem, read_bytes
 from hapvr.model.settings import family_of
-from hapvr.settings import Place, Settings, explain, places_of
+from hapvr.settings import Place, explain, places_of
+from hapvr.yaml_files import YAML_ERRORS, load_yaml, read_yaml
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 MAX_FILES = 32
 """Files that one configuration may extend, each counted as often as it is named."""
-MAX_BYTES = 1 << 18
-"""The size of each."""
-MAX_VALUES = 30_000
-"""Keys and values of each, and MAX_DEPTH levels in each other: reading takes 0.1 ms a value."""
-MAX_DEPTH = 32
 LIST_PLACE = re.compile(r"0|[1-9][0-9]{0,5}")
 """A number in a dotted key."""
-TOO_DEEP = f"it is nested in more than {MAX_DEPTH} levels"
 
 
 @dataclass(frozen=True)
@@ -40,45 +33,6 @@ class _File:
     data: Mapping[str, Any]
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML with few aliases, as a page of them can stand for 2^100 values, with each key once, and
-    with as many values and levels as can be read within seconds."""
-
-    aliases = 0
-    values = 0
-    depth = 0
-
-    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
-        # Before a value is composed, brackets are read on, in time of the square of their depth.
-        if self.flow_level >= MAX_DEPTH:
-            raise yaml.YAMLError(TOO_DEEP)
-        super().fetch_flow_collection_start(TokenClass)
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self.aliases += self.check_event(yaml.AliasEvent)
-        if self.aliases > 16:
-            raise yaml.YAMLError("more than 16 aliases (*); write the values out")
-        self.values += 1
-        if self.values > MAX_VALUES:
-            raise yaml.YAMLError(f"it has more than {MAX_VALUES:,} keys and values")
-        if self.depth >= MAX_DEPTH:
-            raise yaml.YAMLError(TOO_DEEP)
-
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > 18:
-            raise yaml.YAMLError(f"{node.value:.40} is not a number of at most 18 digits")
-        return node
-
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        node = super().compose_mapping_node(anchor)
-        for key, count in Counter(str(key.value) for key, _ in node.value).items():
-            if count > 1:
-                raise yaml.YAMLError(f"{key} is given {count} times; keep one")
-        return node
-
-
 def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Config:
     """Read a YAML file into a `Config`.
 
@@ -86,8 +40,10 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
     a list of paths relative to its own folder. `${NAME}` in a value stands for an environment
     variable.
 
-    overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}. Raises
-    ConfigError naming the file, the key, the value and what is allowed."""
+    overrides: dotted keys to values, e.g. {"train.steps": 50, "sources.0.path": "clips"}
+
+    Raises: ConfigError naming the file, the key, the value and what is allowed.
+    """
     files: list[_File] = []
     data = _read_extended(path, files)
     # A family comes first, because it drops the settings of another one.
@@ -100,70 +56,17 @@ def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> Co
     return _checked(data, str(path), files, replaced)
 
 
-class AblationTable(Settings):
-    """A table of ablation of a paper, see configs/ablations.yaml. common, rows: dotted keys to
-    values, as for `load_config`. needs: rows that settings alone do not give, with what they
-    need."""
-
-    source: str
-    config: str
-    common: dict[str, Any] = Field(default_factory=dict)
-    rows: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    needs: dict[str, str] = Field(default_factory=dict)
-
-
-def read_ablations(path: Path) -> dict[str, AblationTable]:
-    """All tables of such a file, by name. Raises ConfigError."""
-    try:
-        return TypeAdapter(dict[str, AblationTable]).validate_python(_read_yaml(path))
-    except ValidationError as error:
-        raise ConfigError(
-            f"config: {path} holds no tables of ablation: {explain(error)}"
-        ) from error
-
-
-def read_row(path: Path, name: str) -> dict[str, Any]:
-    """The settings of a row, TABLE/ROW, as overrides for `load_config`. path: the file of tables.
-    Raises ConfigError for a table or row that is not there, and for one that needs more than
-    settings."""
-    tables = read_ablations(path)
-    table_name, _, row_name = name.partition("/")
-    table = tables.get(table_name)
-    if table is None:
-        raise ConfigError(
-            f"--row {name!r:.120}: {path} has no table {table_name!r:.60}; expected TABLE/ROW of "
-            f"{', '.join(tables)}"
-        )
-    if needed := table.needs.get(row_name):
-        raise ConfigError(f"--row {name}: it needs {needed}")
-    if row_name not in table.rows:
-        rows = ", ".join(f"{table_name}/{row}" for row in table.rows)
-        raise ConfigError(
-            f"--row {name!r:.120}: {table.source} has no row of this name; expected one of "
-            f"{rows or 'none, see what it needs in the file'}"
-        )
-
-    return {**table.common, **table.rows[row_name]}
-
-
 def read_overrides(values: Iterable[str]) -> dict[str, Any]:
-    """Texts KEY=VALUE of `--set` as a mapping for `load_config`; values are YAML, so quotes make
-    text of anything. Raises ConfigError."""
+    """Texts KEY=VALUE of `--set` as a mapping for `load_config`. Values are YAML, so quotes turn
+    anything into text. Raises ConfigError."""
     overrides = {}
     for value in values:
         key, equals, text = value.partition("=")
         if not equals or not key:
             raise ConfigError(f"--set {value!r:.120}: expected KEY=VALUE, e.g. train.steps=50")
         try:
-            overrides[key] = yaml.load(text, _Loader)
-        except (
-            yaml.YAMLError,
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+            overrides[key] = load_yaml(text)
+        except YAML_ERRORS as error:
             problem = " ".join(str(error).split())[:200]
             raise ConfigError(
                 f"--set {key}: {text!r:.120}: not a YAML value ({problem}); put quotes around text"
@@ -183,8 +86,8 @@ def _checked(
     """A nested mapping as a configuration.
 
     origin: names it in messages, where not one of `files` does
-    files: what was merged into it, the last word first
-    replaced: places whose values are from no file
+    files: what was merged into it, the one with the last word first
+    replaced: places whose values come from no file
 
     Raises: ConfigError.
     """
@@ -192,19 +95,7 @@ def _checked(
     try:
         config = Config.model_validate(_with_environment(dict(data), (), variables))
     except (KeyError, RecursionError, ValidationError) as error:
-        reason = "it is nested too deeply; see configs/demo.yaml for the usual form"
-        places: list[Place] = []
-        if isinstance(error, KeyError):
-            reason = (
-                f"the environment variable {error.args[0]} is not set, or is empty; set it first"
-            )
-            places = list(variables)[-1:]
-        elif isinstance(error, ValidationError):
-            names = [name for text in variables.values() for name in VARIABLE.findall(text)]
-            secrets = [os.environ[name].rstrip("\r\n") for name in names]
-            reason = without_logins(explain(error, secrets=secrets))
-            places = places_of(error)
-
+        reason, places = _refusal(error, variables)
         invalid = _names_of(places, origin, files, replaced)
         raise ConfigError(f"config: {invalid} is not valid: {reason}") from error
 
@@ -221,6 +112,23 @@ def _checked(
     return config
 
 
+def _refusal(
+    error: KeyError | RecursionError | ValidationError, variables: Mapping[Place, str]
+) -> tuple[str, Sequence[Place]]:
+    """Why a configuration is refused, and the places of what is wrong.
+
+    variables: place -> text of each value that comes from environment variables
+    """
+    if isinstance(error, KeyError):
+        reason = f"the environment variable {error.args[0]} is not set, or is empty; set it first"
+        return reason, list(variables)[-1:]
+    if isinstance(error, ValidationError):
+        names = [name for text in variables.values() for name in VARIABLE.findall(text)]
+        secrets = [os.environ[name].rstrip("\r\n") for name in names]
+        return without_logins(explain(error, secrets=secrets)), places_of(error)
+    return "it is nested too deeply; see configs/demo.yaml for the usual form", []
+
+
 def _names_of(
     places: Sequence[Place], origin: str, files: Sequence[_File], replaced: Sequence[Place]
 ) -> str:
@@ -235,8 +143,9 @@ def _names_of(
 
 
 def _files_with(place: Place, files: Sequence[_File]) -> list[str]:
-    """The files whose value at a place, or at the nearest one around it, counts: of a value the
-    one with the last word, of a section all, and none of the whole configuration."""
+    """The files that give the value at a place, or else at the nearest place around it: for a value
+    the file with the last word, for a section all that have it; none for the whole configuration.
+    """
     depths = [_held(place, file.data) for file in files]
     deepest = max(depths, default=0)
     if deepest == 0:
@@ -255,7 +164,7 @@ def _at(place: Place, data: Any) -> Any:
 
 
 def _held(place: Place, data: Mapping[str, Any]) -> int:
-    """How many parts of a place a nested mapping has."""
+    """How many parts of a place, from the first on, a nested mapping has."""
     for length in range(len(place), 0, -1):
         with suppress(LookupError, TypeError):
             _at(place[:length], data)
@@ -264,7 +173,7 @@ def _held(place: Place, data: Mapping[str, Any]) -> int:
 
 
 def _overlap(place: Place, other: Place) -> bool:
-    """Whether one of two places is the other, or around it."""
+    """Whether two places are the same, or one is around the other."""
     return all(str(part) == str(of_other) for part, of_other in zip(place, other, strict=False))
 
 
@@ -278,8 +187,8 @@ def _with_environment(
     value: Any, place: tuple[str | int, ...], variables: dict[tuple[str | int, ...], str]
 ) -> Any:
     """The value with `${NAME}` replaced wherever it stands in text, without the line end that a
-    secret's file may have. variables: gets place -> text of what was replaced. Raises KeyError for
-    a variable that is not set, or is empty."""
+    secret's file may have. variables: receives place -> text of each value that was replaced.
+    Raises KeyError for a variable that is not set, or is empty."""
     if isinstance(value, dict):
         return {
             key: _with_environment(inner, (*place, key), variables) for key, inner in value.items()
@@ -298,14 +207,14 @@ def _with_environment(
 
 
 def _read_extended(path: Path, read: list[_File]) -> dict[str, Any]:
-    """A file merged over those that its key `extends` names. read: all files so far, the last word
-    first."""
+    """A file merged over those that its key `extends` names. read: receives each file, the one with
+    the last word first."""
     if len(read) >= MAX_FILES:
         raise ConfigError(
             f"config: {read[0].path} extends more than {MAX_FILES} files, or itself; name fewer"
         )
 
-    data = _read_yaml(path)
+    data = read_yaml(path)
     extends = data.pop("extends", []) if isinstance(data, dict) else None
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
@@ -325,25 +234,6 @@ def _read_extended(path: Path, read: list[_File]) -> dict[str, Any]:
     return _merge(merged, data)
 
 
-def _read_yaml(path: Path) -> Any:
-    """What a YAML file holds. Raises ConfigError."""
-    try:
-        return yaml.load(read_bytes(path, max_bytes=MAX_BYTES).decode("utf-8-sig"), _Loader)
-    except (
-        OSError,
-        ValueError,
-        ArithmeticError,
-        LookupError,
-        AttributeError,
-        yaml.YAMLError,
-        RecursionError,
-    ) as error:
-        problem = " ".join(file_problem(error).split())[:300]
-        raise ConfigError(
-            f"config: {str(path)!r:.200} is not readable YAML ({problem}); configs/ has examples"
-        ) from error
-
-
 def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """`data` over `base`: sections are merged key by key; lists, values, and sections of another
     `source` or `family` replace."""
@@ -360,8 +250,8 @@ def _merge(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set(data: dict[str, Any], key: str, value: Any) -> None:
-    """Replace the value at a dotted key; a number is a place in a list. Sections on the way that
-    are missing, or empty, are made."""
+    """Replace the value at a dotted key; a number is a place in a list. Missing or empty sections
+    on the way are made."""
     *parents, last = key.split(".")
     node: Any = data
     for depth, part in enumerate(parents):

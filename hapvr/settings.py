@@ -1,4 +1,4 @@
-"""What all settings have in common, and those of search, serving and the gate; other rooms have a
+"""The base of all settings, and the settings of search, serving and the gate; other rooms have a
 `settings.py` of their own."""
 
 import os
@@ -12,8 +12,8 @@ Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 DESCRIBE_VARIABLE = "HAPVR_DESCRIBE_SETTINGS"
-"""Set where settings shall know what is written below them, as for their reference. Reading that
-from the source takes a quarter of the import, in each process that decodes a video, too."""
+"""Set where settings need the text that is written below them, as for their reference. Reading it
+from the source takes a quarter of the import, even in each process that decodes a video."""
 
 MAX_NUMBER = 2**53
 """No count, size or seed is larger; above it, readers of JSON lose digits."""
@@ -24,7 +24,7 @@ Place = tuple[str | int, ...]
 
 
 class KeyProblem(ValueError):
-    """What is wrong with one key of a section, which an error of pydantic does not name."""
+    """An error in one key of a section that pydantic's own error would not name."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(problem)
@@ -54,13 +54,13 @@ class Address(str):
 
 
 def _takes_truth(kind: Any) -> bool:
-    """Whether a type, or one inside it, is that of true and false, or any."""
+    """Whether a type, or one inside it, takes true and false, or anything."""
     return kind in (bool, Any, object) or any(map(_takes_truth, get_args(kind)))
 
 
 def _require_a_sensible_number(key: str, value: Any, kind: Any) -> None:
-    """Raise ValueError for true and false where a number is wanted, which count as 1 and 0
-    otherwise, and for a number without meaning."""
+    """Raise ValueError for true and false where a number is wanted, which would count as 1 and 0,
+    and for a number without meaning."""
     if isinstance(value, bool) and not (_takes_truth(kind) or True in get_args(kind)):
         raise KeyProblem(key, f"{key}: expected a number or text, got {str(value).lower()}")
     if isinstance(value, int) and abs(value) > MAX_NUMBER:
@@ -101,7 +101,7 @@ class Settings(BaseModel):
 
 
 Policy = Literal["official", "strict", "frozen"]
-"""What missing videos of a benchmark count as, see `hapvr.benchmark.protocol`."""
+"""How missing videos of a benchmark count, see `hapvr.benchmark.protocol`."""
 
 
 class GateConfig(Settings):
@@ -112,9 +112,9 @@ class GateConfig(Settings):
         default=True, description="false: no version replaces a champion until somebody promotes it"
     )
     required_metrics: tuple[str, ...] = ()
-    """metrics that must not get worse, as well as `parts`; none named: the target metrics"""
+    """metrics that must not get worse, in addition to `parts`; if empty, the target metrics"""
     confidence: float = Field(default=0.95, ge=0.5, lt=1)
-    """share of resamples that makes a difference count as real"""
+    """share of resamples from which on a difference counts as real"""
     max_drop: Rate = Field(
         default=0.02, description="a required metric that falls by more is worse, sure or not"
     )
@@ -126,14 +126,14 @@ class ServingConfig(Settings):
 
     max_pairs: int = Field(default=10_000, ge=1, description="pairs of one request")
     max_frame_pairs: int = Field(default=1_000_000_000, ge=1)
-    """pairs of a query's and a reference's frame, of all pairs of one request"""
+    """pairs of a query's frame and a reference's frame, over all pairs of one request"""
     max_bytes: int = Field(default=2_000_000_000, ge=1, description="size of a video file")
     max_frames: int = Field(default=3600, ge=1, description="sampled frames of a video")
     video_timeout_s: float = Field(default=120.0, gt=0)
-    """a video is given up after so long without progress in reading or decoding, and a download
-    that takes longer"""
+    """a video is given up after so long without progress in reading or decoding, and so is a
+    download that takes longer"""
     request_timeout_s: float | None = Field(default=None, gt=0)
-    """for a whole request; none: as long as it takes, or as the model server allows"""
+    """for a whole request; null: as long as it takes, or as the model server allows"""
 
 
 IndexKind = Literal["lance", "memory"]
@@ -144,9 +144,9 @@ class IndexSettings(Settings):
     query looks at."""
 
     kind: IndexKind = "lance"
-    """of indexes that are built from now on; `memory` compares a query with every frame, has all of
-    them in memory, and writes all of them at each change. It needs a data root on a local disk; the
-    other keys are of `lance`"""
+    """of indexes that are built from now on; `memory` compares a query with every frame, holds all
+    frames in memory, and writes all of them at each change. It needs a data root on a local disk;
+    the other keys are for `lance`"""
     min_indexed_rows: int = Field(default=50_000, ge=64)
     """a table with fewer rows is compared whole, which is exact"""
     code_bits: int = Field(default=1, ge=1, le=9)
@@ -154,9 +154,9 @@ class IndexSettings(Settings):
     refine_factor at 4 or more"""
     probed_lists: int = Field(default=16, ge=1, description="inverted lists that a query looks at")
     refine_factor: int = Field(default=4, ge=0)
-    """this many times the requested rows are found by code, and their stored vectors are compared;
-    0: the codes decide, which reads no stored vectors, as is best in an object store, with
-    code_bits 3 or more"""
+    """this many times the requested rows are found by their codes, and then their stored vectors
+    are compared; 0: the codes decide, and no stored vectors are read, which is best in an object
+    store, with code_bits 3 or more"""
 
 
 class SearchSettings(Settings):
@@ -171,7 +171,7 @@ class SearchSettings(Settings):
     `tca` and `vvs` have. The latter looks at fewer vectors, and cannot find a short part of a long
     video"""
     min_duplicate_probability: float = Field(default=0.9, ge=0.5, le=1)
-    """pairs of duplicates below it are stored, but neither shown nor grouped"""
+    """less probable pairs of duplicates are stored, but neither shown nor grouped"""
 
 
 PREFERENCES = ("sound", "resolution", "fps", "bits", "smallest")
@@ -179,13 +179,13 @@ PREFERENCES = ("sound", "resolution", "fps", "bits", "smallest")
 
 
 class DuplicatesSettings(Settings):
-    """Which copy of a group is kept. Never one of which only a part can be read beside a whole one,
-    nor a shorter one beside a longer one, whatever is preferred."""
+    """Which copy of a group is kept. Whatever is preferred, a copy of which only a part can be read
+    is not kept beside a whole one, nor a shorter one beside a longer one."""
 
     prefer: tuple[str, ...] = ()
     """in this order: folders of ids with a slash at the end, `SOURCE/` or `SOURCE/FOLDER/`, and
-    `sound`, `resolution`, `fps`, `bits` (of the pictures) or `smallest` (file). The first four, in
-    their order, follow where they are not named"""
+    `sound`, `resolution`, `fps`, `bits` (of the pictures) or `smallest` (file). Those of the first
+    four that are not named follow in their order"""
     protect: tuple[str, ...] = ()
     """folders of ids, `SOURCE/` or `SOURCE/FOLDER/`, whose files are always kept, and never moved
     or replaced by a link"""
@@ -233,7 +233,7 @@ def explain(error: ValidationError, *, secrets: Collection[str] = ()) -> str:
 
 
 def places_of(error: ValidationError) -> list[Place]:
-    """Where what is wrong stands; of a value that is missing, where it should."""
+    """The places of what is wrong; of a missing value, where it should be."""
     places = []
     for item in error.errors()[:20]:
         place: Place = item["loc"]
@@ -249,8 +249,8 @@ def places_of(error: ValidationError) -> list[Place]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, up to 200 characters: its type where it has none, of a
-    ValidationError `explain`."""
+    """The first line of an error's text, up to 200 characters; the error's type if it has no text,
+    and `explain` for a ValidationError."""
     if isinstance(error, ValidationError):
         return explain(error)[:200]
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,5 +1,5 @@
-"""The jobs of the chain, and what starts them without a person: a sensor that makes what is
-missing, one that looks for new videos, and the schedule that re-trains.
+"""The jobs of the chain, and what starts them automatically: a sensor that makes what is missing,
+one that looks for new videos, and the schedule that trains again.
 
 `make demo` runs the jobs up to `index`; `duplicates`, `group` and `watch` are for people and for
 the automation. Sensors and schedule start stopped unless `automation.enabled` is set, and can be
@@ -42,7 +42,7 @@ EXCLUSIVE: dict[str, str] = {
     "index": "index",
     "group": "group",
 }
-"""Jobs of which one run at a time makes sense, with the value of their tag."""
+"""Jobs of which only one run at a time makes sense, with the value of their tag."""
 SETTLE_S = 30.0
 SENSOR_STATUS = (
     dg.DefaultSensorStatus.RUNNING if SETTINGS.enabled else dg.DefaultSensorStatus.STOPPED
@@ -53,10 +53,10 @@ SCHEDULE_STATUS = (
 
 MADE = ~dg.AutomationCondition.missing()
 IDLE = ~dg.AutomationCondition.in_progress() & ~dg.AutomationCondition.any_deps_in_progress()
-# A missing asset is asked for once, as soon as its inputs exist. A failed one waits for a retry or
+# A missing asset is requested once, as soon as its inputs exist. A failed one waits for a retry or
 # for a person. AutomationCondition.on_missing would not do: it ignores what was missing before
-# automation was switched on. `in_progress` alone would not do either: for a moment, what a run has
-# just made is neither in progress nor there.
+# automation was switched on. `in_progress` alone would not do either: for a moment, an asset that a
+# run has just made is neither in progress nor there.
 ASKED = dg.AutomationCondition.newly_requested().since(
     dg.AutomationCondition.missing().newly_true()
 )
@@ -67,7 +67,7 @@ MISSING = (
     & ~dg.AutomationCondition.any_deps_missing()
     & ~dg.AutomationCondition.execution_failed()
 ).with_label("missing, inputs are there")
-# Where no shard is registered yet, no shard is missing either.
+# As long as no shard is registered, no shard is missing either.
 WITH_SHARDS = (MISSING & dg.AutomationCondition.any_deps_match(MADE)).with_label(
     "missing, shards are there and have their frames"
 )
@@ -81,8 +81,8 @@ AFTER_WHITENING = (
 
 
 def run_tags(job: "Job") -> dict[str, str]:
-    """Tags of the runs of a job: how they are retried, and what they ask of a Ray cluster if the
-    configuration says so."""
+    """Tags of the runs of a job: how they are retried, and, if configured, what they ask of a Ray
+    cluster."""
     tags = {
         "dagster/max_retries": "2",
         "dagster/retry_on_asset_or_op_failure": "true",
@@ -111,16 +111,16 @@ for _name, _steps in JOBS.items():
 
 @lru_cache(maxsize=1)
 def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
-    """What each step lacks, asked once per tick; nothing of one whose records are damaged, so that
-    the rest continues."""
+    """What each step lacks, asked once per tick. A step whose records are damaged is skipped, so
+    that the others continue."""
     look = Look(project_resource().open())
-    root = root_id(look.project.root)  # what another data root asked for before is asked for again
+    root = root_id(look.project.root)  # what another data root has requested is requested again
     digests: dict[str, dict[str, str]] = {}
     for step in CHAIN.values():
         try:
             lacking = step.lacks(look) or {}
         except HapvrError as error:
-            warnings.warn(f"some of what is outdated is not rebuilt: {error}")
+            warnings.warn(f"some outdated data is not rebuilt: {error}")
         else:
             digests[step.name] = {key: f"{root} {digest}" for key, digest in lacking.items()}
 
@@ -129,8 +129,8 @@ def _outdated(_moment: datetime) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Outdated(dg.AutomationCondition):
-    """True for what a step says that it lacks, once for each digest: what failed
-    waits for a retry or for a person."""
+    """True for what a step lacks, once for each digest: failures wait for a retry or for a
+    person."""
 
     step: str
 
@@ -160,7 +160,7 @@ class Outdated(dg.AutomationCondition):
         return dg.AutomationResult(context, candidates, cursor=json.dumps(asked))
 
 
-# `Outdated` comes last, so that it sees what nothing else holds back.
+# `Outdated` comes last, so that it sees only what nothing else holds back.
 OUTDATED = {
     step.name: (IDLE & Outdated(step.name)).with_label(
         "not what its inputs, the champion and the settings ask for"
@@ -180,7 +180,7 @@ for _step in JOBS["extract"]:
 
 
 def _most_resources() -> dict[str, str]:
-    """Run tags that ask of a Ray cluster the most that any job of these assets does."""
+    """Run tags that ask a Ray cluster for the most that any job of these assets needs."""
     tags = run_tags("ingest")
     asked: dict[str, float] = {}
     for step in CONDITIONS:
@@ -253,7 +253,7 @@ def new_videos(
 def _retrain_if_due(
     instance: dg.DagsterInstance, project: "Project"
 ) -> dg.RunRequest | dg.SkipReason:
-    """A training where enough videos are new to the model, and none runs."""
+    """Request a training if enough videos are new to the model and no training runs."""
     from hapvr.steps.pending_training import pending_data
 
     pending = pending_data(project)

@@ -9,7 +9,7 @@ from pipelines.resources import project_resource
 
 
 def with_condition(spec: dg.AssetSpec) -> dg.AssetSpec:
-    """An asset with what says when it is made without a person."""
+    """An asset with the condition on which the automation makes it."""
     condition = automation.CONDITIONS.get(spec.key.to_user_string())
     return spec.replace_attributes(automation_condition=condition)
 

@@ -3,8 +3,8 @@ the answer of a search.
 
 python -m pipelines.demo
 
-It starts Dagster for as long as it works, since the daemon launches the runs; `make ui` shows them
-afterwards. What takes seconds to import is imported after the first line.
+It starts Dagster while it works, since the daemon launches the runs; `make ui` shows them
+afterwards. Modules that take seconds to import are imported after the first line of output.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 QUERY_FILE = "query.mp4"
 ANSWERS = 3
 BEST_MEAN = 0.99995
-"""What is shown as 100.00 %."""
+"""The least mean that is shown as 100.00 %."""
 
 
 class DemoFailure(Exception):
@@ -48,8 +48,8 @@ class DemoFailure(Exception):
 
 
 def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str]) -> None:
-    """Wait for runs to end, and print what a training says. Raises DemoFailure with the reason of
-    the first that fails."""
+    """Wait for runs to end, and print the messages of a training. Raises DemoFailure with the
+    reason of the first run that fails."""
     cursors: dict[str, str | None] = dict.fromkeys(runs)
     while cursors:
         time.sleep(0.5)
@@ -65,7 +65,7 @@ def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str])
 
 
 def _print_training_line(entry: dg.EventLogEntry, console: Console) -> None:
-    """Print a message of a training; the link to MLflow's page answers under `make ui` alone."""
+    """Print a message of a training; the link to MLflow's page works only under `make ui`."""
     of_training = entry.dagster_event is None and entry.step_key == "similarity_model"
     if of_training and not entry.user_message.startswith(("[pipes]", "MLflow run")):
         console.print(f"        {entry.user_message}", markup=False, highlight=False)
@@ -150,8 +150,8 @@ def _run_jobs(
     launched: list[str],
     project: Project,
 ) -> None:
-    """Run the jobs one after the other; those of shards once for each shard. launched: gets the ids
-    of the runs."""
+    """Run the jobs one after the other; those of shards run once for each shard. launched: receives
+    the ids of the runs."""
     from hapvr.chain import JOBS
     from hapvr.chain.step import shards_of
     from pipelines.automation import ON_REQUEST
@@ -176,8 +176,8 @@ def _run_jobs(
 
 
 def print_summary(project: Project, console: Console) -> None:
-    """One table of the current model's scores next to the baseline's, the registered version, what
-    was lost, where to look."""
+    """Print the current model's scores beside the baseline's, the registered version, lost videos,
+    and where to look."""
     import polars as pl
 
     from hapvr.care.health import health
@@ -201,7 +201,7 @@ def print_summary(project: Project, console: Console) -> None:
 
 
 def _print_scores(project: Project, name: str, console: Console) -> None:
-    """A table of a benchmark, and a sentence where the training did not help."""
+    """Print the table of a benchmark, and a sentence if the training did not help."""
     from rich.table import Table
 
     from hapvr.steps.evaluation import BASELINE, TRAINED, stored_scores
@@ -227,7 +227,7 @@ def _print_scores(project: Project, name: str, console: Console) -> None:
 
 
 def sentence_without_gain(name: str, *, trained: float, untrained: float) -> str:
-    """Why a training did not help on a benchmark, from the means of its tasks; "" where it did."""
+    """Why a training did not help on a benchmark, from the means of its tasks; "" if it did."""
     if trained > untrained:
         return ""
     if untrained >= BEST_MEAN:
@@ -244,7 +244,7 @@ def sentence_without_gain(name: str, *, trained: float, untrained: float) -> str
 
 
 def _from_checkout(path: Path) -> str:
-    """A path as people in the checkout type it."""
+    """A path to be typed in the checkout."""
     return os.path.relpath(path, CHECKOUT) if path.is_relative_to(CHECKOUT) else str(path)
 
 
@@ -286,7 +286,7 @@ def _write_query(project: Project, query: Path) -> str | None:
 def _first_training_video(project: Project) -> tuple[str, Path] | None:
     """Id and file of the first training video in the index; None where there is none."""
     from hapvr.data.manifest import read_manifest
-    from hapvr.search.collection import current_index
+    from hapvr.search.current import current_index
     from hapvr.video.sources import path_of_text
 
     indexed = current_index(project.root).open(project.root, project.config.search).videos()
@@ -300,7 +300,7 @@ def _first_training_video(project: Project) -> tuple[str, Path] | None:
 
 
 def _read_arguments() -> None:
-    """There are none but --help."""
+    """There is no argument but --help."""
     parser = argparse.ArgumentParser(
         prog="python -m pipelines.demo",
         description="The whole chain, from videos to a registered model, an index and the answer "
@@ -317,4 +317,4 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     end_idle_workers()  # which `os._exit` leaves behind
-    os._exit(code)  # whoever interrupts does not wait while Python takes its modules apart
+    os._exit(code)  # so that an interrupted user need not wait while Python unloads its modules

@@ -1,7 +1,7 @@
 """Sensors that clean up after runs which could not do so themselves.
 
-Dagster notices that a process died only while the server that started it lives: so runs note theirs
-(`ProjectResource`).
+Dagster notices that a process died only while the server that started it lives, so runs record
+their process (`ProjectResource`).
 """
 
 import socket
@@ -54,7 +54,7 @@ def fail_lost_runs(context: dg.SensorEvaluationContext) -> dg.SkipReason:
 
 
 def is_lost(process: str) -> bool:
-    """Whether a process noted by `process_tag` was on this machine and has ended."""
+    """Whether a process recorded by `process_tag` was on this machine and has ended."""
     host, _, rest = process.rpartition("@")
     pid, _, created = rest.partition(":")
     if host != socket.gethostname() or not pid.isdecimal():
@@ -93,7 +93,7 @@ def closing_sensor(name: str, status: dg.DagsterRunStatus) -> dg.RunStatusSensor
         mlflow_run = run.tags.get("mlflow/run_id", "")
         going_on = dg.RunsFilter(tags={"mlflow/run_id": mlflow_run}, statuses=UNFINISHED)
         if mlflow_run and not context.instance.get_runs(going_on, limit=1):
-            # Last: where MLflow does not answer, the tick ends here.
+            # last, since the tick ends here if MLflow does not answer
             client = tracker_of(opened).client
             if client.get_run(mlflow_run).info.status == "RUNNING":
                 client.set_terminated(mlflow_run, status="FAILED")
@@ -115,7 +115,7 @@ def failure_reason(instance: dg.DagsterInstance, run_id: str) -> str:
 
 
 def _message_of(failure: Any) -> str:
-    """What Dagster recorded of a step that failed."""
+    """The message that Dagster recorded for a failed step."""
     if failure.user_failure_data and failure.user_failure_data.description:
         return str(failure.user_failure_data.description)
     if failure.error is None:
@@ -136,7 +136,7 @@ def waiting_alerts(context: dg.SensorEvaluationContext, project: ProjectResource
     from hapvr.steps.alerts import Concern, deliver_alerts, tell
 
     opened = project.open()
-    delivery = deliver_alerts(opened, limit_s=DELIVER_S)  # first, whatever the look may find
+    delivery = deliver_alerts(opened, limit_s=DELIVER_S)  # first, whatever else is found
     is_due = abs(time.time() - float(context.cursor or 0)) > LOOK_S
     if opened.config.watch.webhook is not None and is_due:
         try:
@@ -173,8 +173,8 @@ def old_runs(context: dg.SensorEvaluationContext, project: ProjectResource) -> d
 
 
 def remove_old_runs(instance: dg.DagsterInstance, before: datetime) -> int:
-    """Remove runs that ended before a moment, MAX_REMOVED at most, but for the last one that made
-    an asset or partition."""
+    """Remove runs that ended before a moment, MAX_REMOVED at most, except the last one that made an
+    asset or partition."""
     filters = dg.RunsFilter(statuses=ENDED, updated_before=before)
     ended = instance.get_run_records(filters, ascending=True)
     if not ended:
@@ -196,7 +196,7 @@ def remove_old_runs(instance: dg.DagsterInstance, before: datetime) -> int:
 
 
 def _made_last(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
-    """Runs that made what an asset, or each of its partitions, is now."""
+    """The runs that made the present state of an asset, or of each of its partitions."""
     last: dict[str | None, str] = {}
     cursor: str | None = None
     while True:

@@ -22,12 +22,11 @@ WITHOUT_COPIES = {
     "configs/demo.yaml": "configs/demo_lite0.yaml",
     "configs/own_videos.yaml": "configs/own_videos_lite0.yaml",
 }
-"""What takes the place of a shipped configuration where the package of its frame network is not
-installed."""
+"""Replaces a shipped configuration if the package of its frame network is not installed."""
 
 
 def config_path() -> str:
-    """As it is in the environment; relative to the checkout."""
+    """The configuration file of the environment; relative paths start from the checkout."""
     from hapvr.networks.copies import is_package_usable
 
     named = os.environ.get("HAPVR_CONFIG") or "configs/demo.yaml"
@@ -59,7 +58,7 @@ def project_resource() -> "ProjectResource":
 
 def automation_settings() -> "AutomationConfig":
     """The configuration's section; defaults if the file is wrong, which every run, tick and `make
-    demo` then says."""
+    demo` then reports."""
     from hapvr.automation import AutomationConfig
     from hapvr.errors import ConfigError
 

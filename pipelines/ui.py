@@ -4,9 +4,9 @@ on 127.0.0.1.
 python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000] [--search-port 8000] [--host
 ADDRESS --allow-remote]
 
-No server has authentication, and whoever reaches them can start runs and change the registry. So
-an address that others reach is refused unless it is asked for twice, by --host and --allow-remote;
-put a proxy with a login before it.
+The servers have no authentication, and whoever reaches them can start runs and change the registry.
+So an address that others reach is refused unless both --host and --allow-remote ask for it; put a
+proxy with a login in front.
 """
 
 import argparse
@@ -46,18 +46,18 @@ class ServerError(Exception):
 
 
 class Start:
-    """Starts servers in the checkout, each in a session of its own, so that Ctrl-C reaches this
-    process alone."""
+    """Starts servers in the checkout, each in a session of its own, so that Ctrl-C reaches only
+    this process."""
 
     def __init__(self, folder: Path, log: IO[bytes] | None) -> None:
-        """folder: for files that are needed as long as they run. log: gets what they print; None:
-        it is shown."""
+        """folder: for files that are needed while they run. log: receives their output; None: it is
+        shown."""
         self.folder = folder
         self.log = log
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def __call__(self, *command: str | Path) -> None:
-        """Raises ServerError where another has ended."""
+        """Start a server. Raises ServerError if another one has ended."""
         self.check()
         process = subprocess.Popen(
             command, cwd=CHECKOUT, stdout=self.log, stderr=self.log, start_new_session=True
@@ -83,8 +83,8 @@ class Start:
 
 @contextmanager
 def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
-    """Servers that end with the context, with all that they have started: asked first, killed after
-    END_TIMEOUT_S."""
+    """Servers that end with the context, along with everything that they have started: first they
+    are asked to end, and after END_TIMEOUT_S they are killed."""
     with TemporaryDirectory(prefix="hapvr-") as folder:
         start = Start(Path(folder), log)
         try:
@@ -93,7 +93,7 @@ def servers(log: IO[bytes] | None = None) -> Iterator[Start]:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)
             groups = {child.pid for child in start.processes}
-            # An interrupt may have come just after a process began, before it was noted.
+            # An interrupt may have come just after a process began, before it was recorded.
             groups |= {child.pid for child in psutil.Process().children()}
             _send(groups, signal.SIGTERM)
             end = time.monotonic() + END_TIMEOUT_S
@@ -119,15 +119,15 @@ def _send(groups: Iterable[int], number: int) -> bool:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A free port of this machine."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def only_server(home: Path) -> FileLock:
-    """A lock that one server and daemon of an instance holds; two daemons would launch a run twice.
-    Raises filelock.Timeout."""
+    """A lock held by the only server and daemon of an instance, since two daemons would launch a
+    run twice. Raises filelock.Timeout."""
     home.mkdir(parents=True, exist_ok=True)
     return FileLock(home / "server.lock", timeout=0)
 
@@ -136,8 +136,8 @@ def start_dagster(start: Start, *, host: str, port: int) -> None:
     """Start Dagster's web server, behind the guard, and its daemon, and wait until the web server
     answers.
 
-    Both ask one server of this project's code, as they would start one each otherwise, and the
-    daemon one every minute.
+    Both use one server of this project's code; otherwise each would start its own, and the daemon
+    one every minute.
     """
     committed = (CHECKOUT / "workspace.yaml").read_text(encoding="utf-8")
     (entry,) = yaml.safe_load(committed)["load_from"]
@@ -152,7 +152,7 @@ def start_dagster(start: Start, *, host: str, port: int) -> None:
     options += ["--attribute", code["attribute"], "--socket", address]
     options += ["--working-directory", code["working_directory"]]
     options += ["--location-name", code["location_name"]]
-    # The process that it starts for the code takes runs along when it ends; by default it does so
+    # The process that it starts for the code takes its runs along when it ends; by default it ends
     # after half a minute in which a busy machine gave its parent no time.
     start(programs / "dagster", "code-server", "start", *options, "--heartbeat-ttl", "300")
     start.wait(lambda: _accepts(address), "the code server")

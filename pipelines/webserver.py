@@ -2,7 +2,7 @@
 
 HAPVR_ANY_HOST=1 python -m pipelines.webserver [arguments of dagster-webserver]
 
-HAPVR_ANY_HOST: the server is meant to be reached by other names than those of this machine.
+HAPVR_ANY_HOST: the server may be reached by names other than those of this machine.
 """
 
 import os
@@ -15,8 +15,8 @@ from hapvr.serving.guard import Guard
 
 
 def guard_all_requests(*, any_host: bool) -> None:
-    """Put the guard before everything that Dagster's web server answers. It has no setting for
-    that."""
+    """Put the guard in front of everything that Dagster's web server answers; it has no setting for
+    this."""
     others = DagsterWebserver.build_middleware
 
     def build_middleware(server: DagsterWebserver) -> list[Middleware]:

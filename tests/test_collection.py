@@ -16,9 +16,10 @@ from hapvr.care.verify import verify_root
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
 from hapvr.errors import DataError, HapvrError
 from hapvr.progress import no_progress
-from hapvr.registry.versions import champion_of, version_tags
+from hapvr.registry.champions import champion_of
+from hapvr.registry.versions import version_tags
 from hapvr.scorer.description import FORMAT_VERSION
-from hapvr.search.collection import CURRENT
+from hapvr.search.current import CURRENT
 from hapvr.steps.baseline import WHITENING_TAG
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher

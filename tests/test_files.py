@@ -26,7 +26,7 @@ from hapvr.files import (
     write_atomic,
 )
 from hapvr.model.archive import read_archive
-from hapvr.search.marks import read_marks_table
+from hapvr.search.marks_table import read_marks_table
 from hapvr.serving.service import read_tokens
 from hapvr.tables import read_frame, read_user_table
 from tests.steps.data_projects import small_disk

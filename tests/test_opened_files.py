@@ -62,6 +62,7 @@ ALLOWED = {
     "search/lance_table.py: open_table: lance.dataset": "the digests of its files were compared",
     "video/decode.py: _open_webp: Image.open": "`open_video` checks it first",
     "video/stills.py: read_picture: Image.open": "its callers check it",
+    "video/confinement.py: _close_other_files: os.open": "a place that is not read",
     "video/download.py: _fetched_once: Path(saved).open": "written just before, to be flushed",
     "video/moving_pictures.py: is_moving_picture: path.open": "it asks for a file first",
     "video/packets.py: _is_whole_flv: path.open": "`open_video` checked it first",
@@ -70,7 +71,6 @@ ALLOWED = {
     "video/packets.py: open_container: av.open": "its callers check it",
     "video/sandbox.py: _bytes_read: open": "what the kernel says of a process of ours",
     "video/sandbox.py: _keep_pipes: os.open": "the null device",
-    "video/sandbox.py: confine: os.open": "a place that is not read",
     "workers.py: _mute: os.open": "the null device",
     "serving/pairs.py: _plan: place.read_bytes": "just written",
 }

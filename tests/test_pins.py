@@ -18,7 +18,7 @@ from PIL import Image
 
 from hapvr.cli import app
 from hapvr.scorer.description import EVIDENCE_FILE, SCORER_FILE
-from hapvr.search.collection import CURRENT, current_index
+from hapvr.search.current import CURRENT, current_index
 from hapvr.search.frame_index import STATE_FILE
 from hapvr.search.match import Part, answer_values
 from hapvr.steps.project import Project

@@ -1,5 +1,5 @@
-"""How views look: weak and strong clips of sampled frames, cached or online. Every draw is seeded
-by (seed, video id, view)."""
+"""What views look like: weak and strong clips of sampled frames, cached or online. Every draw is
+seeded by (seed, video id, view)."""
 
 import importlib.resources
 import string
@@ -37,8 +37,8 @@ none."""
 
 
 class ViewDrawer:
-    """Draws the clips of plans. read: the sampled frames of a video, as JPEG. size_px: side of the
-    square frames of a clip. Memory holds the decoded frames of the two videos that were read last.
+    """Draws the clips of plans. read: gives the sampled frames of a video, as JPEG. size_px: side
+    of the square frames of a clip. The decoded frames of the two videos read last stay in memory.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ def _crop_and_flip(
     size_px: int,
     rng: np.random.Generator,
 ) -> Tensor:
-    """One random crop and flip for all frames, [T, 3, size_px, size_px]. Frames without a source
-    show the first one."""
+    """One random crop and flip for all frames, [T, 3, size_px, size_px]. A frame without a source
+    shows the first frame."""
     with seeded(int(rng.integers(2**62))):
         box = RandomResizedCrop.get_params(frames, list(areas), [3 / 4, 4 / 3])
     flip = bool(rng.random() < 0.5)
@@ -159,7 +159,7 @@ def _fill_missing(
 
 def rand_augment(frames: Tensor, *, seed: int) -> Tensor:
     """RandAugment (Cubuk et al., 2020) with one draw for all frames: [T, 3, S, S] uint8 -> the same
-    shape. seed: all randomness; the global generator is left as it was."""
+    shape. seed: decides all randomness; the global generator keeps its state."""
     with seeded(seed):
         operations = v2.RandAugment(num_ops=2, magnitude=9)  # type: ignore[attr-defined]
         augmented: Tensor = operations(frames)
@@ -213,7 +213,7 @@ def overlay(
     picture: Image.Image, kind: Literal["text", "emoji"], *, rng: np.random.Generator
 ) -> Image.Image:
     """The picture with one to four random words, or a random face on a disc, in random colours,
-    size and place. Their box may stick out of the frame, but its centre is inside."""
+    size and place. The box of the overlay may stick out of the frame, but its centre is inside."""
     words = []
     if kind == "text":
         words = [

@@ -19,16 +19,16 @@ class ViewsConfig(Settings):
     num_weak: int = Field(default=4, ge=1)
     num_strong: int = Field(default=8, ge=1)
     strong: tuple[Transformation, ...] = ALL_TRANSFORMATIONS
-    """what strong views have more than a crop and a flip (S2VS 3.2, Table 3); none: they are drawn
-    as weak ones"""
+    """what strong views have besides a crop and a flip (S2VS 3.2, Table 3); none: they are drawn
+    like weak ones"""
     video_in_video_rate: Rate = 0.3
-    """part of the strong views that are pasted small on another video's; S2VS has 0.3 in its Table
-    11, as its release, and 0.5 in the text of appendix D"""
+    """part of the strong views that are pasted small on another video's; 0.3 in Table 11 of S2VS
+    and in its release, 0.5 in the text of its appendix D"""
     segment_length: Literal["each", "once"] = "each"
-    """of shuffle-dropout: `each` segment has a length of its own (S2VS 3.2), or one is drawn `once`
-    for a clip (S2VS Figure 7, and its release)"""
+    """in shuffle-dropout: `each` segment has a length of its own (S2VS 3.2), or one length is drawn
+    `once` for a clip (S2VS Figure 7, and its release)"""
     noise: Literal["gaussian", "uniform"] = "gaussian"
-    """what fills dropped segments beside black frames; `gaussian`: S2VS 3.2, `uniform`: its
+    """what fills dropped segments besides black frames; `gaussian`: S2VS 3.2, `uniform`: its
     release"""
     seed: ClassVar[int] = 0
     """Seeds windows, augmentations and hosts."""

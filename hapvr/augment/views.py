@@ -26,7 +26,7 @@ PROBABILITIES = {
     "reverse": 0.1,
     "pause": 0.1,
 }
-"""At most one of these changes a clip (S2VS 3.2 and Table 11)."""
+"""At most one of these augmentations changes a clip (S2VS 3.2 and Table 11)."""
 
 Indices = NDArray[np.int64]
 
@@ -39,9 +39,10 @@ after the other."""
 class ViewPlan:
     """What determines a view, together with the configuration: equal plans give equal clips.
 
-    index: seeds the augmentations. window: seeds the stretch of 2T frames that the clip is cut
-    from. window_part: (number, count), it starts in this one of `count` equal parts of the video.
-    host_id: the video whose strong view this one is pasted on (video-in-video), "" for none."""
+    index: seeds the augmentations
+    window: seeds the stretch of 2T frames that the clip is cut from
+    window_part: (number, count): the stretch starts in this one of `count` equal parts of the video
+    host_id: the video on whose strong view this one is pasted (video-in-video), "" for none"""
 
     video_id: str
     index: int
@@ -105,7 +106,7 @@ def choose_host(video_id: str, index: int, others: Sequence[str], config: ViewsC
 def draw_window(
     num_available: int, *, num_frames: int, rng: np.random.Generator, part: tuple[int, int] = (0, 1)
 ) -> Indices:
-    """2 * num_frames consecutive frames at a random place; a shorter video is repeated to that
+    """2 * num_frames consecutive frames from a random place; a shorter video is repeated to that
     length (method 3). part: (number, count); the stretch starts in this one of `count` equal parts
     of the places."""
     length = min(num_available, 2 * num_frames)
@@ -117,9 +118,9 @@ def draw_window(
 
 
 def crop_or_loop(indices: Indices, *, num_frames: int, rng: np.random.Generator) -> Indices:
-    """num_frames consecutive entries at a random place; fewer entries are shown again from the
-    first one on. Of the possible places only those with enough real frames are drawn from: a
-    quarter of the clip, or as many as there are."""
+    """num_frames consecutive entries from a random place; if there are fewer, they are repeated
+    from the first one on. Only places with enough real frames are drawn: a quarter of the clip, or
+    as many as there are."""
     if len(indices) <= num_frames:
         return np.resize(indices, num_frames)
     real = np.concatenate([[0], np.cumsum(indices >= 0)])
@@ -138,9 +139,10 @@ def shuffle_dropout(
     shuffled: float = 0.5,
     dropped: float = 0.3,
 ) -> Indices:
-    """Cut into segments of 4..max_segment_frames frames; by these probabilities shuffle them, drop
-    some (S2VS 3.2). A dropped segment is blanked or turned to noise with a probability of a quarter
-    each, otherwise cut out; one segment is always kept. segment_length: see `ViewsConfig`.
+    """Cut the window into segments of 4 to max_segment_frames frames, and with these probabilities
+    shuffle them and drop some (S2VS 3.2). A dropped segment is blanked or turned into noise with a
+    probability of a quarter each, otherwise cut out; one segment is always kept. segment_length:
+    see `ViewsConfig`.
     """
     segments = _cut(window, max_frames=max_segment_frames, rng=rng, once=segment_length == "once")
     if rng.random() < shuffled:
@@ -160,8 +162,8 @@ def shuffle_dropout(
 def _cut(
     window: Indices, *, max_frames: int, rng: np.random.Generator, once: bool
 ) -> list[Indices]:
-    """Consecutive segments of random length, the last one as long as what is left. once: all have
-    the length of the first."""
+    """Consecutive segments of random length; the last one takes what is left. once: all have the
+    length of the first."""
     segments: list[Indices] = []
     rest = window
     length = 0

@@ -1,5 +1,4 @@
-"""What a benchmark is: queries, a database, labelled pairs, and the tasks that are measured on
-them; and its folder.
+"""A benchmark and its folder: queries, a database, labelled pairs, and the tasks measured on them.
 
 benchmark.json names the kind, from which the tasks follow. videos.parquet holds video_id and role
 (query, database, both); labels and exclusions are the tables of `BenchmarkDefinition`.
@@ -57,13 +56,13 @@ class BenchmarkDefinition:
     exclusions: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=EXCLUSION_SCHEMA))
     """EXCLUSION_SCHEMA: the name of the list, and a query, or null for every query."""
     segments: pl.DataFrame | None = None
-    """SEGMENT_SCHEMA, every stretch of a query that a database video shows, and when it does;
+    """SEGMENT_SCHEMA, every stretch of a query that a database video shows, and where it does;
     None: not known."""
     videos: pl.DataFrame | None = None
-    """VIDEO_SCHEMA, with paths relative to `folder`, of a benchmark with files; else None."""
+    """VIDEO_SCHEMA, with paths relative to `folder`, for a benchmark with files; else None."""
     folder: Path | None = None
     events: dict[str, str] = field(default_factory=dict)
-    """Of queries, whose mAP is also reported event by event (EVVE)."""
+    """The event of each query; mAP is then also reported event by event (EVVE)."""
     provenance: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -132,7 +131,7 @@ class _Head(BaseModel):
     kind: Annotated[str, Field(pattern=f"^({'|'.join(TASKS)})$")]
     format_version: Annotated[int, Field(ge=FORMAT_VERSION, le=FORMAT_VERSION)]
     name: Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]{0,199}$")] = ""
-    """Also of folders, so it leads nowhere else; that of the folder where it is absent."""
+    """It also names folders, so it cannot lead elsewhere; if absent, it is the folder's name."""
     provenance: dict[str, Any] = {}
 
 
@@ -192,7 +191,7 @@ def write_definition(
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the benchmark is there. One with a damaged file counts as missing, with a warning."""
+    """Whether the benchmark exists. One with a damaged file counts as missing, with a warning."""
     if not (folder / "benchmark.json").is_file():
         return False
     try:
@@ -205,8 +204,8 @@ def is_complete(folder: Path) -> bool:
 
 
 def load_definition(name_or_folder: str | Path) -> BenchmarkDefinition:
-    """A benchmark by its name, or the one in a folder with a benchmark.json. Raises DataError where
-    there is none, or damage."""
+    """A benchmark by its name, or the one in a folder with a benchmark.json. Raises DataError if
+    there is none, or it is damaged."""
     name = str(name_or_folder)
     folder = Path(name)
     if name in SHIPPED:
@@ -290,7 +289,7 @@ def _require_known_words(
     folder: Path,
 ) -> None:
     """Raises DataError for roles and exclusions that no task knows, and for labels that differ from
-    a relevant one in upper and lower case alone. listed: the names of exclusions."""
+    a relevant one only in upper and lower case. listed: the names of exclusions."""
     relevant = {label for task in TASKS[kind] for label in task.positives}
     names = {task.exclusion for task in TASKS[kind]} - {None}
     lowered = {label.lower() for label in relevant}
@@ -310,7 +309,7 @@ def _read(
 ) -> pl.DataFrame:
     """The columns of a table that this package wrote.
 
-    may_lack: columns that have no value in some rows."""
+    may_lack: columns that may lack a value in some rows."""
     path = folder / f"{name}.parquet"
     try:
         table = read_frame(path).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))

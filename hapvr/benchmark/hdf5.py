@@ -14,12 +14,12 @@ from hapvr.errors import DamagedError, DataError
 from hapvr.files import file_problem, require_regular
 
 MAX_VIDEO_BYTES = 2 << 30
-"""Most bytes that the values of one video may take in memory; 12 hours at 1 frame per second, [9,
-512] floats, take 0.8 GB."""
+"""The most bytes that the values of one video may take in memory; 12 hours at 1 frame per second,
+[9, 512] floats, take 0.8 GB."""
 
 MAX_DEPTH = 32
 MAX_COMPRESSION = 200
-"""Most times that the values of a video may be larger than what is stored of them; features hardly
+"""How many times larger than their stored bytes the values of a video may be; features hardly
 compress."""
 
 LIBRARY_ERRORS = (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
@@ -74,8 +74,8 @@ def read_hdf5_features(
     """(id, features float16 [T, R, D], reason, message) of datasets of a file, one video in memory
     at a time. A frame-level dataset [T, D] becomes [T, 1, D]. A video comes without features, and
     with a reason, if it has no frames (no_frames), bytes that cannot be read (damaged), values that
-    are not finite (not_finite), another shape per frame (wrong_shape), values that are not in this
-    file (other_file), or a size that what is stored does not justify (too_large). Of the last two
+    are not finite (not_finite), another shape per frame (wrong_shape), values outside this file
+    (other_file), or a size that its stored bytes do not justify (too_large). In the last two cases
     no value is read. shape: (R, D). Raises DataError where the file is not an HDF5 file."""
     with _open(path) as file:
         for video_id in video_ids:
@@ -114,8 +114,8 @@ def _open(path: Path) -> Iterator[h5py.File]:
 def _refusal(
     dataset: h5py.Dataset, num_regions: int | None = None, dims: int | None = None
 ) -> tuple[str, str]:
-    """Reason and message where a dataset is not a video's features or must not be read; ("", "")
-    where it may be."""
+    """Reason and message if a dataset is not a video's features or must not be read; ("", "") if it
+    may be read."""
     shape: tuple[int, ...] = dataset.shape or ()  # none of an empty one
     if dataset.dtype.kind != "f" or not _fits(shape, num_regions, dims):
         wanted = f"[frames, {num_regions or 'regions'}, {dims or 'dims'}]"

@@ -1,5 +1,5 @@
-"""Is one set of scores better than another? A paired bootstrap over queries, on the videos that
-both can use."""
+"""Whether one set of scores is better than another: a paired bootstrap over queries, on the videos
+that both can use."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -49,13 +49,13 @@ class Verdict:
     """The gate's decision."""
 
     better: bool
-    """Whether the target is."""
+    """Whether the target is better."""
     reason: str
     """A sentence for people."""
     target: Difference
-    """Of the mean of the target metrics."""
+    """The difference of the mean of the target metrics."""
     metrics: tuple[Difference, ...]
-    """Of every required metric."""
+    """The difference of every required metric."""
     worse: tuple[str, ...]
     """Names of required metrics that are worse."""
 
@@ -120,7 +120,7 @@ def decide(
     in that many, or behind by more than `max_drop`. Required are `required_metrics`, or else the
     target metrics, and PARTS_TASK wherever it is measured.
 
-    differences: of each benchmark, by task.
+    differences: for each benchmark, by task.
 
     Raises:
         ConfigError: no target metric, or not every metric of `required_metrics`, was measured."""
@@ -146,7 +146,7 @@ def decide(
 def _require_measured(
     measured: set[str], target_metrics: Sequence[str], config: GateConfig
 ) -> None:
-    """Raise ConfigError where no target metric, or not each required one, was measured."""
+    """Raise ConfigError if no target metric was measured, or not every required one."""
     problem = ""
     unmeasured = sorted(set(config.required_metrics) - measured)
     if unmeasured:

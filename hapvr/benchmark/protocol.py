@@ -32,16 +32,17 @@ class TaskResult:
     task: str
     metric: Metric
     value: float
-    """Tied scores in row order, as published numbers are; in "tie_grouped" at their worst rank."""
+    """With tied scores in row order, like published numbers; in "tie_grouped" at their worst
+    rank."""
     interval: tuple[float, float] | None
-    """95 % bootstrap interval over queries, where asked for."""
+    """95 % bootstrap interval over queries, if asked for."""
     num_queries: int
-    """Queries that count."""
+    """The number of queries that count."""
     num_relevant: int
-    """Pairs in the ground truth under the policy."""
+    """The number of pairs in the ground truth under the policy."""
     by_event: dict[str, float] = field(default_factory=dict)
-    """Of mAP, the mean over the queries of each event, where the benchmark has events; `value` is
-    the mean over all queries."""
+    """For mAP, the mean over the queries of each event, if the benchmark has events; `value` is the
+    mean over all queries."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,7 +177,7 @@ def _by_query(task: Task, truth: Judgement, ranking: Ranking) -> Floats:
         span = ranking.rows(query)
         positions = np.flatnonzero(truth.relevant[span])
         skipped = np.flatnonzero(~truth.candidate[span])
-        # A query that lost all its positives has hits in none.
+        # A query that lost all its positives has no hits in any.
         num_relevant = max(int(truth.num_relevant[query]), 1)
         rows.append(_measure(task, positions, ranking.similarity[span], skipped, num_relevant))
 

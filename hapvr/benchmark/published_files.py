@@ -17,9 +17,9 @@ from hapvr.tables import MAX_USER_BYTES
 VCDB_CORE = 528
 VCDB_DISTRACTORS = 100_000
 SVD_UNLABELLED = 526_787
-"""Videos of the data sets as S2VS 4.1 and HAP-VR B.1 count them."""
+"""How many videos the data sets have by S2VS 4.1 and HAP-VR B.1."""
 VCDB_SEGMENTS = 9_236
-"""Copied segments of VCDB, as VVS counts them."""
+"""How many copied segments VCDB has by VVS."""
 _HINT = "fetch the file of the data set again, whole"
 _TIME = re.compile(r"\d{1,3}:\d{2}:\d{2}")
 
@@ -31,7 +31,7 @@ def import_vcdb(folder: Path, out: Path, *, distractors: Path | None = None) -> 
     folder: with annotation/*.txt, lines "video,video,start,end,start,end", and, if some core videos
     have no copy, core_dataset/ with the video files. distractors: a list of ids, one a line, or a
     folder of video files, which join the database. Ids are file names without their extension.
-    Raises DataError for files that are not there, are cut off or hold something else, and for a
+    Raises DataError for files that are missing, are cut off or hold something else, and for a
     distractor that is a core video."""
     segments = _vcdb_segments(folder)
     pairs = _pairs_of(segments)
@@ -70,7 +70,7 @@ def import_svd(folder: Path, out: Path) -> BenchmarkDefinition:
     Writes a definition and returns it.
 
     folder: with test_groundtruth, lines "query candidate 0|1", and unlabeled-data-id, an id a line.
-    Raises DataError for files that are not there, are cut off or hold something else, and for an
+    Raises DataError for files that are missing, are cut off or hold something else, and for an
     unlabelled video that is a query."""
     truth = folder / "test_groundtruth"
     rows = _rows(truth, num_fields=3)
@@ -167,7 +167,7 @@ def _write(
 
 
 def _count_note(what: str, found: int, published: int) -> str:
-    """What to print beside numbers where a list is not the paper's; "" where it is."""
+    """A note to print beside numbers if a list is not the paper's; "" if it is."""
     if found == published:
         return ""
     return f"{found:,} {what}, the papers have {published:,}: not their pool"
@@ -212,7 +212,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _rows(path: Path, *, num_fields: int, separator: str | None = None) -> list[list[str]]:
-    """The fields of each line, which must have so many."""
+    """The fields of each line, which must number `num_fields`."""
     rows = [[field.strip() for field in line.split(separator)] for line in _lines(path)]
     for number, row in enumerate(rows, start=1):
         if len(row) != num_fields:

@@ -1,5 +1,5 @@
-"""Scored pairs in ranking order, ground truth as [Q, N] tables, and what a task says of these under
-a policy.
+"""Scored pairs in ranking order, ground truth as [Q, N] tables, and how a task judges these under a
+policy.
 
 Videos are their positions in `definition.queries` (Q of them) and `definition.database` (N).
 """
@@ -20,8 +20,8 @@ from hapvr.tables import TABLE_ERRORS, read_user_table
 
 COLUMNS = ["query_id", "reference_id", "similarity"]
 MEMORY_BYTES = 12 << 30
-"""Of the process that reads similarities: the 110 million pairs of SVD with its unlabelled videos
-take 10.4 GB of addresses, 4.3 GB of memory."""
+"""Memory limit of the process that reads similarities: the 110 million pairs of SVD with its
+unlabelled videos take 10.4 GB of addresses, 4.3 GB of memory."""
 
 
 def read_pairs(
@@ -66,8 +66,8 @@ def read_pairs(
 def _read_similarities(
     definition: BenchmarkDefinition, similarities: pl.DataFrame | Path | str
 ) -> tuple[str, pl.DataFrame]:
-    """What errors call the similarities, and their table. Raises DamagedError for one that cannot
-    be read."""
+    """The name of the similarities in messages, and their table. Raises DamagedError for a table
+    that cannot be read."""
     if isinstance(similarities, pl.DataFrame):
         place = f"similarities for {definition.name}"
     else:
@@ -94,7 +94,7 @@ def _read_similarities(
 
 
 def _problem(table: pl.DataFrame) -> str:
-    """What is wrong with the columns; "" for nothing."""
+    """What is wrong with the columns; "" if nothing is."""
     for column in COLUMNS:
         dtype = table.schema.get(column)
         if dtype is None:
@@ -259,7 +259,7 @@ class Ranking:
 
 
 class Judgement:
-    """What one task says of a ranking: its ground truth under the policy, applied to the ranking.
+    """How one task judges a ranking: its ground truth under the policy, applied to the ranking.
 
     candidate, relevant: bool [M], rows that are ranked, and those of them that are hits.
     num_relevant: int64 [Q], the ground truth under the policy.
@@ -271,8 +271,8 @@ class Judgement:
         ranked = ranked_pairs(definition, task)
         ranked &= ranking.queries_in_scope[:, None] & ranking.references_in_scope[None, :]
         truth = _labelled_pairs(definition, task.positives) & ranked
-        # one table of 0 (not ranked), 1 (ranked) and 2 (a hit), so that millions of rows are looked
-        # up once
+        # one table of 0 (not ranked), 1 (ranked) and 2 (a hit), so that millions of rows need only
+        # one look-up each
         role = (ranked.view(np.uint8) + truth.view(np.uint8))[ranking.query, ranking.reference]
         self.relevant = (role > 1) & ~ranking.invalid
         self.candidate = (role == 1) | self.relevant

@@ -73,14 +73,15 @@ def _percent(value: float | None) -> str:
 
 
 def published_metrics(benchmark: str) -> pl.DataFrame:
-    """What papers report, under the policy `official`: row, task, percent, source, measured_on (on
-    what, where that is not the benchmark as it is defined here; "" else). No rows where none of
-    ours does."""
+    """The numbers that papers report, under the policy `official`: row, task, percent, source,
+    measured_on (on what, if that is not the benchmark as defined here; else ""). No rows if no
+    paper reports any."""
     return _published(benchmark).drop_nulls("task")
 
 
 def _published(benchmark: str) -> pl.DataFrame:
-    """As `published_metrics`, with a row without a task for a method whose paper has no number."""
+    """As `published_metrics`, plus a row without a task for each method whose paper has no
+    number."""
     table = Path(__file__).parent / "data" / "published" / "metrics.csv"
     rows = pl.read_csv(table.read_bytes()).with_columns(pl.col("measured_on").fill_null(""))
     return rows.filter(pl.col("benchmark") == benchmark).drop("benchmark")
@@ -113,9 +114,9 @@ def published_markdown(benchmark: str, results: Mapping[str, Mapping[str, float]
 
 
 def pool_note(definition: BenchmarkDefinition, availability: Mapping[str, int]) -> str:
-    """How the videos of a result differ from those of the papers; "" where they do not.
+    """How the videos of a result differ from those of the papers; "" if they do not.
 
-    definition: one that was made of the authors' files says what they lack.
+    definition: one made from the authors' files says what these lack.
     availability: of the result
     """
     parts = []
@@ -132,8 +133,8 @@ def pool_note(definition: BenchmarkDefinition, availability: Mapping[str, int]) 
 
 def events_markdown(results: Mapping[str, EvaluationResult]) -> str:
     """Markdown table of mean average precision in percent, a row per event, a column per result,
-    and the mean of the events, which weighs each alike whatever its queries; "" where no task has
-    events."""
+    and the mean over events, in which each counts alike whatever its number of queries; "" if no
+    task has events."""
     columns = {
         f"{name}, {task.task}" if len(results) > 1 else task.task: task.by_event
         for name, result in results.items()

@@ -25,7 +25,7 @@ from hapvr.tables import read_frame
 
 REFERENCES_PER_PART = 128
 FRAMES_PER_PART = 16384
-"""A part ends when it holds so many references or frames; its features are in memory at once."""
+"""A part ends when it holds so many references or frames; its features are in memory together."""
 
 SCHEMA = pa.schema(
     {"query_id": pa.string(), "reference_id": pa.string(), "similarity": pa.float32()}
@@ -113,8 +113,8 @@ def score_benchmark(
 
 
 def read_scores(path: Path) -> pl.DataFrame:
-    """What `score_benchmark` wrote. A file of somebody else is read by `read_pairs`, in a process
-    with limits."""
+    """The table that `score_benchmark` wrote. A file from elsewhere is read by `read_pairs`, in a
+    process with limits."""
     return read_frame(path, categories=["query_id", "reference_id"])
 
 
@@ -137,7 +137,7 @@ def _with_features(
 
 
 def _require_fit(network: VideoNetwork, video: str, features: Tensor) -> None:
-    """Raise DataError for features [T, R, D] of a video that the network cannot take."""
+    """Raise DataError if the network cannot take the features [T, R, D] of a video."""
     if features.shape[-1] != network.dims or not bool(torch.isfinite(features).all()):
         raise DataError(
             f"features of {video}, {list(features.shape)}: expected finite ones, [frames, "

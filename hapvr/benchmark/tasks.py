@@ -18,10 +18,10 @@ FIVR_LABELS = {"DSV": ("ND", "DS"), "CSV": ("ND", "DS", "CS"), "ISV": ("ND", "DS
 """The labels that are relevant in FIVR's tasks, by the stem of their names."""
 
 FIVR_METRICS: dict[str, Metric] = {"R": "mAP", "D": "micro-AP"}
-"""Retrieval and detection, by the letter that follows the stem."""
+"""Retrieval and detection, by the letter after the stem."""
 
 FIVR_EXCLUSIONS = {"": None, "_h": "easy_duplicates"}
-"""Normal and hard tasks, by the end of their names."""
+"""Normal and hard tasks, by the endings of their names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +39,13 @@ class Task:
     exclusion: str | None = None
     """Name of the exclusion list whose videos leave ranking and ground truth; None for none."""
     ignored: frozenset[str] = frozenset()
-    """Labels of true matches that the task does not ask for; pairs that carry one leave the
+    """Labels of true matches that the task does not ask for; pairs with such a label leave the
     ranking."""
     query_stays: bool = False
-    """A query found in its own ranking stays there and may count as a hit (CC_WEB_VIDEO)."""
+    """Whether a query found in its own ranking stays there and may count as a hit
+    (CC_WEB_VIDEO)."""
     official_missing_positive: Literal["leaves", "misses"] = "leaves"
-    """Under the official policy: it leaves the ground truth, or costs recall."""
+    """Under the official policy: whether it leaves the ground truth, or costs recall."""
     official_empty_query: Literal["skipped", "zero"] = "skipped"
     """Under the official policy: what a query left without positives scores. One without any score
     is skipped there."""
@@ -118,7 +119,7 @@ def _cc_web_video_tasks() -> tuple[Task, ...]:
 
 
 def _clips_tasks() -> tuple[Task, ...]:
-    """FIVR's, where a part is not an answer, and one where nothing else is."""
+    """FIVR's tasks, in which a part is not an answer, and one in which only parts are."""
     tasks = [replace(task, ignored=frozenset({PART})) for task in _fivr_tasks()]
     parts = Task(
         name=PARTS_TASK,

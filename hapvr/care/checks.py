@@ -1,4 +1,4 @@
-"""How what is stored is checked, and what it was made from."""
+"""How each kind of stored data is checked, and what it was made from."""
 
 import re
 import sqlite3
@@ -18,8 +18,8 @@ from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whi
 from hapvr.registry.records import is_place
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import read_description as read_bundle_description
-from hapvr.search import collection
 from hapvr.search.blank_file import read_blank
+from hapvr.search.current import CURRENT, SEARCH_FOLDER, current_index, serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.video_index import open_videos
 from hapvr.settings import SearchSettings
@@ -83,7 +83,7 @@ def _recorded_locations(root: DataRoot) -> list[str]:
 
 
 def check_downloads(root: DataRoot, key: str) -> None:
-    """The files that we fetched or generated, of a shard."""
+    """The files of a shard that we fetched or generated."""
     damaged = damaged_files(root, key)
     if damaged:
         raise DamagedError(", ".join(f"{file.path} {file.problem}" for file in damaged))
@@ -101,8 +101,8 @@ def check_corpus(root: DataRoot, name: str) -> None:
 
 
 def check_training(root: DataRoot, key: str) -> None:
-    """The files of a training, which may have come to any point; key "": the file that names the
-    latest model."""
+    """The files of a training, however far it has come. key: "" for the file that names the latest
+    model."""
     if not key:
         current_key(root)
         return
@@ -121,13 +121,13 @@ def _check_run(folder: Path) -> None:
 
     run_folder.read_record(folder)
     for checkpoint in run_folder.list_checkpoints(folder / CHECKPOINTS):
-        with suppress(FileNotFoundError):  # a training that runs removes old ones
+        with suppress(FileNotFoundError):  # a running training removes old ones
             run_folder.read_checkpoint(checkpoint)
 
 
 def _check_network(folder: Path) -> None:
-    """The network in the folder of a training that has ended, of a baseline, or of a training that
-    runs, which may have none yet."""
+    """The network in the folder of a baseline or a training; a running training may have none
+    yet."""
     hint = "train again with another run key, or copy it from the run in MLflow"
     network = folder / NETWORK
     result = None
@@ -162,9 +162,9 @@ def check_scores(root: DataRoot, key: str) -> None:
 
 
 def check_index(root: DataRoot, _: str) -> None:
-    """The index that answers searches, and that it finds what it has."""
+    """The index that answers searches, and whether it finds the vectors that it holds."""
     _require_current(root)
-    current = collection.current_index(root)
+    current = current_index(root)
     read_blank(root, current.digest)
     indexes = [current.open(root, SearchSettings())]
     videos = open_videos(root, current.place, SearchSettings().index)
@@ -181,21 +181,21 @@ def check_index(root: DataRoot, _: str) -> None:
 
 
 def _require_current(root: DataRoot) -> None:
-    """Raise DamagedError where no record says which index answers, although there is one. It is
-    written last, so an index that is being built is awaited."""
-    if root.exists(collection.CURRENT):
+    """Raise DamagedError where there is an index, but no record says which one answers. The record
+    is written last, so an index that is still being built is no damage."""
+    if root.exists(CURRENT):
         return
-    waiting = root.lock(collection.FOLDER) if root.is_writable() else nullcontext()
+    waiting = root.lock(SEARCH_FOLDER) if root.is_writable() else nullcontext()
     with waiting:
-        if not root.exists(collection.CURRENT):
+        if not root.exists(CURRENT):
             raise DamagedError(
-                f"search: {collection.CURRENT}, which says which index answers, is missing; `hapvr "
+                f"search: {CURRENT}, which says which index answers, is missing; `hapvr "
                 "index add` or `hapvr verify --repair` writes it again"
             )
 
 
 def shard_made_from(stage: str, above: str) -> Callable[[DataRoot, str], tuple[object, object]]:
-    """Of a stage whose shards are made from those of another, and of the whitening."""
+    """What the shards of a stage were made from: those of another stage, and the whitening."""
 
     def made_from(root: DataRoot, key: str) -> tuple[object, object]:
         provenance = Shard(root, stage, key).read().provenance
@@ -215,7 +215,7 @@ def shard_made_from(stage: str, above: str) -> Callable[[DataRoot, str], tuple[o
 
 def index_made_from(root: DataRoot, _: str) -> tuple[object, object]:
     """Digests of the shards that the index has, and of those that there are."""
-    serving = collection.serving_index(root)
+    serving = serving_index(root)
     if serving is None:
         return None, None
     held = serving.shards(root)
@@ -224,8 +224,9 @@ def index_made_from(root: DataRoot, _: str) -> tuple[object, object]:
 
 
 def descriptors_made_from(root: DataRoot, key: str) -> tuple[object, object]:
-    """Of the network that answers searches. key: digest of the network / shard."""
-    serving = collection.serving_index(root)
+    """What descriptors of the network that answers searches were made from. key: digest of the
+    network / shard."""
+    serving = serving_index(root)
     digest, shard = key.split("/")
     if serving is None or serving.digest != digest:
         return None, None

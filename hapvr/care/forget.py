@@ -1,7 +1,7 @@
-"""Forgetting videos: what was made of them goes from every store; a user's own files stay.
+"""Forgetting videos: every store removes what was made of them; a user's own files stay.
 
-What is asked for is in manifest.FORGETTING until all of it is done, so the next call finishes one
-that was killed. The stores forget in their order, which is that of the chain.
+What is to be forgotten is written to manifest.FORGETTING until all of it is done, so the next call
+finishes one that was killed. The stores forget in the order of the chain.
 """
 
 import os
@@ -33,8 +33,8 @@ from hapvr.video.sources import is_remote, path_of_text
 def plan_forgetting(
     project: Project, video_ids: Sequence[str], *, offline: str = ""
 ) -> list[ForgottenVideo]:
-    """These videos, those of the source `offline` whose files are gone, copies that were generated
-    of them for benchmarks, and what a killed call has left.
+    """What is to be forgotten: these videos, those of the source `offline` whose files are gone,
+    the copies of all of them that were generated for benchmarks, and what a killed call has left.
 
     Raises ArgumentError for an unknown id or source, or if there is nothing to forget, and as
     `Shard.read` does.
@@ -80,7 +80,7 @@ def _require_known(video_ids: Sequence[str], known: Collection[str]) -> None:
 
 
 def _offline_videos(listed: Mapping[str, Mapping[str, str]], source: str) -> dict[str, bool]:
-    """The local videos of a source whose files are gone; they may be listed again."""
+    """The local videos of a source whose files are gone. They may be listed again."""
     names = {f"{source}{part}" for part in PARTS}
     offline = {}
     for video_id, row in listed.items():
@@ -93,7 +93,7 @@ def _offline_videos(listed: Mapping[str, Mapping[str, str]], source: str) -> dic
 
 
 def _inspected_rows(root: DataRoot) -> list[dict[str, Any]]:
-    """What the steps `videos` and `frames` wrote down of each video."""
+    """What the steps `videos` and `frames` recorded of each video."""
     rows = []
     for key in manifest.shard_keys(root):
         shards = [Shard(root, stage, key) for stage in (VIDEOS_STAGE, frames.STAGE)]
@@ -104,7 +104,7 @@ def _inspected_rows(root: DataRoot) -> list[dict[str, Any]]:
 
 
 def _contents(row: Mapping[str, Any]) -> set[str]:
-    """SHA-256 of all that the file of a video has held."""
+    """SHA-256 of every content that the file of a video has had."""
     former = (row.get("former_sha256") or "").split()
     return {row["sha256"], *former} - {""}
 
@@ -116,7 +116,7 @@ def _generated_of(
     contents: Mapping[str, Collection[str]],
     begun: Mapping[str, ForgottenVideo],
 ) -> dict[str, bool]:
-    """All videos of benchmarks that were generated of these; they may be listed again."""
+    """All videos of benchmarks that were generated from these. They may be listed again."""
     digests = set[str]()
     for video_id in wanted:
         digests.update(contents.get(video_id, ()))
@@ -132,8 +132,8 @@ def _generated_of(
 
 
 def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
-    """Remove all that was made of the videos; may be repeated. Raises DataError where something
-    cannot be reached."""
+    """Remove everything that was made of the videos; may be repeated. Raises DataError where
+    something cannot be reached."""
     root = project.root
     with root.care_lock():
         set_aside.put_back_unreplaced(root)
@@ -148,8 +148,8 @@ def forget(project: Project, videos: Sequence[ForgottenVideo]) -> None:
 
 
 def _has_generated(root: DataRoot, videos: Sequence[ForgottenVideo]) -> bool:
-    """Whether some are of benchmarks that are generated anew, also where a killed call removed
-    these."""
+    """Whether some belong to benchmarks that are generated again, even if a killed call has removed
+    those."""
     if root.local is None:
         return False
     folder = root.local / CORPUS_FOLDER
@@ -158,7 +158,8 @@ def _has_generated(root: DataRoot, videos: Sequence[ForgottenVideo]) -> bool:
 
 
 def _begin(root: DataRoot, videos: Sequence[ForgottenVideo]) -> Journal:
-    """Write down what is to be forgotten, with what another call has begun since it was planned."""
+    """Record what is to be forgotten, with whatever another call has begun since this was
+    planned."""
     journal = read_journal(root)
     all_videos = {video.video_id: video for video in (*journal.videos, *videos)}
     journal.videos = list(all_videos.values())

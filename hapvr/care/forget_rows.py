@@ -29,7 +29,8 @@ from hapvr.video.sources import is_remote
 
 
 def forget_fetched_files(project: Project, forgetting: Forgetting) -> None:
-    """Files that we fetched, and what a killed repair has set aside; a user's own stay."""
+    """Remove files that we fetched, and what a killed repair has set aside; a user's own files
+    stay."""
     set_aside.remove_of(project.root, forgetting.shards)
     for video in forgetting.videos:
         if is_remote(video.uri):
@@ -39,8 +40,8 @@ def forget_fetched_files(project: Project, forgetting: Forgetting) -> None:
 
 
 def forget_in_marks(project: Project, forgetting: Forgetting) -> None:
-    """Marks of contents that go are removed; those of contents that stay under another name get
-    that name."""
+    """Remove the marks of forgotten contents; where a content stays under another name, its marks
+    get that name."""
     root = project.root
     inspected = inspected_videos(root, manifest.shard_keys(root))
     staying = {row["sha256"]: row["video_id"] for _, row in inspected}
@@ -62,28 +63,29 @@ def forget_in_marks(project: Project, forgetting: Forgetting) -> None:
 
 
 def forget_in_rows(stage: str) -> Forget:
-    """Of the tables of pairs, or of matches of watch lists."""
+    """Forgets in the tables of a stage: pairs, or matches of watch lists."""
 
     def forget(project: Project, forgetting: Forgetting) -> None:
         root = project.root
         for key in sorted({*manifest.shard_keys(root), *root.list_folders(stage)}):
-            with root.lock(f"{stage}/{key}"):  # a search that runs writes what it found before
+            with root.lock(f"{stage}/{key}"):  # a running search first writes what it has found
                 _forget_in_table(root, rows_place(stage, key), forgetting.values)
 
     return forget
 
 
 def forget_in_groups(project: Project, forgetting: Forgetting) -> None:
-    """What was measured of copies; the groups are removed, as they are made of the pairs."""
+    """Remove what was measured of the copies, and all groups, since these are made from the
+    pairs."""
     root = project.root
-    with root.lock(GROUPS_LOCK):  # what is grouped now names them until its end
+    with root.lock(GROUPS_LOCK):  # a grouping that is under way names them until it ends
         _forget_in_table(root, PICTURES_PLACE, forgetting.values)
         root.delete(GROUPS_PLACE)
 
 
 def forget_in_watch_lists(project: Project, forgetting: Forgetting) -> None:
-    """The lists that were made of these videos, and then matches: a run that waits for their shard
-    finds the list gone."""
+    """Remove the lists that were made of these videos, and only then matches: so a run that waits
+    for the shard finds the list gone."""
     root = project.root
     for name in root.list_folders(LISTS):
         place = f"{LISTS}/{name}"
@@ -95,7 +97,7 @@ def forget_in_watch_lists(project: Project, forgetting: Forgetting) -> None:
 
 
 def forget_in_outbox(project: Project, forgetting: Forgetting) -> None:
-    """Messages that name them."""
+    """Remove messages that name them."""
     if project.root.exists(OUTBOX_PLACE):
         AlertOutbox(project.root).forget(forgetting.values)
 
@@ -111,7 +113,7 @@ def forget_generated(project: Project, forgetting: Forgetting) -> None:
 
 
 def forget_in_trainings(project: Project, forgetting: Forgetting) -> None:
-    """Scores, in the folders of trainings and among the artifacts of all runs, also deleted
+    """Remove scores from the folders of trainings and from the artifacts of all runs, even deleted
     ones."""
     root = project.root
     values = forgetting.values
@@ -119,7 +121,7 @@ def forget_in_trainings(project: Project, forgetting: Forgetting) -> None:
         return
     models = root.local_path(MODELS).resolve()
     for path in models.glob("*/benchmarks/**/*.parquet"):
-        if path.resolve() == path:  # what is linked is not ours
+        if path.resolve() == path:  # files behind a link are not ours
             _forget_in_table(root, f"{MODELS}/{path.relative_to(models).as_posix()}", values)
 
     if not (root.exists(REGISTRY) or project.config.tracking.uri):
@@ -137,7 +139,7 @@ def forget_in_trainings(project: Project, forgetting: Forgetting) -> None:
 
 def _forget_in_table(root: DataRoot, place: str, values: frozenset[str]) -> bool:
     """Remove the rows in which a text is one of these values; returns whether there were any. A
-    damaged table goes."""
+    damaged table is removed."""
     if not root.exists(place):
         return False
     try:
@@ -162,5 +164,5 @@ def _forget_in_table(root: DataRoot, place: str, values: frozenset[str]) -> bool
 
 
 def forget_in_answers(project: Project, forgetting: Forgetting) -> None:
-    """Answers of the search service that name them, or were asked for by one of them."""
+    """Remove answers of the search service that name them, or had one of them as the query."""
     forget_answers(project.root, forgetting.values)

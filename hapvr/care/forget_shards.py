@@ -1,7 +1,7 @@
-"""How shards, and what knows them by their digests, forget videos.
+"""How shards forget videos, and with them all that names shards by their digests.
 
-A shard is written without the rows. What was made from it then names it by its new digest, so it
-counts as done as before, and nothing is decoded again.
+A shard is written again without the rows. What was made from it then names it by its new digest, so
+it still counts as done, and nothing is decoded again.
 """
 
 import warnings
@@ -18,7 +18,7 @@ from hapvr.data.video_rows import VideoRows
 from hapvr.errors import DamagedError
 from hapvr.files import PART_SUFFIX
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
-from hapvr.search.collection import FOLDER as SEARCH, model_place, serving_index
+from hapvr.search.current import SEARCH_FOLDER as SEARCH, model_place, serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.frame_index import STATE_FILE
 from hapvr.search.indexes import open_index
@@ -29,7 +29,7 @@ from hapvr.steps.videos import content_digest
 
 
 def forget_in_manifest(project: Project, forgetting: Forgetting) -> None:
-    """Their rows go."""
+    """Remove their rows."""
     root = project.root
     with root.lock(MANIFEST_STAGE):
         for key in forgetting.shards:
@@ -39,7 +39,7 @@ def forget_in_manifest(project: Project, forgetting: Forgetting) -> None:
 
 
 def forget_in_stage(stage: str) -> Forget:
-    """Of the shards of a stage."""
+    """Forgets in the shards of a stage."""
 
     def forget(project: Project, forgetting: Forgetting) -> None:
         for key in forgetting.shards:
@@ -49,7 +49,7 @@ def forget_in_stage(stage: str) -> Forget:
 
 
 def forget_descriptors(project: Project, forgetting: Forgetting) -> None:
-    """Of all networks, also those that a rollback goes back to."""
+    """Forget in the descriptors of all networks, including those that a rollback would use."""
     root = project.root
     for digest in root.list_folders(SEARCH):
         for key in forgetting.shards:
@@ -57,7 +57,8 @@ def forget_descriptors(project: Project, forgetting: Forgetting) -> None:
 
 
 def rename_in_whitening(project: Project, forgetting: Forgetting) -> None:
-    """It stays, as another one would mean extracting every feature again."""
+    """Give the whitening the new digests of its shards. It stays, since another one would mean
+    extracting all features again."""
     root = project.root
     provenance = whitening_provenance(root)
     if provenance is None:
@@ -68,8 +69,8 @@ def rename_in_whitening(project: Project, forgetting: Forgetting) -> None:
 
 
 def forget_in_indexes(project: Project, forgetting: Forgetting) -> None:
-    """All indexes, also those that a rollback goes back to. A damaged one that answers no searches
-    is removed."""
+    """Forget in all indexes, including those that a rollback would use. A damaged one that answers
+    no searches is removed."""
     root = project.root
     with root.lock(SEARCH):
         serving = serving_index(root)
@@ -86,7 +87,7 @@ def forget_in_indexes(project: Project, forgetting: Forgetting) -> None:
 
 
 def _index_places(root: DataRoot) -> list[str]:
-    """Of indexes of frames, and of videos beside them."""
+    """The places of all indexes of frames, and of the indexes of videos beside them."""
     places = []
     for above in map(model_place, root.list_folders(SEARCH)):
         names = [name for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)]
@@ -98,8 +99,8 @@ def _index_places(root: DataRoot) -> list[str]:
 
 
 def _forget_in_shard(shard: Shard, forgetting: Forgetting) -> None:
-    """Write the shard without these videos. One that is damaged or unfinished, or shows them in
-    views of others, goes: its step rebuilds it."""
+    """Write the shard without these videos. A shard that is damaged or unfinished, or shows them in
+    views of others, is removed: its step rebuilds it."""
     root = shard.root
     gone = forgetting.video_ids
     renamed = forgetting.renamed
@@ -166,15 +167,15 @@ def _write_without(
     rows = [row for row in index.rows() if row["video_id"] not in gone]
     common = {field.name for field in INDEX_FIELDS}
     own = [field for field in index.table.schema if field.name not in common]
-    inputs = index.provenance.inputs  # of `videos`, one of each video
+    inputs = index.provenance.inputs  # of `videos`, one row for each video
     staying = {name: digest for name, digest in inputs.items() if name not in gone}
     provenance = replace(index.provenance, inputs=_renamed(staying, renamed))
     new.write_index(rows, provenance=provenance, fields=own)
 
 
 def _take(shard: Shard, new: Shard) -> None:
-    """Put what was written anew in the place of a shard, where that is finished; a killed call is
-    gone on with."""
+    """Replace a shard by what was written without the videos, once that is finished; continues a
+    call that was killed."""
     root = shard.root
     if root.exists(new.index_name):
         if root.exists(new.data_name):
@@ -187,7 +188,7 @@ def _take(shard: Shard, new: Shard) -> None:
 
 
 def _digests(shard: Shard) -> list[str]:
-    """What other shards, indexes and the whitening know the shard by."""
+    """The digests by which other shards, indexes and the whitening know the shard."""
     digests = [shard.digest(), shard.read().data_sha256]
     if shard.stage == VIDEOS_STAGE:
         digests.append(content_digest(shard.rows()))

@@ -1,4 +1,4 @@
-"""What is forgotten, as the stores are told; and what of it is written down until it is done."""
+"""What the stores are told to forget, and the record of it that is kept until all is done."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -14,29 +14,30 @@ DIGESTS = f"{MANIFEST_STAGE}/forgetting-digests.json"
 
 @dataclass(frozen=True)
 class ForgottenVideo:
-    """A video that is forgotten."""
+    """A video to be forgotten."""
 
     video_id: str
     shard: str
     uri: str
     contents: Sequence[str]
-    """SHA-256 of all that its file has held, without those of videos that stay."""
+    """SHA-256 of every content that its file has had, without those of videos that stay."""
     kept_out: bool
-    """Whether it is not listed again while its file is there."""
+    """Whether it stays unlisted even while its file is there."""
 
 
 @dataclass
 class Journal:
-    """What was begun."""
+    """What `hapvr forget` has begun."""
 
     videos: Sequence[ForgottenVideo]
     digests: dict[str, list[list[str]]]
-    """By the place of a shard, what it was known by before each call that changed it."""
+    """By the place of a shard, the digests by which it was known before each call that changed
+    it."""
 
 
 def read_journal(root: DataRoot) -> Journal:
     """Empty if nothing was begun. Raises DamagedError."""
-    hint = "remove it, and name again what it names"
+    hint = "remove it, and name the same videos again"
     videos: list[ForgottenVideo] = []
     digests: dict[str, list[list[str]]] = {}
     if root.exists(manifest.FORGETTING):
@@ -48,7 +49,7 @@ def read_journal(root: DataRoot) -> Journal:
 
 @dataclass(frozen=True)
 class Forgetting:
-    """What is forgotten."""
+    """What a store has to forget."""
 
     video_ids: frozenset[str]
 
@@ -56,25 +57,27 @@ class Forgetting:
     """Keys of the shards that have these videos, sorted."""
 
     values: frozenset[str]
-    """Ids, places and contents: whatever holds one of them goes."""
+    """Ids, places and contents: whatever holds one of them is removed."""
 
     videos: Sequence[ForgottenVideo]
 
     journal: Journal
 
     renamed: dict[str, str]
-    """Digest of a shard with the videos -> that of the shard without; filled shard by shard."""
+    """Digest of a shard with the videos -> digest of the shard without them; filled shard by
+    shard."""
 
     generated: list[str] = field(default_factory=list)
-    """Folders of benchmarks that were removed, to be generated without the videos."""
+    """Folders of benchmarks that were removed, so that they are generated again without the
+    videos."""
 
 
 Forget = Callable[[Project, Forgetting], None]
-"""Removes all of some videos from one store; may be repeated."""
+"""Removes everything about some videos from one store; may be repeated."""
 
 
 def forgetting_of(journal: Journal) -> Forgetting:
-    """What a journal says, for the stores."""
+    """What the stores have to forget by a journal."""
     videos = journal.videos
     video_ids = frozenset(video.video_id for video in videos)
     values = set(video_ids)
@@ -87,7 +90,7 @@ def forgetting_of(journal: Journal) -> Forgetting:
 
 
 def mentions(root: DataRoot, name: str, values: Collection[str]) -> bool:
-    """Whether a generated benchmark was made of one of these contents."""
+    """Whether a generated benchmark was made from one of these contents."""
     place = f"{CORPUS_FOLDER}/{name}/benchmark.json"
     if not root.exists(place):
         return False

@@ -1,4 +1,4 @@
-"""How a project is, in ten lines, and what of it needs a person: for `hapvr status` and for the
+"""The state of a project in ten lines, and what in it needs a person: for `hapvr status` and the
 webhook."""
 
 import shutil
@@ -13,7 +13,7 @@ from hapvr.errors import HapvrError, RegistryBusyError
 from hapvr.files import read_text
 from hapvr.registry.client import mlflow_client
 from hapvr.registry.records import moment_of
-from hapvr.search.collection import CurrentIndex, serving_index
+from hapvr.search.current import CurrentIndex, serving_index
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox, Concern, training_failed
 from hapvr.steps.baseline import has_registry
 from hapvr.steps.model_places import CURRENT_NAME, MODELS
@@ -24,11 +24,11 @@ from hapvr.train.run_names import FAILURE_NAME, RUN_NAME
 
 MIN_SILENCE_S = 900.0
 MAX_INDEX_HOURS = 24.0
-"""A champion that searches do not use after so long needs a person."""
+"""A champion that searches still do not use after so many hours needs a person."""
 MIN_FREE_BYTES = 5 * 2**30
 """Less free space at the data root needs a person."""
 MAX_LOST_RATE = 0.1
-"""A source that has lost the files of a larger part of its videos needs a person."""
+"""A source that has lost the files of a larger part of its videos than this needs a person."""
 OF_TRAINING = frozenset(
     (
         "training_views",
@@ -40,36 +40,36 @@ OF_TRAINING = frozenset(
 )
 """Steps that a collection without training does not need."""
 SETTLED_S = 600.0
-"""A failed training that nobody has tried again for so long is not being retried."""
+"""A failed training that was not tried again for so many seconds is not being retried."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """How a project is."""
+    """The state of a project."""
 
     steps: list[StepStatus]
     files: dict[str, tuple[int, int]]
     """Source -> how many of its videos lost their file, and how many have been usable."""
     champion: dict[str, str] | None
-    """Its name, since when (ISO 8601, UTC) and the decision; None where there is none, or where
-    the registry does not answer."""
+    """Its name, since when it is champion (ISO 8601, UTC) and the decision; None where there is no
+    champion, or the registry does not answer."""
     registry_busy: str = ""
-    """Why nobody knows the champion for now."""
+    """Why the champion is not known at the moment."""
     index: CurrentIndex | None
-    """That answers searches."""
+    """The index that answers searches."""
     tick_s: float | None
     """When the automation looked at the sources last."""
     waiting: int
     """Messages of the outbox."""
     failure: str
-    """Of the last training, or ""."""
+    """Why the last training failed, or ""."""
     free_bytes: int | None
     concerns: list[Concern]
     trains: bool
-    """Whether models are trained here; a collection of `hapvr index add` need not."""
+    """Whether models are trained here; a collection of `hapvr index add` needs no training."""
 
     def lines(self) -> list[str]:
-        """What people read; of training only where models are trained."""
+        """The lines that people read; those about training only where models are trained."""
         search = "no index"
         if self.index:
             search = f"{self.index.model} answers since {self.index.since}"
@@ -87,7 +87,7 @@ class Health:
         return lines + [f"NEEDS YOU   {concern.text}" for concern in self.concerns]
 
     def _missing_text(self) -> str:
-        """What steps still have to do."""
+        """How much each step still has to do."""
         unneeded = frozenset() if self.trains else OF_TRAINING
         missing = [step for step in self.steps if step.missing and step.step not in unneeded]
         return ", ".join(f"{step.step} {step.missing}" for step in missing) or "nothing"
@@ -128,7 +128,8 @@ class FailedTraining:
 
 
 def health(project: Project) -> Health:
-    """Look at everything that is stored, and at the registry if one answers. Nothing is changed."""
+    """Look at everything that is stored, and at the registry if one answers. This changes
+    nothing."""
     root = project.root
     failed = _failed_training(root)
     tick_s = None
@@ -174,7 +175,7 @@ def _trains(project: Project) -> bool:
 
 
 def _failed_training(root: DataRoot) -> FailedTraining | None:
-    """The training that was begun last, if it has failed."""
+    """The training that began last, if it has failed."""
     if root.local is None:
         return None
     records = list((root.local / MODELS).glob(f"*/{RUN_NAME}"))
@@ -252,7 +253,7 @@ def _lost_champion(state: Health) -> Concern | None:
 def _unfinished_forgetting(project: Project) -> Concern | None:
     if not project.root.exists(FORGETTING):
         return None
-    text = "`hapvr forget` has not ended; if none runs, repeat it"
+    text = "`hapvr forget` has not finished; if it is not running, repeat it"
     return Concern("forget_unfinished", "forget", text, lasting=True)
 
 
@@ -282,9 +283,9 @@ def _champion(project: Project) -> dict[str, str] | None:
     name = project.config.tracking.registered_model
     try:
         client = mlflow_client(project.tracking_uri)
-        from hapvr.registry import versions
+        from hapvr.registry import champions, versions
 
-        champion = versions.champion_of(client, name)
+        champion = champions.champion_of(client, name)
         if champion is None:
             return None
         tags = versions.version_tags(client, name, champion.version)

@@ -8,7 +8,7 @@ from hapvr.data import set_aside
 from hapvr.data.manifest import MANIFEST_STAGE, shard_keys
 from hapvr.data.shards import STATUS_OK, Shard
 from hapvr.errors import DamagedError, DataError
-from hapvr.search import collection
+from hapvr.search.current import serving_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.steps.damaged_files import DamagedFile, damaged_files
 from hapvr.steps.frame_descriptors import make_descriptors
@@ -18,12 +18,12 @@ from hapvr.steps.search_model import search_model
 from hapvr.steps.sources import CORPUS_FOLDER, resolve_sources
 
 MADE_FROM_IT = {"videos": "frames", "frames": "features"}
-"""Stages whose videos are read from files, which may be offline, and what is made from each."""
+"""Stages whose videos are read from files, which may be offline, and the stages made from each."""
 
 
 def remake_downloads(project: Project, key: str) -> None:
-    """Fetch or generate damaged videos again, one by one; what cannot be fetched again stays as it
-    is, with the record of its shard."""
+    """Fetch or generate damaged videos again, one by one. A file that cannot be fetched again stays
+    as it is, with the record of its shard."""
     root = project.root
     shard = Shard(root, "videos", key)
     with shard.lock():
@@ -45,8 +45,8 @@ def remake_downloads(project: Project, key: str) -> None:
 
 
 def _fetch_again(project: Project, key: str, damaged: DamagedFile) -> None:
-    """Raises DataError where the file cannot be fetched again, e.g. a page says that it is gone;
-    then it is as it was."""
+    """Fetch one file again. Raises DataError where that fails, e.g. because a page says that the
+    video is gone; the file is then as it was."""
     root = project.root
     if damaged.path.exists() and not damaged.path.is_file():
         raise DataError(f"{damaged.path} {damaged.problem}; remove it")
@@ -62,8 +62,7 @@ def _fetch_again(project: Project, key: str, damaged: DamagedFile) -> None:
 
 
 def regenerate(project: Project, name: str = "") -> None:
-    """Make what is missing of the generated videos and benchmarks. name: of a folder whose
-    benchmark is rebuilt, too."""
+    """Generate missing videos and benchmarks. name: a folder whose benchmark is rebuilt, too."""
     root = project.root
     with root.lock(MANIFEST_STAGE):
         if not name:
@@ -76,34 +75,35 @@ def regenerate(project: Project, name: str = "") -> None:
 
 
 def remake_descriptors(project: Project, key: str) -> None:
-    """Compute the vectors of a shard again, with the network that they are of, and bring the index
+    """Compute the vectors of a shard again, with the network that made them, and bring the index
     that has them up to date. key: digest of the network / shard."""
     digest, shard = key.split("/")
-    serving = collection.serving_index(project.root)
+    serving = serving_index(project.root)
     answering = serving.model if serving is not None and serving.digest == digest else None
     model = search_model(project, answering)
     if model.digest != digest:
         raise DataError(
-            "it is of an earlier model; remove its folder, and it is rebuilt when that one answers"
+            "it is of an earlier model; remove its folder, and it is rebuilt when that model "
+            "answers again"
         )
 
     descriptors = descriptor_shard(project.root, digest, shard)
     with set_aside.set_aside(project.root, descriptors.index_name, verify=descriptors.verify):
         make_descriptors(project, shard, model)
     if answering is not None:
-        with suppress(DamagedError):  # of the index, which is rebuilt next
+        with suppress(DamagedError):  # about the index, which is rebuilt next
             update_index(project, model)
 
 
 def rebuild_index(project: Project, _: str) -> None:
-    """Build the index that answers searches anew, with the same network."""
-    serving = collection.serving_index(project.root)
+    """Rebuild the index that answers searches, with the same network."""
+    serving = serving_index(project.root)
     model = search_model(project, None if serving is None else serving.model)
     update_index(project, model, rebuild=True)
 
 
 def remake_shard(project: Project, stage: str, key: str) -> None:
-    """Make a shard of a stage again, without taking anything over from the damaged data.
+    """Make a shard of a stage again, taking nothing over from the damaged data.
 
     Raises:
         DataError: the manifest lacks the shard, or videos that it has would be lost."""
@@ -127,8 +127,8 @@ def remake_shard(project: Project, stage: str, key: str) -> None:
 
 
 def _require_kept(shard: Shard, held: set[str]) -> None:
-    """Raise DataError where a shard that was rebuilt lacks videos that were held, and that
-    nobody has given up."""
+    """Raise DataError where a rebuilt shard lacks videos that it held, and that nobody has given
+    up."""
     if shard.stage == "frames":
         listed = _usable(Shard(shard.root, "videos", shard.key))
     else:
@@ -143,7 +143,7 @@ def _require_kept(shard: Shard, held: set[str]) -> None:
 
 
 def _usable(shard: Shard) -> set[str]:
-    """The usable videos of a shard; none where its index is what is damaged."""
+    """The usable videos of a shard; none if it is its index that is damaged."""
     with suppress(DataError, OSError):
         return {row["video_id"] for row in shard.rows() if row["status"] == STATUS_OK}
     return set()

@@ -17,8 +17,7 @@ from hapvr.steps.project import Project
 def repair(
     project: Project, checks: Sequence[FileCheck], *, progress: Progress = no_progress
 ) -> list[FileCheck]:
-    """Make again what is damaged, in the order of the chain; returns all checks, with what came of
-    it."""
+    """Rebuild what is damaged, in the order of the chain; returns all checks, with the outcome."""
     root = project.root
     with root.care_lock():
         set_aside.put_back_unreplaced(root)
@@ -36,12 +35,12 @@ def repair(
 
 
 def _repaired(project: Project, damaged: FileCheck) -> FileCheck:
-    """Make one damaged thing again; returns what came of it."""
+    """Rebuild one damaged thing; returns the outcome."""
     store = STORES[damaged.kind]
     if store.remake is None:
         return replace(damaged, message=f"{damaged.message}. {store.advice}")
     try:
-        # It may be whole by now: what it was made from was repaired, or another process did it.
+        # It may be whole by now: its inputs were repaired, or another process repaired it.
         after = check_stored(project.root, damaged.kind, damaged.key)
         if after.state == "damaged":
             store.remake(project, damaged.key)
@@ -53,7 +52,7 @@ def _repaired(project: Project, damaged: FileCheck) -> FileCheck:
 
 
 def _clear_set_aside(root: DataRoot) -> None:
-    """Remove what a killed repair had set aside and replaced, once nothing at all is damaged."""
+    """Remove what a killed repair had set aside and replaced, once nothing is damaged any more."""
     if set_aside.is_empty(root):
         return
     if all(check.state != "damaged" for check in verify_root(root)):

@@ -1,4 +1,4 @@
-"""What is asked of everything that is stored below a data root."""
+"""The interface of everything that is stored below a data root."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,26 +13,26 @@ def _unknown(root: DataRoot, key: str) -> tuple[object, object]:
 
 
 def _holds_no_video(project: Project, forgetting: Forgetting) -> None:
-    """What is stored tells nothing of single videos."""
+    """Forgets nothing: the store has no data on single videos."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """One kind of what is stored: shards of a stage, marks, an index."""
+    """One kind of stored data: shards of a stage, marks, an index."""
 
     keys: Callable[[DataRoot], Sequence[str]]
-    """Of all there is; "" where there is only one."""
+    """The keys of all that is stored; "" where there is only one."""
 
     check: Callable[[DataRoot, str], object]
     """Raises DataError for damage."""
 
     remake: Callable[[Project, str], object] | None = None
-    """None where nothing can, and `advice` says what to do."""
+    """Rebuilds damaged data; None where nothing can, and `advice` says what to do."""
 
     made_from: Callable[[DataRoot, str], tuple[object, object]] = _unknown
-    """Digests of what it was made from, and of that as it is now: a copy of a part of a data root
-    may be older than the rest. Equal where nothing is known."""
+    """Digests of its inputs, as recorded and as they are now: a part of a data root that was copied
+    back may be older than the rest. Equal where nothing is recorded."""
 
     forget: Forget = _holds_no_video
 
-    advice: str = "Nothing else makes it again"
+    advice: str = "Nothing else rebuilds it"

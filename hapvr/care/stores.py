@@ -1,7 +1,7 @@
 """Everything that is stored below a data root.
 
-`STORES` says how each kind is checked, what rebuilds it, and how it forgets a video. What verifies,
-repairs and forgets walks this table, and knows no stage by name.
+`STORES` says how each kind is checked, what rebuilds it, and how it forgets a video. Verify, repair
+and forget walk this table, and know no stage by name.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -63,7 +63,8 @@ from hapvr.data.manifest import (
 from hapvr.data.shards import Shard
 from hapvr.data.stamped import read_rows
 from hapvr.networks.whitening import load_whitening, whitening_provenance
-from hapvr.search import collection, marks
+from hapvr.search import marks
+from hapvr.search.current import CURRENT, SEARCH_FOLDER, index_places
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
 from hapvr.search.kept_answers import kept_jobs, read_answer
@@ -77,7 +78,7 @@ from hapvr.steps.watch_queries import LISTS, check_watch_list
 
 
 def _single(*places: str) -> Callable[[DataRoot], list[str]]:
-    """The key "" where one of these places is there."""
+    """The key "" where one of these files exists."""
     return lambda root: [""] if any(map(root.exists, places)) else []
 
 
@@ -86,7 +87,8 @@ def _folders(place: str) -> Callable[[DataRoot], list[str]]:
 
 
 def _shards(stage: str, above: str = "") -> Store:
-    """Of a stage. above: the stage that its shards are made from, where they record that."""
+    """The store of a stage's shards. above: the stage that its shards are made from, where they
+    record it."""
     store = Store(
         keys=_folders(stage),
         check=lambda root, key: Shard(root, stage, key).verify(),
@@ -99,7 +101,7 @@ def _shards(stage: str, above: str = "") -> Store:
 def shard_stores(steps: Iterable[Step], *, besides: Collection[str]) -> dict[str, Store]:
     """A store for each step that keeps shards with a row per video.
 
-    besides: steps that have one of their own, as more is known of what they are made from
+    besides: steps that have a store of their own, since more is known of what they are made from
     """
     return {
         step.name: _shards(step.name)
@@ -126,20 +128,20 @@ def _score_keys(root: DataRoot) -> list[str]:
 
 def _descriptor_keys(root: DataRoot) -> list[str]:
     keys = []
-    for digest in root.list_folders(collection.FOLDER):
+    for digest in root.list_folders(SEARCH_FOLDER):
         stage = descriptor_shard(root, digest, "").stage
         keys += [f"{digest}/{key}" for key in root.list_folders(stage)]
     return keys
 
 
 def _index_keys(root: DataRoot) -> list[str]:
-    """The key "" where an index answers, or where one is there that should."""
-    is_there = root.exists(collection.CURRENT) or bool(collection.index_places(root))
+    """The key "" where an index answers, or where there is one that should."""
+    is_there = root.exists(CURRENT) or bool(index_places(root))
     return [""] if is_there else []
 
 
 ONLY_RECORD = (
-    "Restore it from a copy: it is the only record of what people said and of what was sent"
+    "Restore it from a copy: it is the only record of what people marked and of what was sent"
 )
 STORES: dict[str, Store] = {
     "corpus": Store(
@@ -238,7 +240,8 @@ STORES: dict[str, Store] = {
     "registry": Store(
         keys=_single(REGISTRY, "mlflow/artifacts/models"),
         check=check_registry,
-        forget=forget_in_trainings,  # of scores in its runs, and in our own folders
+        forget=forget_in_trainings,  # scores in its runs, and in our own folders
     ),
 }
-"""Everything that the chain stores, in its order, in which it is repaired and forgotten."""
+"""Everything that the chain stores, in the order of the chain, in which it is repaired and
+forgotten."""

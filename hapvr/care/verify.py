@@ -1,4 +1,4 @@
-"""Whether what is stored below a data root still is what was written."""
+"""Whether the files below a data root are still what was written."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from hapvr.progress import Progress, no_progress
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What was found of one thing that is stored."""
+    """The result of checking one stored thing."""
 
     kind: str
     """Of `STORES`."""
     key: str
-    """Of the shard, the run or the like, "" where there is only one."""
+    """The key of the shard, the run or the like; "" where there is only one."""
     state: Literal["ok", "damaged", "outdated", "repaired"]
     message: str = ""
-    """The problem and what to do about it; "" if there is none."""
+    """The problem and what to do about it; "" if there is no problem."""
 
 
 def verify_root(
     root: DataRoot, *, kinds: Collection[str] | None = None, progress: Progress = no_progress
 ) -> list[FileCheck]:
-    """Read what the chain wrote below a data root and compare it with what was recorded of it.
+    """Read what the chain wrote below a data root and compare it with what was recorded.
 
     kinds: of STORES; None for all.
 
@@ -51,8 +51,8 @@ def verify_root(
 
 
 def _confirmed(root: DataRoot, checks: Sequence[FileCheck]) -> list[FileCheck]:
-    """What is damaged is checked again while nothing is repaired: a repair that was under way may
-    have had it set aside."""
+    """Check damaged things again while no repair is running: a repair that was under way may have
+    set them aside."""
     if not root.is_writable() or all(check.state != "damaged" for check in checks):
         return list(checks)
     confirmed = []
@@ -76,7 +76,7 @@ def check_stored(root: DataRoot, name: str, key: str) -> FileCheck:
     if source_then == source_now:
         return FileCheck(name, key, "ok")
     message = (
-        "made from other data than is there; `hapvr index add`, or `sample`, `extract` "
-        "and `index update`, make it again"
+        "made from other data than is there now; `hapvr index add`, or `sample`, `extract` and "
+        "`index update`, rebuild it"
     )
     return FileCheck(name, key, "outdated", message)

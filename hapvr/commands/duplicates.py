@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from hapvr.search.duplicates import DuplicatePair, GroupMember
-    from hapvr.search.marks import Pair
+    from hapvr.search.label_studio import Pair
     from hapvr.steps.project import Project
     from hapvr.steps.searcher import Searcher
 

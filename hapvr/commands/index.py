@@ -158,7 +158,7 @@ def update(config: ConfigOption, set_: SetOption = None, model: ModelOption = No
 def status(config: ConfigOption, set_: SetOption = None) -> None:
     """What the index holds, which model it is of, and which shards it does not have yet."""
     from hapvr.data.features import collection_shards
-    from hapvr.search.collection import current_index
+    from hapvr.search.current import current_index
     from hapvr.search.video_index import open_videos
 
     project = open_project(config, set_)
@@ -254,7 +254,8 @@ def list_(
     ] = None,
 ) -> None:
     """All marks, the oldest first, with the names that the videos had then."""
-    from hapvr.search.marks import read_marks, write_marks
+    from hapvr.search.marks import read_marks
+    from hapvr.search.marks_table import write_marks
 
     terminal.require_outside(out)
     marks = read_marks(open_project(config).root)
@@ -276,7 +277,7 @@ def import_(
     config: ConfigOption,
 ) -> None:
     """Keep the marks of a CSV file, all or none. They replace earlier marks of the same pairs."""
-    from hapvr.search.marks import import_marks
+    from hapvr.search.marks_table import import_marks
 
     marks, before = import_marks(open_project(config).root, file)
     num_new = sum(before.of(mark.first, mark.second) is None for mark in marks)

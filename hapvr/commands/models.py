@@ -40,15 +40,12 @@ def _bundle(model: str, name: str, tracking_uri: str) -> Path:
     return model_folder(model, tracking_uri)
 
 
-def _registry(tracking_uri: str, *, writing: bool = False) -> tuple[Any, Any]:
-    """MLflow's client of an address, and what is done with it. The address is checked first, since
-    MLflow takes seconds to import."""
+def _client_of(tracking_uri: str, *, writing: bool = False) -> Any:
+    """MLflow's client of an address, which is checked first, since MLflow takes seconds to
+    import."""
     from hapvr.registry.client import mlflow_client
 
-    client = mlflow_client(registry_address(tracking_uri), writing=writing)
-    from hapvr.registry import versions as registry
-
-    return client, registry
+    return mlflow_client(registry_address(tracking_uri), writing=writing)
 
 
 app = Verbs(
@@ -130,8 +127,10 @@ def register_(
 @app.command("list")
 def list_(name: NameOption = "hapvr", tracking_uri: TrackingOption = "") -> None:
     """The versions of a registered model, newest first."""
-    client, registry = _registry(tracking_uri)
-    versions = registry.list_versions(client, name)
+    client = _client_of(tracking_uri)
+    from hapvr.registry.versions import list_versions
+
+    versions = list_versions(client, name)
     lines: list[str] = []
     for row in versions:
         aliases = ",".join(row["aliases"]) or "-"
@@ -205,7 +204,7 @@ def pull_(
 ) -> None:
     """Verify a model and register it as a version, which `promote` makes champion. No pickle is
     fetched or read."""
-    client, _ = _registry(tracking_uri, writing=True)
+    client = _client_of(tracking_uri, writing=True)
     from hapvr.registry.runs import Tracker
     from hapvr.registry.travel import pull_model
 
@@ -223,8 +222,10 @@ def promote_(
     tracking_uri: TrackingOption = "",
 ) -> None:
     """Make a version champion, whatever the gate decided."""
-    client, registry = _registry(tracking_uri, writing=True)
-    before = registry.promote(client, name, version, reason=reason)
+    client = _client_of(tracking_uri, writing=True)
+    from hapvr.registry.champions import promote
+
+    before = promote(client, name, version, reason=reason)
     result = {"name": name, "champion": version, "before": before}
     show(result, text=f"champion: models:/{name}@champion is version {version} now; {INDEX_HINT}")
 
@@ -236,8 +237,10 @@ def rollback_(
     tracking_uri: TrackingOption = "",
 ) -> None:
     """Make the champion before this one champion again."""
-    client, registry = _registry(tracking_uri, writing=True)
-    version = registry.rollback(client, name, reason=reason)
+    client = _client_of(tracking_uri, writing=True)
+    from hapvr.registry.champions import rollback
+
+    version = rollback(client, name, reason=reason)
     show(
         {"name": name, "champion": version},
         text=f"champion: models:/{name}@champion is version {version} again; {INDEX_HINT}",

@@ -16,7 +16,7 @@ from hapvr.errors import ArgumentError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from hapvr.search.marks import Pair
+    from hapvr.search.label_studio import Pair
     from hapvr.steps.searcher import Searcher
 
 OUT_SUFFIXES = (".csv", ".parquet")
@@ -41,7 +41,7 @@ def check_out(out: Path | None) -> None:
 def write_out(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher) -> None:
     """Write rows as a table, or pairs as tasks of Label Studio, by the suffix."""
     from hapvr.files import write_atomic
-    from hapvr.search.marks import label_studio_tasks
+    from hapvr.search.label_studio import label_studio_tasks
     from hapvr.tables import export_table
 
     def path_of(name: str) -> Path | None:

@@ -27,7 +27,7 @@ from hapvr.search import DEFAULT_TOP
 from hapvr.serving.settings import MAX_AT_ONCE
 
 if TYPE_CHECKING:
-    from hapvr.search.marks import Pair
+    from hapvr.search.label_studio import Pair
     from hapvr.search.match import Query, SearchAnswer
     from hapvr.steps.searcher import Searcher, SearchOptions
 

@@ -267,7 +267,8 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def open_project(config: Path, set_: list[str] | None = None, *, row: str = "") -> Project:
     """The project of a configuration, with the settings of a row of the ablations.yaml beside it,
     and over them the values of `--set`."""
-    from hapvr.config_file import read_overrides, read_row
+    from hapvr.ablations import read_row
+    from hapvr.config_file import read_overrides
     from hapvr.steps.project import Project
 
     of_row = read_row(config.parent / "ablations.yaml", row) if row else {}

@@ -1,5 +1,4 @@
-"""Digests of files that were read before, so that no opening reads them again while they stay the
-same.
+"""Digests of files that were read before, so that they are not read again while they stay the same.
 
 They are kept in the user's cache, one file per folder, since data roots may be read-only.
 """
@@ -18,16 +17,16 @@ from hapvr.errors import DataError
 from hapvr.files import cache_folder, require_regular, write_text
 
 State = tuple[int, ...]
-"""Of a local file: size, when content and inode changed last in nanoseconds, number of the inode;
-of another: size and time."""
+"""For a local file: size, nanoseconds of the last change of content and of inode, and the inode's
+number; for another file: size and time."""
 
 _STORED = TypeAdapter(dict[str, tuple[State, str]])
 UNUSED_S = 180 * 86400.0
-"""How long digests of a folder are kept that nobody opened."""
+"""How long the digests of a folder are kept that nobody opens."""
 
 
 class CheckedFiles:
-    """SHA-256 of files below a root; a file is read again once its state changed."""
+    """SHA-256 of files below a root; a file is read again if its state has changed."""
 
     def __init__(self, root: DataRoot) -> None:
         self._root = root
@@ -45,7 +44,7 @@ class CheckedFiles:
         if state == before:
             return digest
         digest = self._root.sha256(name)
-        if _state(self._root, name) == before:  # nobody wrote to it meanwhile
+        if _state(self._root, name) == before:  # nobody wrote to it while it was read
             self._known[name] = (before, digest)
             self._changed = True
 
@@ -64,7 +63,7 @@ class CheckedFiles:
 
 
 def _place_of(root: DataRoot) -> Path | None:
-    """None where the user has no cache that is theirs alone."""
+    """The file of a folder's digests; None where the user has no cache that only they can write."""
     with suppress(OSError, RuntimeError):
         name = hashlib.sha256(root.url_of("x").encode()).hexdigest()[:32]
         return cache_folder("checked") / f"{name}.json"
@@ -72,7 +71,7 @@ def _place_of(root: DataRoot) -> Path | None:
 
 
 def _read(place: Path | None) -> dict[str, tuple[State, str]]:
-    """What was kept; nothing where that cannot be read."""
+    """The digests that were kept; none where they cannot be read."""
     if place is None:
         return {}
     with suppress(OSError, ValidationError):
@@ -83,7 +82,7 @@ def _read(place: Path | None) -> dict[str, tuple[State, str]]:
 
 
 def _state(root: DataRoot, name: str) -> State | None:
-    """None where there is no such file."""
+    """The state of a file; None where there is no such file."""
     if root.local is None:
         if not root.exists(name):
             return None

@@ -3,8 +3,8 @@ rows of a video contiguous and in time order. View shards: one row per augmented
 a video contiguous, weak ones first, and one row group.
 
 `training_views` holds region features [T, 9, D]; `pseudo_labels` the teacher's embeddings [T, D']
-of the same views, row for row, of which training makes the ternary labels of the frames of each
-pair of clips.
+of the same views, row for row. From these training computes the ternary labels of the frames of
+each pair of clips.
 
 With `features.pooled` regions carry the frame's extras, [9 + k, D], see `hapvr.model.family`.
 """
@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys, require_shards
-from hapvr.data.shards import Shard, frame_fields, tensor_field
+from hapvr.data.shards import Shard, frame_fields
+from hapvr.data.tensors import tensor_field
 from hapvr.data.video_rows import VideoRows
 from hapvr.errors import DataError
 from hapvr.model.settings import NUM_REGIONS
@@ -32,29 +33,30 @@ if TYPE_CHECKING:
 
 STAGE = "features"
 EXTRAS_SETTING = "pooled"
-"""In the settings of shards with frame extras: C of the pooled vectors. It does not change their
+"""In the settings of shards with frame extras: C of the pooled vectors. It does not affect their
 regions."""
 IMPORTED = "imported"
 """In the settings of shards, and of a whitening, that were not made here."""
 MAX_NORM = 1.01
-"""Of a region; imported features may have any."""
+"""The norm of a region at most; imported features may have any."""
 HASH_SETTING = "hash"
-"""In the settings of shards whose frames have hashes, see `hapvr.video.frames`; it does not change
+"""In the settings of shards whose frames have hashes, see `hapvr.video.frames`; it does not affect
 their regions."""
 INDEX_COLUMNS = (pa.field("frames_sha256", pa.string(), nullable=False),)
 
 VIEWS_STAGE = "training_views"
 LABELS_STAGE = "pseudo_labels"
 DRAWING_VERSION = 4
-"""Changes with the rules by which clips are drawn; views of another version are rebuilt. 4: in
-video-in-video a clip is pasted on another video."""
+"""Raised when the rules change by which clips are drawn; views of another version are rebuilt. 4:
+in video-in-video a clip is pasted on another video."""
 VIEW_INDEX_COLUMNS = (pa.field("num_frames", pa.int32(), nullable=False),)
-"""Sampled frames of the video."""
+"""The number of sampled frames of the video."""
 
 
 def fields(*, num_regions: int, dims: int) -> tuple[pa.Field, ...]:
-    """The columns for [num_regions, dims] features, the rows of frame extras included; behind those
-    of any frame its hash, NO_HASH where the frames are not at hand, and its regions."""
+    """The columns for [num_regions, dims] features, including the rows of frame extras: those of
+    every frame shard, then the frame's hash (NO_HASH where the frames are not at hand) and its
+    regions."""
     hashes = pa.field("hash", pa.uint64(), nullable=False)
     return frame_fields(hashes, tensor_field("regions", shape=(num_regions, dims)))
 
@@ -85,7 +87,7 @@ class FeatureFile(VideoRows):
         return np.asarray(self.rows(video_id, first, last, "hash").column("hash"), np.uint64)
 
     def times_and_hashes(self, video_id: str) -> tuple[Sequence[float], npt.NDArray[np.uint64]]:
-        """`times` and `hashes` of all frames of a video, by one look at the file."""
+        """`times` and `hashes` of all frames of a video, from one reading of the file."""
         rows = self.rows(video_id, 0, None, "timestamp_s", "hash")
         times = tuple(rows.column("timestamp_s").to_pylist())
         return times, np.asarray(rows.column("hash"), np.uint64)
@@ -106,7 +108,7 @@ class ViewFile(VideoRows):
         """C of the pooled vectors, 0 without any."""
         self._part = frame_part(shard, self.settings, extras=extras)
         self.hosts: dict[str, list[str]] = {}
-        """Of each view of a video the one it is pasted on, "" for none."""
+        """For each view of a video the video it is pasted on, "" for none."""
         with shard.corruption_errors():
             for row in self._file.read(columns=["video_id", "host_id"]).to_pylist():
                 self.hosts.setdefault(row["video_id"], []).append(row["host_id"])
@@ -145,9 +147,9 @@ class FeatureStore:
     def read(
         self, video_ids: Sequence[str], *, extras: bool = False
     ) -> Iterator[tuple[str, Tensor]]:
-        """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files: each is
-        read once. extras: with frame extras, see `hapvr.model.family`; DataError for features that
-        have none."""
+        """(video id, [T, R, D] fp16) of those ids that exist, in the order of the files, each of
+        which is read once. extras: with frame extras, see `hapvr.model.family`; DataError for
+        features that have none."""
         import torch  # not needed to list or count
 
         wanted = set(video_ids)
@@ -186,8 +188,8 @@ def without_extras(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def frame_part(shard: Shard, settings: Mapping[str, Any], *, extras: bool) -> Any:
-    """Index of what is read of stored tensors [..., R + k, D]: all, or the regions. Raises
-    DataError for extras that are not there."""
+    """The index that selects what is read of stored tensors [..., R + k, D]: all, or the regions.
+    Raises DataError for extras that were not stored."""
     has_extras = EXTRAS_SETTING in settings
     if extras and not has_extras:
         raise DataError(

@@ -38,12 +38,12 @@ DATA_ERRORS = (
     IndexError,
     RecursionError,
 )
-"""What libraries raise for damaged Parquet, safetensors and JSON."""
+"""The errors that libraries raise for damaged Parquet, safetensors and JSON."""
 
 
 class DataRoot:
-    """Paths below one root. `url`: a local folder, or e.g. `s3://bucket/prefix`. Every name given
-    to the methods is relative to the root, with forward slashes; one that leaves the root is
+    """Paths below one root. `url`: a local folder, or e.g. `s3://bucket/prefix`. Every name that
+    methods take is relative to the root, with forward slashes; a name that leaves the root is
     refused."""
 
     def __init__(self, url: str | Path) -> None:
@@ -80,7 +80,7 @@ class DataRoot:
         return posixpath.join(self._base, name)
 
     def url_of(self, name: str) -> str:
-        """The local path or URL of `name`, which another root can be opened at. Raises DataError as
+        """The local path or URL of `name`, at which another root can be opened. Raises DataError as
         `path` does."""
         place = self.path(name)
         if self.local is not None:
@@ -89,8 +89,8 @@ class DataRoot:
         return f"{base.rstrip('/')}/{name}{mark}{options}"
 
     def exists(self, name: str) -> bool:
-        """Whether something has this name; a folder in the place of a file is refused where it is
-        opened."""
+        """Whether something has this name; a folder in the place of a file is refused only when it
+        is opened."""
         return bool(self._info(self.path(name)).type != pafs.FileType.NotFound)
 
     def list_folders(self, name: str) -> list[str]:
@@ -152,8 +152,8 @@ class DataRoot:
 
     @contextmanager
     def _upload(self, name: str, invalidates: str | None) -> Iterator[IO[bytes]]:
-        """An upload cannot be abandoned once begun, as closing its stream publishes a part of the
-        content. So it begins when all content is there."""
+        """Upload a file. An upload cannot be abandoned once it has begun, since closing its stream
+        publishes a part of the content. So it begins only when all content is there."""
         target = self.path(name)
         with tempfile.TemporaryFile() as file:
             yield file
@@ -164,7 +164,7 @@ class DataRoot:
                 shutil.copyfileobj(file, stream, 1 << 20)
 
     def is_writable(self) -> bool:
-        """Whether files may be made here; of an object store nobody knows beforehand."""
+        """Whether files may be made here; an object store cannot tell beforehand, so True there."""
         return self.local is None or os.access(self.local, os.W_OK | os.X_OK)
 
     def care_lock(self) -> AbstractContextManager[None]:
@@ -176,10 +176,10 @@ class DataRoot:
     def lock(self, name: str, *, busy: str = "") -> Iterator[None]:
         """Keep others on this machine from making `name` while the block runs.
 
-        Who comes second waits, with the warning `busy`; a thread that holds the lock goes on. A
-        process that dies lets go. Of an object store, other machines do not wait: two writers of
-        equal content end in the same bytes, because an object appears whole, and the index of a
-        shard comes after its data.
+        Whoever comes second waits, with the warning `busy`; a thread that holds the lock already
+        goes on. A process that dies releases its locks. In an object store other machines do not
+        wait: two writers of equal content end in the same bytes, because an object appears whole,
+        and the index of a shard is written after its data.
         """
         path = self._lock_file(name)
         hint = "Correct its permissions or set data_root"
@@ -203,13 +203,13 @@ class DataRoot:
         return Path(tempfile.gettempdir()) / f"hapvr-{digest[:32]}.lock"
 
     def delete(self, name: str) -> None:
-        """Remove a file if it is there. Raises DataError where it cannot be removed."""
+        """Remove a file if it exists. Raises DataError where it cannot be removed."""
         with self._naming(f"cannot remove {name}", hint=REMOVE_HINT), suppress(FileNotFoundError):
             if self.exists(name):  # another process may remove it meanwhile
                 self.filesystem.delete_file(self.path(name))
 
     def delete_folder(self, name: str) -> None:
-        """Remove a folder and all it holds if it is there. Raises DataError where it cannot be
+        """Remove a folder with everything in it, if it exists. Raises DataError where it cannot be
         removed."""
         with self._naming(f"cannot remove {name}", hint=REMOVE_HINT), suppress(FileNotFoundError):
             if self._info(self.path(name)).type == pafs.FileType.Directory:
@@ -225,8 +225,8 @@ class DataRoot:
         return int(self._info(self.path(name)).size or 0)
 
     def modified_ns(self, *names: str) -> list[int]:
-        """When each of some files was written last, in nanoseconds since 1970; 0 for one that does
-        not exist."""
+        """When each file was last written, in nanoseconds since 1970; 0 for a file that does not
+        exist."""
         return [info.mtime_ns or 0 for info in self._info([self.path(name) for name in names])]
 
     def write_json(self, name: str, value: Any) -> None:
@@ -235,7 +235,7 @@ class DataRoot:
             stream.write(text.encode())
 
     def read_json(
-        self, name: str, *, hint: str = "run the step that makes it again"
+        self, name: str, *, hint: str = "run the step that rebuilds it"
     ) -> dict[str, Any]:
         """The object in a JSON file, see `read_json_as`."""
         return self.read_json_as(name, dict[str, Any], hint=hint)
@@ -281,5 +281,5 @@ def allow_open_files(count: int) -> None:
 
 
 def read_schema_metadata(schema: pa.Schema, key: bytes) -> str:
-    """A text of the schema's metadata, empty where it is absent."""
+    """A text in the schema's metadata; empty where it is missing."""
     return ((schema.metadata or {}).get(key) or b"").decode()

@@ -20,11 +20,11 @@ INDEX_COLUMNS = (
     pa.field("tried_with", pa.string()),
     pa.field("sampled", pa.string()),
 )
-"""is_partial: whether something is missing of a video that has frames; tried_with: see
-`hapvr.video.pool.reader_state`, of a video that failed here; sampled: by which mode of
-`sampling.mode` its frames were, null in older rows for `thorough`."""
+"""is_partial: whether a video that has frames lacks a part;
+tried_with: for a video that failed here, see `hapvr.video.pool.reader_state`;
+sampled: the `sampling.mode` of its frames; null in older rows stands for `thorough`."""
 READER_VERSION = 3
-"""It changes with the frames or times of the same file: 2 counts from the file's start, 3 keeps
+"""Raised when the same file gives other frames or times: 2 counts from the file's start, 3 keeps
 other frames between key frames of HEVC, VP9 and AV1."""
 
 
@@ -47,8 +47,8 @@ class VideoFrames:
 
 
 def frames_digest(shard: Shard) -> str:
-    """Changes when frames or fate of a video do, and not with how frames are kept. Raises DataError
-    if unfinished."""
+    """A digest that changes with the frames or the fate of a video, but not with how frames are
+    stored. Raises DataError if the shard is unfinished."""
     names = ("video_id", "status", "reason", "message", "frames_sha256")
     fates = [tuple(row[name] for name in names) for row in shard.rows()]
     return hashlib.sha256(repr(fates).encode()).hexdigest()
@@ -70,7 +70,7 @@ class FrameFile(VideoRows):
 
 
 def thumbnail(jpeg: bytes, *, size_px: tuple[int, int]) -> Image.Image:
-    """A frame as RGB picture that is no larger than (width, height)."""
+    """A frame as an RGB picture no larger than (width, height)."""
     with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
         frame.thumbnail(size_px)
         return frame.convert("RGB")

@@ -29,7 +29,7 @@ PLANNED = "duplicate_groups/planned.json"
 """Digests of the paths of files that plans of `hapvr duplicates` move."""
 IDENTITY = f"{MANIFEST_STAGE}/id.json"
 CHANGED_PLACE = "watch/changed.json"
-"""Shards whose files have changed since they were read: key -> digest of what they are now."""
+"""Shards whose files have changed since they were read: key -> digest of their present files."""
 VIDEOS_STAGE = "videos"
 TRAIN = "train"
 GENERATED = "generated"
@@ -89,8 +89,8 @@ class ManifestRow:
 
 
 def root_id(root: DataRoot) -> str:
-    """What tells a data root from others that were at its place; "" before there is a manifest, and
-    where it cannot be read."""
+    """An id that tells a data root from others that had its path; "" before there is a manifest,
+    and where it cannot be read."""
     with suppress(DataError):
         return str(root.read_json(IDENTITY).get("id", ""))
     return ""
@@ -102,18 +102,19 @@ def shard_keys(root: DataRoot) -> list[str]:
 
 
 def has_shard(root: DataRoot, shard: str) -> bool:
-    """Whether the manifest lists the videos of a shard; those of imported ones it does not."""
+    """Whether the manifest lists the videos of a shard; it does not list those of imported
+    shards."""
     return root.exists(_name(shard))
 
 
 def forgotten_of(
     root: DataRoot, video_ids: Collection[str], shard_of: Mapping[str, str]
 ) -> frozenset[str]:
-    """Those of some videos that were forgotten since they were read: the manifest has their shard
-    without them. It has none of imported ones.
+    """The videos among these that were forgotten since they were read: the manifest has their
+    shard, but without them. Imported shards are not in the manifest.
 
-    Ask under the lock of what is written: `forget` begins with the manifest, and waits for that
-    lock before it removes what names the videos.
+    Call this while holding the lock of what is written: `forget` begins with the manifest, and
+    waits for that lock before it removes what names the videos.
 
     shard_of: video id -> shard
 
@@ -143,8 +144,8 @@ def training_shard_keys(root: DataRoot) -> list[str]:
 
 
 def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:
-    """Those of some shards that belong to the collection, sorted; imported features, which no
-    manifest lists, do."""
+    """The shards among these that belong to the collection, sorted; imported features, which no
+    manifest lists, belong to it."""
     listed = set(shard_keys(root))
     keys = sorted(shards)
     split_of: dict[str, str] = {}
@@ -160,7 +161,7 @@ def collection_keys(root: DataRoot, shards: Iterable[str]) -> list[str]:
 
 def require_shards(root: DataRoot, shards: Iterable[str]) -> None:
     """Raise DataError where the manifest lacks one of these shards: its videos would get other ids,
-    and lose all that is known of them."""
+    and everything known of them would be lost."""
     lost = set(shards).difference(shard_keys(root))
     if lost:
         place = f"{MANIFEST_STAGE}/{min(lost)}"
@@ -207,8 +208,8 @@ def forgotten_digests(root: DataRoot) -> frozenset[str]:
     if not root.exists(FORGOTTEN):
         return frozenset()
     hint = (
-        "restore it from a copy, or remove it: what was forgotten and is still there is "
-        "then listed again"
+        "restore it from a copy, or remove it: forgotten files that are still there are then "
+        "listed again"
     )
     return frozenset(root.read_json_as(FORGOTTEN, _Forgotten, hint=hint).names)
 

@@ -1,7 +1,7 @@
 """Files that are out of the way while something replaces them: `.set_aside/<unit>/<name>`.
 
-The files of a unit are replaced together. A unit is removed only once what took the place of its
-files was verified; otherwise, and after a kill, its files go back.
+The files of a unit are replaced together. A unit is removed only once the replacements of its files
+were verified; otherwise, and after a kill, its files go back.
 """
 
 import posixpath
@@ -22,7 +22,7 @@ FOLDER = ".set_aside"
 
 @contextmanager
 def set_aside(root: DataRoot, *names: str, verify: Callable[[], object]) -> Iterator[None]:
-    """Move files away while the block makes what replaces them, and back where it fails.
+    """Move files away while the block makes their replacements, and back if it fails.
 
     names: those that do not exist are skipped.
     verify: raises DataError unless the replacements are whole on the disk.
@@ -46,7 +46,7 @@ def set_aside(root: DataRoot, *names: str, verify: Callable[[], object]) -> Iter
 
 
 def put_back_unreplaced(root: DataRoot) -> None:
-    """Undo what a killed process has begun: a unit goes back where the place of one of its files is
+    """Undo what a killed process has begun: a unit goes back if the place of one of its files is
     empty. The caller holds `DataRoot.care_lock`."""
     for unit in _units(root):
         names = _names(root, unit)
@@ -60,18 +60,18 @@ def put_back_unreplaced(root: DataRoot) -> None:
 
 
 def is_empty(root: DataRoot) -> bool:
-    """Whether no file is set aside."""
+    """Whether no files are set aside."""
     return not any(_names(root, unit) for unit in _units(root))
 
 
 def remove_all(root: DataRoot) -> None:
-    """Remove what is set aside, after all that replaced it was verified."""
+    """Remove everything that is set aside, once all replacements were verified."""
     for unit in _units(root):
         root.delete_folder(unit)
 
 
 def remove_of(root: DataRoot, folders: Collection[str]) -> None:
-    """Remove what is set aside of the files below a folder of one of these names, at any depth."""
+    """Remove the files set aside from folders of these names, at any depth."""
     for unit in _units(root):
         for name in _names(root, unit):
             if not set(folders).isdisjoint(name.split("/")[:-1]):
@@ -88,7 +88,8 @@ def _lock_name(name: str) -> str:
 
 
 def _units(root: DataRoot) -> list[str]:
-    """Only folders of our own, never links to somewhere else, the newest first."""
+    """The folders of all units, the newest first: only our own folders, never links to somewhere
+    else."""
     numbers = sorted(int(name) for name in root.list_folders(FOLDER) if name.isdecimal())
     units = [f"{FOLDER}/{number}" for number in reversed(numbers)]
     return [unit for unit in units if not _is_behind_link(root, unit)]
@@ -100,7 +101,7 @@ def _free_unit(root: DataRoot) -> str:
 
 
 def _names(root: DataRoot, unit: str) -> list[str]:
-    """Names below the root of the files of a unit."""
+    """The files of a unit, by their names below the root."""
     base = root.path(unit)
     selector = pafs.FileSelector(base, allow_not_found=True, recursive=True)
     files = [info.path for info in root.filesystem.get_file_info(selector) if info.is_file]
@@ -114,8 +115,8 @@ def _is_behind_link(root: DataRoot, name: str) -> bool:
 
 
 def _put_back(root: DataRoot, unit: str, names: Collection[str]) -> None:
-    """Every place is emptied first: what a kill leaves is then either put back next time, or back
-    as a whole."""
+    """Put a unit back. Every place is emptied first, so that after a kill the unit is either put
+    back next time or is already back as a whole."""
     for name in names:
         root.delete(name)
     for name in names:
@@ -124,7 +125,8 @@ def _put_back(root: DataRoot, unit: str, names: Collection[str]) -> None:
 
 
 def _move(root: DataRoot, name: str, target: str) -> None:
-    """Rename, or copy where that cannot be: between file systems, and in an object store."""
+    """Rename a file, or copy it where renaming is impossible: between file systems, and in an
+    object store."""
     with suppress(OSError, DataError):
         root.local_path(target).parent.mkdir(parents=True, exist_ok=True)
         root.local_path(name).rename(root.local_path(target))

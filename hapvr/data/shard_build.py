@@ -1,8 +1,8 @@
-"""How every step makes a shard, which it describes in a `ShardRecipe`, of a generator that makes
-the entries of single videos.
+"""How every step makes a shard: from a `ShardRecipe`, which describes it, and a generator that
+makes the entries of single videos.
 
-1. The shard is locked, so that two processes at once make it once. Videos that were forgotten while
-   it waited are left out.
+1. The shard is locked, so that two processes at once make it only once. Videos that were forgotten
+   during the wait are left out.
 2. A shard that was made from the same settings and inputs is left alone.
 3. Rows of an earlier run that the step's `reuse` accepts are copied from the old data file; only
    the others are made.
@@ -28,42 +28,43 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import Provenance, differences, environment
 
 IndexRow = dict[str, Any]
-"""A row of an index, see `hapvr.data.shards.index_row`."""
+"""A row of an index; see `hapvr.data.shards.index_row`."""
 VideoEntry = tuple[IndexRow, Columns | None]
-"""What a step made of one video: its row in the index, and its values of each data column in the
-recipe's order, None if it has none."""
+"""What a step made of one video: its row in the index, and its values for each data column in the
+recipe's order; None if it has no data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRecipe:
-    """What a shard is made of and how it is stored. settings, inputs: what determines the
-    content, see `Provenance`. columns: of the data file; empty for a shard that has an index alone.
-    index_columns: the step's own columns of the index."""
+    """What a shard is made from, and how it is stored. `settings` and `inputs` determine its
+    content, see `Provenance`."""
 
     shard: Shard
     settings: Mapping[str, Any]
     inputs: dict[str, str]
     columns: Sequence[pa.Field] = ()
+    """of the data file; empty for a shard that has only an index"""
     index_columns: Sequence[pa.Field] = ()
+    """the step's own columns of the index"""
 
     @property
     def provenance(self) -> Provenance:
         return Provenance(self.shard.stage, self.settings, self.inputs, environment())
 
     def drop_inputs(self, video_ids: Collection[str]) -> None:
-        """Take the inputs of these videos out of `inputs`. It stays the same dictionary, in which
-        a step records what it has read."""
+        """Remove the inputs of these videos from `inputs`. It stays the same dictionary, since a
+        step records there what it has read."""
         for video_id in video_ids:
             self.inputs.pop(video_id, None)
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """The state of a shard after its step ran. done: False if the shard was finished before and was
-    left alone."""
+    """The state of a shard after its step ran."""
 
     shard: Shard
     done: bool
+    """False if the shard was finished already and was not touched"""
     num_ok: int
     num_failed: int
     num_rows: int
@@ -119,7 +120,7 @@ def build_shard(
 def _without_forgotten(
     recipe: ShardRecipe, video_ids: Sequence[str], lost: Sequence[IndexRow]
 ) -> tuple[Sequence[str], Sequence[IndexRow]]:
-    """Videos and lost rows without those that were forgotten, whose inputs the recipe loses."""
+    """Videos and lost rows, without those that were forgotten. The recipe loses their inputs."""
     shard = recipe.shard
     asked = {row["video_id"] for row in lost}.union(video_ids)
     forgotten = forgotten_of(shard.root, asked, dict.fromkeys(asked, shard.key))
@@ -154,7 +155,7 @@ def _in_order(
     earlier: VideoRows | None,
     new_entries: Iterator[VideoEntry],
 ) -> Iterator[list[VideoEntry]]:
-    """The entry of each video in a list of its own: from the earlier data file, or a new one."""
+    """The entry of each video, in a list of its own: copied from the earlier data file, or new."""
     for video_id in video_ids:
         if video_id not in kept:
             yield [next(new_entries)]
@@ -175,8 +176,8 @@ def build_shards(
     lost: Sequence[IndexRow] = (),
     progress: Progress = no_progress,
 ) -> list[StageResult]:
-    """Make those of several shards that are unfinished, in one pass over their videos. make: is
-    called with the recipes of the unfinished shards, and yields for each video an entry per recipe.
+    """Make the unfinished ones of several shards, in one pass over their videos. make: is called
+    with the recipes of the unfinished shards, and yields for each video an entry per recipe.
     lost: as for `build_shard`, the same rows for every shard. Returns the results in the order of
     `recipes`, which are of one key."""
     with ExitStack() as locks:
@@ -221,7 +222,7 @@ def _write(
     lost: Sequence[IndexRow],
     progress: Progress,
 ) -> None:
-    """Write data files, then indexes. entries: of each video one per recipe."""
+    """Write data files, then indexes. entries: for each video one per recipe."""
     rows: list[list[IndexRow]] = [[] for _ in recipes]
     with ExitStack() as stack:
         writers: list[Callable[[Columns], None] | None] = []

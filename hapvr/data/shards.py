@@ -2,32 +2,28 @@
 with their reason).
 
 The index is written last and carries the provenance and the data file's size and digest, so a shard
-is finished exactly when its index is there. A shard that was made from other settings or inputs is
-made again. A damaged shard counts as missing for the step that makes it; those that read it get a
+is finished exactly when its index exists. A shard that was made from other settings or inputs is
+rebuilt. To the step that makes it, a damaged shard counts as missing; all who read it get a
 DamagedError.
 
-Tensors, all of half precision, are fixed-size binary columns: fast to read, with the shape in the
-field's metadata. `hapvr.data.video_rows` reads single videos.
+`hapvr.data.tensors` has columns of tensors, `hapvr.data.video_rows` reads single videos.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, Field
 
 from hapvr.data.filesystem import DataRoot, read_schema_metadata
+from hapvr.data.tensors import encode_column
 from hapvr.errors import DamagedError
 from hapvr.provenance import Provenance, require_settings
 from hapvr.tables import check_columns, read_table, write_table
@@ -47,24 +43,24 @@ INDEX_FIELDS = (
     pa.field("message", pa.string(), nullable=False),
     pa.field("num_rows", pa.int64(), nullable=False),
 )
-TENSOR_KEY = b"hapvr.tensor"
 ROW_GROUP_ROWS = 256
 """At most; longer videos have several row groups."""
 
 Columns = Sequence[pa.Array | pa.ChunkedArray | npt.NDArray[Any] | Sequence[Any]]
-"""Values of each column of a data file, all of one length N; [N, *shape] arrays for tensor columns.
+"""The values of each column of a data file, all of one length N; [N, *shape] arrays for tensor
+columns.
 """
 Places = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The index of a finished shard. data_sha256: of the data file as it was written; "" if the
-    shard has none."""
+    """The index of a finished shard."""
 
     provenance: Provenance
     table: pa.Table
     data_sha256: str
+    """of the data file as it was written; "" if the shard has none"""
 
     def rows(self) -> list[dict[str, Any]]:
         """A row per video: video_id, status, reason, message, num_rows and the step's own
@@ -78,7 +74,7 @@ class ShardIndex:
         return pl.DataFrame(self.table)
 
     def places(self) -> Places:
-        """Video id -> its first row in the data file and how many it has, in file order."""
+        """Video id -> its first row in the data file and its number of rows, in file order."""
         places: Places = {}
         start = 0
         names = ("video_id", "status", "num_rows")
@@ -108,8 +104,8 @@ class Shard:
         return f"{self.stage}/{self.key}/index.parquet"
 
     def read(self) -> ShardIndex:
-        """The index. Raises DataError if the shard is unfinished, DamagedError if it or the data
-        file's size is not what was written."""
+        """The index. Raises DataError if the shard is unfinished, DamagedError if the index, or the
+        size of the data file, is not what was written."""
         with self.root.open(self.index_name) as file:
             data = file.read()
 
@@ -151,14 +147,14 @@ class Shard:
         return None if index is None else index.provenance
 
     def is_finished(self, wanted: Provenance) -> bool:
-        """Whether the shard was made from these settings and inputs, and has its size. `hapvr
-        verify` reads all."""
+        """Whether the shard was made from these settings and inputs, and has its recorded size.
+        Only `hapvr verify` reads all of it."""
         provenance = self.provenance()
         return provenance is not None and provenance.fingerprint == wanted.fingerprint
 
     def require(self, settings: dict[str, Any]) -> Provenance:
-        """The provenance of a finished shard. Raises DataError if there is none or these settings
-        differ, saying which; DamagedError."""
+        """The provenance of a finished shard. Raises DataError if the shard is unfinished, or names
+        the settings that differ from these; DamagedError if it is damaged."""
         provenance = self.read().provenance
         used = {key: provenance.settings.get(key) for key in settings}
         require_settings(
@@ -182,8 +178,8 @@ class Shard:
         return self.read().rows()
 
     def verify(self) -> None:
-        """Read all of the shard. Raises DataError if it is unfinished, DamagedError if it is not
-        what was written."""
+        """Read all of the shard. Raises DataError if it is unfinished, DamagedError if its bytes
+        are not those that were written."""
         written = self.read().data_sha256
         if not written:
             return
@@ -204,15 +200,15 @@ class Shard:
             )
 
     def corruption_errors(self) -> AbstractContextManager[None]:
-        """Turn errors of a block that reads the data file into a DamagedError with its name."""
+        """Turn errors in a block that reads the data file into a DamagedError that names it."""
         return self.root.corruption_errors(self.data_name, hint=self.hint)
 
     @property
     def hint(self) -> str:
         """What rebuilds a damaged shard."""
         return (
-            f"run `hapvr verify --config FILE --repair`, which makes {self.stage} of "
-            f"shard {self.key} again"
+            f"run `hapvr verify --config FILE --repair`, which rebuilds {self.stage} of shard "
+            f"{self.key}"
         )
 
     def write_index(
@@ -222,7 +218,7 @@ class Shard:
         provenance: Provenance,
         fields: Sequence[pa.Field] = (),
     ) -> None:
-        """Finish the shard. rows: INDEX_FIELDS plus `fields` of each video; the data file, if any,
+        """Finish the shard. rows: INDEX_FIELDS and `fields` of each video; the data file, if any,
         is already in place."""
         metadata = {PROVENANCE_KEY: provenance.to_json().encode()}
         if self.root.exists(self.data_name):
@@ -235,15 +231,15 @@ class Shard:
             write_table(table, stream)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Held while the shard is made, so that two runs at once make it once; see
+        """Held while the shard is made, so that two runs at once make it only once; see
         `DataRoot.lock`."""
         return self.root.lock(f"{self.stage}/{self.key}")
 
     @contextmanager
     def write_data(self, fields: Sequence[pa.Field]) -> Iterator[Callable[[Columns], None]]:
-        """A function that writes the rows of one video, the values of each column in the order of
-        the fields, into row groups of their own. Until the block ends well, the old data and index
-        stay readable."""
+        """A function that writes the rows of one video into row groups of their own; it takes the
+        values of each column, in the order of the fields. Until the block ends well, the old data
+        and index stay readable."""
         schema = pa.schema(fields)
         with (
             self.root.write(self.data_name, invalidates=self.index_name) as stream,
@@ -260,7 +256,8 @@ class Shard:
 
             def write(columns: Columns) -> None:
                 arrays = [
-                    _encode(values, field) for values, field in zip(columns, schema, strict=True)
+                    encode_column(values, field)
+                    for values, field in zip(columns, schema, strict=True)
                 ]
                 writer.write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP_ROWS)
 
@@ -305,45 +302,3 @@ def frame_columns(video_id: str, timestamps_s: Sequence[float], *stored: Any) ->
     seconds; stored: T values each."""
     count = len(timestamps_s)
     return ([video_id] * count, range(count), timestamps_s, *stored)
-
-
-def tensor_field(name: str, *, shape: Sequence[int]) -> pa.Field:
-    """A column of half-precision tensors of one shape, e.g. (9, 512), row-major."""
-    metadata = {TENSOR_KEY: json.dumps({"shape": list(shape), "dtype": "float16"}).encode()}
-    return pa.field(name, pa.binary(2 * math.prod(shape)), nullable=False, metadata=metadata)
-
-
-def decode_tensors(column: pa.ChunkedArray | pa.Array, field: pa.Field) -> npt.NDArray[np.float16]:
-    """A column of N rows -> [N, *shape] array; a view of its memory where it is one chunk. Raises
-    ValueError for other columns."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    data = column.buffers()[1]
-    start = column.offset * column.type.byte_width
-    return np.ndarray((len(column), *tensor_shape(field)), np.float16, data, start)
-
-
-class _Tensor(BaseModel):
-    """Under TENSOR_KEY."""
-
-    shape: tuple[Annotated[int, Field(ge=1, lt=2**31)], ...]
-    dtype: Literal["float16"]
-
-
-def tensor_shape(field: pa.Field) -> tuple[int, ...]:
-    """The shape of the tensors of a column. Raises ValueError for other columns."""
-    metadata = (field.metadata or {}).get(TENSOR_KEY, b"")
-    shape = _Tensor.model_validate_json(metadata, strict=True).shape
-    if 2 * math.prod(shape) != getattr(field.type, "byte_width", 0):
-        raise ValueError(f"column {field.name!r}: float16 {list(shape)} do not fit {field.type}")
-    return shape
-
-
-def _encode(values: Any, field: pa.Field) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
-    if TENSOR_KEY not in (field.metadata or {}):
-        return pa.array(values, field.type)
-    data = np.ascontiguousarray(values, np.float16)
-    assert data.shape[1:] == tensor_shape(field), (field.name, data.shape)
-    return pa.Array.from_buffers(field.type, len(data), [None, pa.py_buffer(data)])

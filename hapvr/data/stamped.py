@@ -20,14 +20,15 @@ def write_rows(root: DataRoot, place: str, table: pa.Table, **stamps: str) -> No
 
 
 def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, damaged: bool = False) -> pa.Table:
-    """The columns of `schema` that `write_rows` wrote; no rows and no stamps where nothing is.
+    """The columns of `schema` that `write_rows` wrote; no rows and no stamps where nothing was
+    written.
 
-    damaged: a file that cannot be read is as if it were not there, for the step that makes it; else
-        it raises DamagedError
+    damaged: whether a file that cannot be read counts as missing, as for the step that makes it;
+    else it raises DamagedError
     """
     if not root.exists(place):
         return schema.empty_table()
-    hint = f"`hapvr run {place.partition('/')[0]}` makes it again"
+    hint = f"`hapvr run {place.partition('/')[0]}` rebuilds it"
     try:
         with root.open(place) as file, root.corruption_errors(place, hint=hint):
             table = read_table(pa.BufferReader(file.read()))
@@ -39,5 +40,5 @@ def read_rows(root: DataRoot, place: str, schema: pa.Schema, *, damaged: bool = 
 
 
 def stamp(table: pa.Table, name: str = "fingerprint") -> str:
-    """What `write_rows` kept with the rows; empty where it kept nothing."""
+    """A stamp that `write_rows` kept with the rows; empty where it kept none."""
     return read_schema_metadata(table.schema, f"hapvr.{name}".encode())

@@ -6,17 +6,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hapvr.data.shards import Shard, decode_tensors, tensor_shape
+from hapvr.data.shards import Shard
+from hapvr.data.tensors import decode_tensors, tensor_shape
 from hapvr.errors import DamagedError, DataError
 from hapvr.tables import check_columns
 
 
 class VideoRows:
-    """The rows of single videos out of a data file whose videos are contiguous, located by its
-    index; none is held."""
+    """The rows of single videos in a data file whose videos are contiguous. The index says where
+    they are; none are kept in memory."""
 
     def __init__(self, shard: Shard, *columns: str) -> None:
-        """columns: those that are read besides the video's id; none: all. Raises DataError for an
+        """columns: the columns to read besides the video's id; none: all. Raises DataError for an
         unfinished or damaged shard."""
         index = shard.read()
         self.settings = index.provenance.settings
@@ -44,8 +45,8 @@ class VideoRows:
 
     @property
     def dims(self) -> int:
-        """The last axis of the last column, which holds tensors. Raises DamagedError where it does
-        not."""
+        """The size of the last axis of the last column, which holds tensors. Raises DamagedError
+        where it does not."""
         with self._shard.corruption_errors():
             return tensor_shape(self._schema.field(self._columns[-1]))[-1]
 
@@ -57,8 +58,8 @@ class VideoRows:
     def rows(
         self, video_id: str, first: int = 0, last: int | None = None, *columns: str
     ) -> pa.Table:
-        """The rows of a video from `first` to `last` - 1. columns: of those that were named; none:
-        all of them. Raises DataError if it has none or the file is damaged."""
+        """The rows of a video from `first` to `last` - 1. columns: some of those that were named;
+        none: all of them. Raises DataError if the video has none or the file is damaged."""
         if video_id not in self._places:
             raise DataError(
                 f"storage: {self._shard.stage} of shard {self._shard.key} has no rows of "
@@ -89,8 +90,8 @@ class VideoRows:
     def tensors(
         self, video_id: str, first: int = 0, last: int | None = None, part: Any = ...
     ) -> npt.NDArray[Any]:
-        """A part, as NumPy indexes it, of [T, *shape] of the last column, which holds tensors, as
-        an array of its own."""
+        """A part, by a NumPy index, of the tensors [T, *shape] in the last column, as an array of
+        its own."""
         name = self._columns[-1]
         table = self.rows(video_id, first, last, name)
         with self._shard.corruption_errors():

@@ -60,21 +60,22 @@ def split_user_videos(
     """Assign the clips below `videos` to train, validation and test; make the benchmarks
     OUT/NAME-validation and -test.
 
-    Returns the files to train on, with all that give no frames, and those that are queries of a
-    benchmark; each sorted. Each held-out clip is a query. Its copies are COPIES_PER_CLIP usual
-    edits, half of them ND, or one of each hard edit, and one in longer footage; which ones depends
-    on its content alone.
+    Returns the files to train on, including all that give no frames, and those that are queries of
+    a benchmark; both sorted. Each held-out clip is a query. Its copies are COPIES_PER_CLIP usual
+    edits, half of them ND, or one of each hard edit, and one in longer footage; its content alone
+    decides which.
 
-    entries: the clips, as `scan_folder` lists them; None: it is asked.
+    entries: the clips, as `scan_folder` lists them; None: it is called.
     scenes: by path below `videos`, what the clip shows; clips of one scene stay in one part.
-    trained: files that were trained on, so that they are not held out now.
+    trained: files that were trained on, and so are not held out now.
     progress: counts queries.
 
-    A clip without a scene is one of its own. The assignment depends on a clip's content (of a named
-    scene, on its name), so it stays when clips are added; only where a part would lack its minimum
-    (one scene to validate, one to test, two to train) are the nearest scenes moved. A held-out part
-    of a single clip borrows training clips as distractors. The edits that combine two videos show a
-    clip that is held out in the other part: it is neither a query of this part nor trained on.
+    A clip without a scene is a scene of its own. The assignment depends on a clip's content (for a
+    named scene, on its name), so it stays when clips are added; scenes are moved, the nearest
+    first, only if a part would lack its minimum (one scene to validate, one to test, two to train).
+    A held-out part of a single clip borrows training clips as distractors. The edits that combine
+    two videos show a clip that is held out in the other part: it is neither a query of this part
+    nor trained on.
 
     Raises DataError for fewer than MIN_CLIPS different scenes that can be decoded."""
     scene_of = scenes or {}
@@ -120,7 +121,7 @@ def _warn_of_unknown_clips(
     groups: Iterable[Iterable[UserClip]],
     unusable: Iterable[Path],
 ) -> None:
-    """Warn where a table of scenes names clips that are not there."""
+    """Warn if a table of scenes names clips that do not exist."""
     present = {clip.file for group in groups for clip in group}
     present |= {str(path.relative_to(videos)) for path in unusable}
     missing = sorted(scenes.keys() - present)
@@ -189,12 +190,12 @@ def _build_benchmark(
     edits: CopyEdits,
     progress: Progress,
 ) -> set[Path]:
-    """Make a benchmark that is named after its folder, or leave it alone where it is complete;
-    returns queries that failed. queries, distractors: groups of identical files; the first of a
-    query's group is the query, the others are ND. Of more than MAX_QUERIES queries the others are
-    distractors. donors: clips, at least one, for the edits that combine two videos. None of them
-    may be a query, since its footage in another query's copy would count as a false match. Raises
-    DataError if no query can be decoded.
+    """Make a benchmark named after its folder, unless it is complete; returns queries that failed.
+    queries, distractors: groups of identical files; the first of a query's group is the query, the
+    others are ND. Of more than MAX_QUERIES queries the others are distractors. donors: clips, at
+    least one, for the edits that combine two videos. None of them may be a query, since its footage
+    in another query's copy would count as a false match. Raises DataError if no query can be
+    decoded.
     """
     distractors = [*queries[MAX_QUERIES:], *distractors]
     queries = queries[:MAX_QUERIES]
@@ -222,8 +223,7 @@ def _build_benchmark(
 
 
 def _copy_task(query: UserClip, donors: Sequence[UserClip], edits: CopyEdits) -> CopyTask:
-    """What is made of a query. That there are other donors changes no draw but where they are
-    preferred."""
+    """What is made of a query. Other donors change no draw except where they are preferred."""
     donor = min(donors, key=lambda clip: uniform("donor", query.sha256, clip.sha256))
     return (query, donor, _kinds(query, edits))
 
@@ -235,7 +235,7 @@ def _provenance(
     distractors: Sequence[Sequence[UserClip]],
     tasks: Sequence[CopyTask],
 ) -> Provenance:
-    """What a benchmark is made of: the role and content of each clip."""
+    """What a benchmark is made from: the role and content of each clip."""
     files: dict[str, str] = {}
     for role, groups in (("query", queries), ("distractor", distractors)):
         for group in groups:
@@ -284,7 +284,7 @@ def _write_definition(
     failures: Mapping[str, str],
     provenance: Provenance,
 ) -> None:
-    """Write videos, labels and true times of a benchmark whose files are there."""
+    """Write videos, labels and true times of a benchmark whose files exist."""
     videos = []
     labels = []
     segments = []

@@ -1,6 +1,6 @@
 """The generated demo corpus: labelled mp4 files of invented incidents, split by incident.
 
-What the files hold follows from the arguments alone: equal arguments give equal plans and equal
+The content of the files depends only on the arguments: equal arguments give equal plans and equal
 bytes.
 """
 
@@ -35,7 +35,7 @@ from hapvr.video.settings import SamplingConfig, Split
 Role = Literal["query", "database"]
 
 GENERATOR_VERSION = 2
-"""Incremented whenever the same arguments would give other pictures; corpora of another version are
+"""Raised whenever the same arguments would give other pictures; corpora of another version are
 rebuilt."""
 FPS = 12.0
 DONOR_S = 6.0
@@ -69,8 +69,8 @@ class Clip:
 
 
 def split_incidents(num_incidents: int) -> dict[Split, list[int]]:
-    """Numbers of the incidents of each split, about 14 : 4 : 8; each split gets at least one of at
-    least three."""
+    """Numbers of the incidents of each split, about 14 : 4 : 8; of three or more incidents, each
+    split gets at least one."""
     num_validation = max(round(num_incidents * 4 / 26), 1)
     num_test = max(round(num_incidents * 8 / 26), 1)
     num_train = num_incidents - num_validation - num_test
@@ -84,10 +84,10 @@ def split_incidents(num_incidents: int) -> dict[Split, list[int]]:
 
 
 def plan_split(split: Split, incidents: list[int]) -> list[Clip]:
-    """The clips of one split, in the order of their incidents. To train, three cameras, each on
-    another time span: footage of one incident, never of one moment. Else two queries (camera 1 in
-    span 1, camera 2 in span 2), their copies, what the other cameras filmed, and distractors: other
-    incidents in places furnished like this one.
+    """The clips of one split, in the order of their incidents. For training, three cameras, each on
+    another time span: footage of one incident, never of one moment. Otherwise two queries (camera 1
+    in span 1, camera 2 in span 2), their copies, what the other cameras filmed, and distractors:
+    other incidents in places furnished like this one.
     """
     if split == "train":
         return [clip for number in incidents for clip in _training_clips(number)]
@@ -164,7 +164,7 @@ def _dressing(number: int) -> int:
 
 
 def _channel(name: str) -> int | None:
-    """Whose show a clip is in; half of them are in none."""
+    """The channel on which a clip is shown; half of the clips are on none."""
     rng = numpy_rng(SEED, "channel", name)
     return int(rng.integers(NUM_CHANNELS)) if rng.uniform() < 0.5 else None
 
@@ -258,7 +258,7 @@ def _render_missing(plans: Mapping[Path, Sequence[Clip]], progress: Progress) ->
 
 
 def _write_benchmark(folder: Path, plan: Sequence[Clip], provenance: Provenance) -> None:
-    """Write the definition of a split whose files are there."""
+    """Write the definition of a split whose files exist."""
     videos = []
     for clip in plan:
         edits = (clip.edit, clip.touch_up, None if clip.channel is None else "channel")

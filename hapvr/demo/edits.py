@@ -93,8 +93,8 @@ def _draw_face(layer: Layer, rng: Rng) -> None:
 
 
 def _logo(frames: Pixels, *, channel: int) -> Pixels:
-    """With the corner logo of one of NUM_CHANNELS channels, the same on everything that the channel
-    shows."""
+    """The frames with the corner logo of one of NUM_CHANNELS channels, the same on everything that
+    the channel shows."""
     layer = Layer(frames)
     name, color = _CHANNELS[channel]
     wide = int(layer.width * 0.2)

@@ -1,4 +1,4 @@
-"""Generated videos as files, and folders that know what these were made from."""
+"""Generated videos as files, in folders that record what these were made from."""
 
 import json
 import shutil
@@ -23,14 +23,14 @@ class _State:
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """What a folder was made from. Raises DamagedError where it does not say."""
+    """The fingerprint that a folder was made from. Raises DamagedError if it has none."""
     return read_json_as(folder / _STATE_FILE, _State, hint="remove the folder").fingerprint
 
 
 def prepare_folder(folder: Path, *, fingerprint: str) -> None:
-    """Make an empty `folder` that remembers the fingerprint, unless an earlier call with the same
+    """Make an empty `folder` that records the fingerprint, unless an earlier call with the same
     fingerprint did. Videos that were generated with another fingerprint are removed. Raises
-    DataError for a folder of something else."""
+    DataError for a folder that holds something else."""
     if (folder / _STATE_FILE).exists():
         if folder_fingerprint(folder) == fingerprint:
             return

@@ -1,4 +1,4 @@
-"""The props that actors of the demo corpus are: small pictures with an outline of their own."""
+"""The props that act in the demo corpus: small pictures, each with its own outline."""
 
 from functools import cache
 
@@ -11,8 +11,8 @@ from hapvr.seeding import numpy_rng
 
 @cache
 def sprite_of(prop: int) -> Image.Image:
-    """The RGBA picture [SPRITE_PX, SPRITE_PX] of prop number `prop`, from the one store that all
-    incidents use."""
+    """The RGBA picture [SPRITE_PX, SPRITE_PX] of prop number `prop`, from the stock that all
+    incidents share."""
     rng = numpy_rng(SEED, "prop", prop)
     colors = palette(rng, 5)
     skin = surface(rng, SPRITE_PX, SPRITE_PX, colors)

@@ -24,7 +24,7 @@ MAX_FPS = 10.0
 SHORT_SIDES_PX = (64, 240)
 MAX_NAME_BYTES = 1000
 MAX_PART_BYTES = 240
-"""Of a name in ids and of each folder in it; folders and suffixes are put around it."""
+"""The longest name in ids, and of each folder in it; folders and suffixes are added around it."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ def find_clips(
     videos: Path, *, out: Path, name: str, entries: Iterable[ManifestEntry] | None = None
 ) -> tuple[list[list[UserClip]], set[Path]]:
     """Groups of identical decodable files below `videos`, in the order of first appearance, and the
-    files that do not decode; each is tried in a worker process.
+    files that do not decode; each file is tried in a worker process.
 
     name: of the source, for messages.
-    entries: the files, as `scan_folder` lists them; None: it is asked.
+    entries: the files, as `scan_folder` lists them; None: it is called.
 
     Raises: DataError if the folder is missing or holds no videos, ArgumentError if `out`, where the
     results go, is inside it: the next call would take the results for input.

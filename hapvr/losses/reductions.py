@@ -1,4 +1,4 @@
-"""What the losses share: how values of entries become one number, and ranks that have a gradient.
+"""Shared by the losses: how values of entries become one number, and ranks that have a gradient.
 
 Shapes and labels are those of `hapvr.losses.objective`.
 """
@@ -12,7 +12,8 @@ from torch import Tensor
 
 
 def widened(similarity: Tensor) -> Tensor:
-    """In float32 or wider, because half precision overflows in sums of exponentials."""
+    """The similarities in float32 or wider, because half precision overflows in sums of
+    exponentials."""
     return similarity.to(torch.promote_types(similarity.dtype, torch.float32))
 
 

@@ -55,9 +55,9 @@ class ObjectiveSettings(Settings):
 
 
 class ContrastSettings(Settings):
-    """How a video vector learns (TCA 3.4): an anchor's own positive against the videos of a memory
-    bank. Of views, the anchor is a weak one, the positive a strong one of the same video, and
-    strong views of all videos enter the bank; of labelled pairs, distractors do."""
+    """How a video vector learns (TCA 3.4): from an anchor's own positive against the videos of a
+    memory bank. With views, the anchor is a weak view, the positive a strong view of the same
+    video, and strong views of all videos enter the bank; with labelled pairs, distractors do."""
 
     loss: Literal["circle", "infonce"] = "circle"
     circle_form: Literal["paper", "released"] = "paper"
@@ -72,9 +72,9 @@ class ContrastSettings(Settings):
     """video vectors in the bank; 0: no bank; null: half the training videos, at most 4096 (the
     paper's number), and no bank where that is less than what a step adds"""
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    """of the key encoder, a running mean of the weights; 0: the current weights"""
+    """momentum of the key encoder, a running mean of the weights; 0: the current weights"""
     batch_negatives: bool = True
-    """the positives of other videos of the batch are negatives too; the paper has the bank alone"""
+    """the positives of other videos of the batch are negatives too; the paper has only the bank"""
     bank_order: Literal["before", "after"] = "after"
     """when the vectors of a step enter the bank: `before` anchors are compared with it (the paper:
     the bank is the negatives of all batches of the step), or `after` that (the release)"""

@@ -20,15 +20,15 @@ from hapvr.settings import first_line
 MAX_UNPACKED_BYTES = 1 << 30
 
 VVS_PARTS = {"tsm_tgm_model": "swg/", "ddm_model": "ddm/"}
-"""The two networks of a file of VVS, and what their tensors are called by here."""
+"""The two networks of a file of VVS, and the prefixes of their tensors here."""
 
 STATE_KEYS = ("model", "state_dict", "teacher")
-"""Under which releases store their state dict."""
+"""The keys under which releases store their state dict."""
 
 
 class Inert:
-    """Replaces a class or function of the file: takes any arguments, runs nothing, and keeps the
-    state."""
+    """Replaces a class or function that the file names: takes any arguments, runs nothing, and
+    keeps the state."""
 
     state: Mapping[str, Any] = {}
 
@@ -40,8 +40,8 @@ class Inert:
 
 
 def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
-    """The network's tensors in a .pth or .pt, a .safetensors or a .npz file, on the CPU, by
-    published name; and the settings that the file holds. No class or function that it names is run.
+    """The network's tensors in a .pth, .pt, .safetensors or .npz file, on the CPU, by published
+    name; and the settings that the file holds. No class or function that it names is run.
 
     Pickles are read with weights_only=True; `Inert` replaces every name that is not on torch's own
     list.
@@ -80,7 +80,7 @@ def read_archive(file: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
 
 
 def _require_sound_zip(file: Path) -> None:
-    """Raise ValueError for a zip that unpacks to very much, or whose checksums do not fit."""
+    """Raise ValueError for a zip that unpacks to too many bytes, or whose checksums do not fit."""
     with zipfile.ZipFile(file) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
         if unpacked > max(MAX_UNPACKED_BYTES, 2 * file.stat().st_size):  # torch does not compress
@@ -92,7 +92,7 @@ def _require_sound_zip(file: Path) -> None:
 
 
 def _read_content(file: Path) -> Any:
-    """What a file of any of the three formats holds."""
+    """The content of a file in any of the three formats."""
     if file.suffix == ".safetensors":
         return load_file(file)
     if file.suffix == ".npz":
@@ -107,8 +107,8 @@ def _read_content(file: Path) -> Any:
 
 
 def _candidate_states(content: Mapping[Any, Any]) -> Iterator[dict[str, Any]]:
-    """Where the network's tensors may be, likelier places first: state dicts by the prefix that
-    their names get."""
+    """Where the network's tensors may be, the likeliest places first: state dicts, each by the
+    prefix that its names get."""
     yield {prefix: content.get(part) for part, prefix in VVS_PARTS.items()}
     for key in STATE_KEYS:
         yield {"": content.get(key)}
@@ -130,7 +130,7 @@ def _plain_tensors(states: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor stores each of its values, on the CPU, in a type for computing."""
+    """Whether a tensor stores each of its values, on the CPU, in a numeric type."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu":
         return False
     if tensor.dtype == torch.float4_e2m1fn_x2 or tensor.is_quantized:

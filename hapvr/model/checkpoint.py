@@ -46,12 +46,12 @@ class NetworkDescription(BaseModel):
 
 
 def read_description(folder: Path) -> NetworkDescription:
-    """What network.json of a folder says. Raises DamagedError if it is missing or damaged."""
+    """The content of a folder's network.json. Raises DamagedError if it is missing or damaged."""
     return read_json_as(folder / DESCRIPTION_FILE, NetworkDescription, hint=HINT)
 
 
 def scoring_settings(network: VideoNetwork | NetworkDescription) -> dict[str, Any]:
-    """Everything but the weights that decides a score, as JSON values."""
+    """Everything besides the weights that determines a score, as JSON values."""
     return {
         "dims": network.dims,
         "extras_dims": network.extras_dims,
@@ -76,13 +76,13 @@ def weights_sha256(folder: Path) -> str:
 def build_network(
     settings: AnyNetworkSettings, *, dims: int, extras_dims: int = 0, seed: int = 0
 ) -> VideoNetwork:
-    """A new network of the family that the settings are of; equal seeds give equal weights. dims:
-    D, values per region; extras_dims: C of pooled vectors, 0 where features have none. torch's
-    global generator is left alone. Raises ArgumentError where the settings do not fit the dims."""
+    """A new network of the settings' family; equal seeds give equal weights. dims: D, values per
+    region; extras_dims: C of pooled vectors, 0 if features have none. torch's global generator
+    keeps its state. Raises ArgumentError where the settings do not fit the dims."""
     import torch
 
     generator = torch_rng(seed, "network")
-    # A search loads the code of its own family alone.
+    # A search loads only the code of its own family.
     if isinstance(settings, NetworkSettings):
         from hapvr.model.network import SimilarityNetwork
 
@@ -120,7 +120,7 @@ def save_network(network: VideoNetwork, folder: Path, *, metadata: Mapping[str, 
 
 
 def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
-    """The network of whatever family, on the CPU and in evaluation mode, and its metadata. Raises
+    """The network, of any family, on the CPU and in evaluation mode, and its metadata. Raises
     DamagedError, which names the file, if a file is missing or damaged or the weights do not fit
     the settings."""
     import torch
@@ -136,7 +136,7 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
         extras_dims=description.extras_dims,
     )
     try:
-        # shapes alone: settings that the weights do not fit take no memory
+        # only shapes: settings that the weights do not fit take no memory
         with torch.device("meta"):
             wanted = build().state_dict()
         require_regular(weights_file)
@@ -157,8 +157,8 @@ def load_network(folder: Path) -> tuple[VideoNetwork, dict[str, Any]]:
 
 
 def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
-    """One line per tensor that is missing, unknown, of another shape or dtype, or not finite, and
-    one for weights that are all alike; empty if all fit."""
+    """One line for each tensor that is missing, unknown, of another shape or dtype, or not finite,
+    and one for weights that are all alike; empty if everything fits."""
     lines = [f"{name} is missing" for name in wanted if name not in found]
     lines += [f"{name} is unknown" for name in found if name not in wanted]
     for name, tensor in found.items():
@@ -179,7 +179,8 @@ def describe_mismatches(wanted: Mapping[str, Tensor], found: Mapping[str, Tensor
 
 
 def _is_constant(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether each tensor that mixes features, with two dimensions or more, has one value alone."""
+    """Whether each tensor that mixes features, with two dimensions or more, holds a single
+    value."""
     mixing = [values for values in tensors.values() if values.ndim >= 2 and values.numel() > 1]
     if not mixing:
         return False

@@ -2,7 +2,7 @@
 
 A family is a subclass of `VideoNetwork` with frozen settings that carry its name.
 `hapvr.model.checkpoint` builds them, and `hapvr.train.families` says how each is trained.
-Everything else that uses a network knows this interface alone.
+Everything else that uses a network knows only this interface.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,8 @@ Mask = Tensor | None
 are."""
 
 GROUP_FRAMES = {"cpu": 256, "cuda": 2**13}
-"""Frames of videos that are scored together, with their padding; a longer video is scored alone."""
+"""How many frames of videos, with their padding, are scored together; a longer video is scored
+alone."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class VideoNetwork(nn.Module, ABC):
         d]. masks: bool [Q, T] and [N, T'], real frames first. Padding changes no score."""
         with_itself = query is reference and query_mask is reference_mask
         query = _without_padding(query, query_mask)
-        # The same tensor tells a family that each pair is computed once.
+        # The same tensor tells a family that each pair need be computed only once.
         reference = query if with_itself else _without_padding(reference, reference_mask)
         return self._compare(query, reference, query_mask, reference_mask)
 

@@ -21,16 +21,16 @@ from hapvr.model.settings import NetworkSettings, strips
 from hapvr.model.similarity import chamfer, frame_similarity
 
 MAX_COMPARATOR_ELEMENTS = {"cpu": 2**16, "cuda": 2**22}
-"""Frame similarities that the comparator sees at once, by device; on a processor its widest layer
+"""How many frame similarities the comparator sees at once, by device; on a CPU its widest layer
 then fits the cache."""
 
 MAX_STRIP_ELEMENTS = 2**21
-"""Frame similarities of one pair that the comparator sees at once; a larger pair is refined in
+"""How many frame similarities of one pair the comparator sees at once; a larger pair is refined in
 strips that overlap by what the convolutions see, except in training."""
 
 MAX_KEPT_ELEMENTS = {"cpu": 2**22, "cuda": 2**24}
-"""Frame similarities up to which training keeps activations of the comparator, about 350 bytes for
-each. Above that the backward pass computes them again."""
+"""Up to how many frame similarities training keeps activations of the comparator, about 350 bytes
+for each. Above that the backward pass computes them again."""
 
 
 class SimilarityNetwork(VideoNetwork):
@@ -147,8 +147,8 @@ def refine_pairs(
 def refine_in_strips(
     comparator: Comparator, frame: Tensor, row_mask: Mask = None, column_mask: Mask = None
 ) -> Tensor:
-    """What the comparator gives for frame similarities [P, T, T'] that are too large to refine at
-    once; its arguments."""
+    """The comparator's output for frame similarities [P, T, T'] that are too large to refine at
+    once; same arguments as the comparator."""
     height = MAX_STRIP_ELEMENTS // (len(frame) * frame.shape[2])
     parts = []
     for rows, kept in strips(frame.shape[1], height=height):

@@ -35,8 +35,8 @@ PREFIXES = (
     ("swg/selfsim_encoder.bottleneck_layer.", "saliency.", "vvs"),
     ("swg/selfsim_encoder.attention_layer.", "saliency.encoder.", "vvs"),
 )
-"""What tensor names of the releases begin with, what replaces it here, and the release, where it
-tells. "s2vs" includes the fine-grained students of DnS, which have the same names."""
+"""Beginnings of tensor names in the releases, what replaces them here, and the release, if they
+tell it. "s2vs" includes the fine-grained students of DnS, which have the same names."""
 
 LAST_LAYERS = {
     "comparator.fconv.": "comparator.output.",
@@ -45,7 +45,8 @@ LAST_LAYERS = {
 }
 
 PCA = "swg/pca_layer."
-"""Of a file of VVS: mean, components, and denominator, the square roots of the variances."""
+"""The PCA in a file of VVS: mean, components, and denominator, the square roots of the
+variances."""
 
 IGNORED = (
     "cnn.",
@@ -67,7 +68,7 @@ DIMENSIONS = (("attention.context_vector.weight", 1), ("binarization.projection"
 """Tensors that show the values of a region, and along which axis."""
 
 POOLING_RATES = {"Chamfer": 0.0, "Average": 1.0}
-"""The top-k rates that fixed ways of pooling amount to, by the name that releases record."""
+"""The top-k rates that correspond to fixed ways of pooling, by the name that releases record."""
 
 VVS_NOTES = (
     "the file records no temperatures: those of the paper are used (512 for topic guidance, "
@@ -79,19 +80,19 @@ VVS_NOTES = (
 
 @dataclass(frozen=True)
 class ReleasedTensors:
-    """What the tensors of a released file are."""
+    """The identified tensors of a released file."""
 
     release: str
     """"hap-vr", "s2vs" (also DnS students), "visil" or "vvs"."""
     names: dict[str, str]
     """Our name of each published tensor that is a weight of the network."""
     ignored: list[str]
-    """Published names of those that are not."""
+    """The published names of those that are not."""
 
 
 def own_name(published: str) -> tuple[str, str]:
-    """The name of a published tensor here, and the release that it shows, "" if it is in several;
-    ("", "") for others."""
+    """The name of a published tensor here, and the release that it indicates, "" if several have
+    it; ("", "") for other tensors."""
     for prefix, own, release in PREFIXES:
         if published.startswith(prefix):
             name = own + published.removeprefix(prefix)
@@ -104,8 +105,8 @@ def own_name(published: str) -> tuple[str, str]:
 def import_released(
     file: Path, *, dims: int | None = None, symmetric_chamfer: bool = False
 ) -> tuple[VideoNetwork, dict[str, Any]]:
-    """Read a released checkpoint of any family. Its tensors tell architecture and sizes; no code in
-    it is run.
+    """Read a released checkpoint of any family. Its tensors tell the architecture and sizes; no
+    code in it is run.
 
     dims: values per region, needed only if no tensor tells.
     symmetric_chamfer: the file is ViSiL_sym, whose tensors look like those of ViSiL_v.
@@ -127,7 +128,7 @@ def import_released(
             dims=_region_dims(state, weights, dims),
             extras_dims=_extras_dims(settings, weights),
         )
-        # shapes alone: a network that the tensors do not fit takes no memory
+        # only shapes: a network that the tensors do not fit takes no memory
         with torch.device("meta"):
             wanted = build().state_dict()
     except (ValidationError, ArgumentError, IndexError, KeyError, TypeError, RuntimeError) as error:
@@ -148,8 +149,8 @@ def import_released(
 
 
 def _identify(file: Path, state: Mapping[str, Tensor]) -> ReleasedTensors:
-    """The release of a file, and our names of its tensors. Raises DataError where a tensor is of no
-    release, or tensors are of several."""
+    """The release of a file, and our names of its tensors. Raises DataError if a tensor belongs to
+    no release, or tensors belong to several."""
     ignored = [name for name in state if name.startswith(IGNORED)]
     names = {}
     releases = set()
@@ -214,7 +215,7 @@ def _extras_dims(settings: AnyNetworkSettings, weights: Mapping[str, Tensor]) ->
 
 
 def _add_step_counts(weights: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Add the counts of steps, which older files leave out and nothing reads, as 0."""
+    """Add the counts of steps, which older files lack and nothing reads, as 0."""
     for name in wanted:
         if name.endswith("num_batches_tracked"):
             weights.setdefault(name, torch.zeros((), dtype=torch.long))
@@ -253,7 +254,7 @@ def _filled(build: Callable[[], VideoNetwork], weights: Mapping[str, Tensor]) ->
 def _settings(
     release: str, weights: Mapping[str, Tensor], recorded: Mapping[str, Any], *, symmetric: bool
 ) -> tuple[AnyNetworkSettings, list[str]]:
-    """What weights and recorded settings tell of a network, and notes on it."""
+    """The settings of a network, from its weights and recorded settings, and notes on it."""
     if release == "vvs":
         return _vvs_settings(weights), list(VVS_NOTES)
     symmetric = symmetric or recorded.get("symmetric") is True
@@ -320,7 +321,7 @@ def _attention_form(
 def _similarity_notes(
     release: str, settings: NetworkSettings, recorded: Mapping[str, Any]
 ) -> list[str]:
-    """What somebody who compares scores with those of the release should know."""
+    """Notes for those who compare scores with those of the release."""
     rates = (settings.spatial_rate, settings.temporal_rate)
     notes = []
     if release == "hap-vr" and "f_topk_rate" not in recorded:

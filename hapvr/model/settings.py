@@ -69,9 +69,9 @@ class VvsSettings(Settings):
     """`block`: one frame, repeated in one place (the release); `scattered`: several frames, between
     those of the clip (the paper)"""
     max_magnitude: Positive | None = None
-    """frames of a smaller magnitude are distractors; 40 is the paper's for ResNet-50; null: the 9 %
-    of the smallest magnitude, of a batch's frames, or of those of all distractors in training on
-    labelled pairs"""
+    """frames of a smaller magnitude are distractors; the paper has 40 for ResNet-50; null: the 9 %
+    of smallest magnitude among a batch's frames or, in training on labelled pairs, among the frames
+    of all distractors"""
     frame_loss: bool = Field(
         default=True, description="train the triplet of refined frame similarities"
     )
@@ -91,7 +91,7 @@ class TcaSettings(Settings):
         default=0.5, ge=0, lt=1, description="in training; 0.5: the paper, 0.2: its release"
     )
     level: Literal["video", "frame"] = "video"
-    """what two videos are compared by: the cosine of their vectors (TCA_c), or Chamfer similarity
+    """how two videos are compared: by the cosine of their vectors (TCA_c), or by Chamfer similarity
     of their frames (TCA_f); the weights are the same"""
     symmetric_chamfer: bool = Field(
         default=False, description="level `frame`: the mean of both directions (TCA_sym)"
@@ -153,13 +153,13 @@ class NetworkSettings(Settings):
     binary_bits: int = Field(default=0, ge=0)
     """length of the binary codes that replace attention (DnS); 0: none"""
     comparator: bool = Field(
-        default=True, description="refine frame similarities by the convolutional network"
+        default=True, description="refine frame similarities with the convolutional network"
     )
     comparator_init: Literal["random", "identity"] = "random"
     """`identity`: training starts from the largest similarity of each 4 x 4 block"""
     padding_mode: Literal["zeros", "replicate"] = "zeros"
-    """what the comparator's convolutions see beyond the edges; `replicate`: the edge again, as
-    ViSiL's do"""
+    """what the comparator's convolutions see beyond the edges; `replicate`: the edge repeated, as
+    in ViSiL"""
     min_frames: int = Field(default=COMPARATOR_STEP, ge=COMPARATOR_STEP, le=1024)
     """the comparator gets shorter clips doubled until they have this many frames; 4: S2VS, DnS,
     ViSiL; 8: HAP-VR's release"""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 MAX_BLOCK_FRAMES = {"cpu": 112, "cuda": 640}
-"""Frames on each side of a block of region similarities, which are held at once; on a processor it
+"""Frames on each side of a block of region similarities that is in memory at once; on a CPU it
 stays near the cache."""
 
 

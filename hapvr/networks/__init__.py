@@ -1,2 +1,1 @@
-"""Frozen networks and what they give: region features, teacher embeddings, whitening,
-extraction."""
+"""Frozen networks and their outputs: region features, teacher embeddings, whitening, extraction."""

@@ -2,7 +2,7 @@
 HAP-VR 3.1), and the teacher g', frames to one embedding each (DINO ViT-S/16, [CLS] of the last
 block; HAP-VR 3.4).
 
-Any network of timm can be the backbone. A network of several scales (ResNet, MobileNet, ConvNeXt,
+Any network in timm can be the backbone. A network of several scales (ResNet, MobileNet, ConvNeXt,
 Swin) gives L3-iMAC over its last four scales. A network of one scale (a vision transformer) gives
 regions pooled from its last patch tokens. Any network that gives one vector per picture can be the
 teacher: its embeddings become pseudo labels.
@@ -55,7 +55,7 @@ class Backbone(weights.FrozenNetwork):
 
     def regions(self, frames: Tensor) -> Tensor:
         """frames: [B, 3, H, W] uint8, H = W = crop_px. Returns [B, 9, C] float32 unit vectors,
-        before whitening. With another `backbone.descriptor` it is one vector of a frame, [B, 1, C].
+        before whitening; with another `backbone.descriptor`, one vector per frame, [B, 1, C].
         """
         vectors = DESCRIPTORS[self.descriptor](self.output(frames))
         return vectors if vectors.dim() == 3 else vectors[:, None]
@@ -122,8 +122,8 @@ def load_backbone(config: BackboneConfig) -> Backbone:
 
 @torch.inference_mode()
 def _try_out(run: Callable[[Tensor], Any], crop_px: int) -> tuple[Any, str]:
-    """What a network makes of one black frame, and why it does not; so it is refused before any
-    work is done."""
+    """The output of a network for one black frame, or why there is none, so that the network is
+    refused before any work is done."""
     try:
         return run(torch.zeros(1, 3, crop_px, crop_px, dtype=torch.uint8)), ""
     except (AssertionError, AttributeError, RuntimeError, ValueError) as error:

@@ -19,7 +19,7 @@ Embed = Callable[[Frames], Vectors]
 """Frames to vectors: [B, 3, S, S] uint8 -> [B, ...] float32."""
 
 READ_AHEAD = 2
-"""Clips decoded while the network is busy; this bounds memory."""
+"""How many clips are decoded while the network is busy; this limits memory."""
 
 
 def embed_by_networks(
@@ -28,10 +28,10 @@ def embed_by_networks(
     *,
     batch_frames: int = BATCH_FRAMES,
 ) -> Iterator[tuple[str, list[Vectors]]]:
-    """Run each network over the frames of many clips, a full batch at a time whatever the clips'
-    lengths. clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them
-    in advance. Yields (key, [N, ...] of each network) in order. Memory holds one batch, the results
-    of its clips, and the clips made in advance."""
+    """Run each network over the frames of many clips, in full batches whatever the clips' lengths.
+    clips: (key, [N, 3, H, W] uint8), all of one size, made in a thread READ_AHEAD of them in
+    advance. Yields (key, [N, ...] of each network) in order. Memory holds one batch, the results of
+    its clips, and the clips made in advance."""
     waiting: deque[tuple[str, int]] = deque()
     pending: Frames = np.empty(0, np.uint8)
     results: list[list[Vectors]] = [[] for _ in networks]

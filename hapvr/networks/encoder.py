@@ -1,7 +1,7 @@
 """The seam between frozen networks and everything that reads frame vectors.
 
-A frame encoder turns pictures into R vectors each: nine regions of a network of timm, or one vector
-of a network that was made for copies. `open_encoder` knows all of them.
+A frame encoder turns each picture into R vectors: nine regions by a network in timm, or one vector
+by a network that was made for copies. `open_encoder` knows all of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FrameEncoder(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What determines its vectors for a picture, as data and models record it."""
+        """The settings that determine its vectors for a picture, as data and models record them."""
 
     @property
     def crop_px(self) -> int:
@@ -43,7 +43,7 @@ class FrameEncoder(Protocol):
 
     @property
     def precision(self) -> Precision:
-        """Of its arithmetic."""
+        """The precision of its arithmetic."""
 
     @property
     def num_vectors(self) -> int:
@@ -53,7 +53,8 @@ class FrameEncoder(Protocol):
         """The weights that a bundle stores; None where they stay in their package."""
 
     def embedder(self, whitening: Whitening | None, device: str, *, extras: bool = False) -> Embed:
-        """What turns pictures [B, 3, crop_px, crop_px] uint8 into unit vectors [B, R, D] float32.
+        """A function from pictures [B, 3, crop_px, crop_px] uint8 to unit vectors [B, R, D]
+        float32.
 
         whitening: None gives the vectors as the network has them. extras: append the pooled vector
         and magnitude of each frame, see `hapvr.model.family`.
@@ -61,9 +62,9 @@ class FrameEncoder(Protocol):
 
 
 def open_encoder(config: BackboneConfig, device: str, *, extras: bool = False) -> FrameEncoder:
-    """The encoder of a configuration, without torch where a processor runs a packaged one.
+    """The encoder of a configuration, without torch if it is a packaged one on a CPU.
 
-    extras: whether its embedder is asked for them, see `FrameEncoder.embedder`. Raises ConfigError
+    extras: whether its embedder has to give them, see `FrameEncoder.embedder`. Raises ConfigError
     for settings that do not fit, and DataError for weights that cannot be had.
     """
     in_package = config.weights.source == "packaged" and is_packaged(config.architecture)
@@ -74,8 +75,8 @@ def open_encoder(config: BackboneConfig, device: str, *, extras: bool = False) -
 
 
 def open_reference_encoder(config: BackboneConfig) -> FrameEncoder:
-    """The encoder by which others of its weights are checked: in torch, but for networks that stay
-    in their package. Raises as `open_encoder` does."""
+    """The encoder with which others of the same weights are checked: in torch, except for networks
+    that stay in their package. Raises as `open_encoder` does."""
     if config.is_copy_network and config.weights.source == "packaged":
         return open_packaged_copy_network(config)
     _require_torch(config)
@@ -90,7 +91,7 @@ def open_reference_encoder(config: BackboneConfig) -> FrameEncoder:
 
 
 def weights_origin(architecture: str, source: str) -> str:
-    """A sentence about where weights of other people's packages come from; "" for others.
+    """A sentence on the origin of weights in other people's packages; "" for other weights.
 
     source: see `Weights`
     """

@@ -1,8 +1,8 @@
-"""Networks on a processor, by OpenVINO: packaged files, the ONNX files of bundles, and networks of
-torch that are converted.
+"""Networks on a CPU, by OpenVINO: packaged files, the ONNX files of bundles, and converted networks
+of torch.
 
-OpenVINO is imported here alone, where it is first used. It needs a third to a half of torch's
-processor time, and runs any length of batch or video.
+OpenVINO is imported only here, on first use. It needs a third to a half of torch's processor time,
+and takes batches and videos of any length.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ OPERATIONS = """
     Pad Pow QuantizeLinear ReduceL2 ReduceMax ReduceMean ReduceSum Relu Reshape Resize Shape Sigmoid
     Sign Slice Softmax Split Sqrt Squeeze Sub Tanh TopK Transpose Unsqueeze
 """
-"""What ONNX files may be made of: no control flow; of indexes only Gather's, which OpenVINO
-compares with the length."""
+"""The operations that ONNX files may contain: no control flow, and indexing only by Gather, whose
+indexes OpenVINO compares with the length."""
 
 _one_at_a_time = threading.RLock()
 
 
 class CompiledNetwork:
-    """A network ready to run: arrays in, its first output out. Any thread may call it; one at a
-    time runs. It pins no thread to a processor: other processes work at the same time."""
+    """A network ready to run: arrays in, its first output out. Threads may share it; one at a time
+    runs. It pins no thread to a processor, since other processes work at the same time."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class CompiledNetwork:
         """model: an ONNX file, its content, or what `convert_from_torch` gives.
         num_threads: None: one per processor, see `hapvr.processors`.
         precision: bfloat16 is taken where the processor multiplies it.
-        is_known: whether the caller compared the file with a digest of this release; any other is
-            read as data first.
+        is_known: whether the caller has compared the file with a digest of this release; any other
+        file is first read as data.
 
         Raises:
             DataError: for a file that cannot be read.
@@ -76,7 +76,7 @@ class CompiledNetwork:
             "INFERENCE_NUM_THREADS": num_threads or processors(),
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,
-            # Operations prepared for sizes seen before: 5000 by default, which is a megabyte more
+            # Operations are prepared for sizes seen before, 5000 by default, which adds a megabyte
             # for each new pair of lengths of videos. 64 are as fast for batches, and cost a tenth
             # for pairs that all have lengths of their own.
             "CPU_RUNTIME_CACHE_CAPACITY": "64",
@@ -89,7 +89,7 @@ class CompiledNetwork:
             raise DataError(f"OpenVINO cannot load {self._name} ({last_line(error)})") from error
 
     def __call__(self, *inputs: npt.NDArray[Any]) -> Vectors:
-        """Raises DataError for a network that does not take these."""
+        """Raises DataError for a network that does not take these inputs."""
         try:
             with self._lock:
                 for place, values in enumerate(inputs):
@@ -107,12 +107,12 @@ class CompiledNetwork:
 
 def convert_from_torch(module: nn.Module, example: Tensor) -> Any:
     """A module of torch as a model of OpenVINO, for any number of pictures of the example's size.
-    Raises DataError for what cannot be converted."""
+    Raises DataError for a module that cannot be converted."""
     import openvino
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tracing: sizes become constants, as they shall
+            warnings.simplefilter("ignore")  # of tracing: sizes become constants, as intended
             model = openvino.convert_model(module.eval(), example_input=example)
 
         model.reshape([-1, *example.shape[1:]])
@@ -124,14 +124,14 @@ def convert_from_torch(module: nn.Module, example: Tensor) -> Any:
 
 
 def last_line(error: Exception) -> str:
-    """What OpenVINO reports of an error at its end."""
+    """The last line of an error of OpenVINO, which tells the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(error).__name__
 
 
 def _converted(model: Path | bytes, *, is_known: bool) -> Any:
-    """An ONNX file as a model of OpenVINO. One that is not known is read as data first: converting
-    computes constants, and other operations may never end, or read foreign memory."""
+    """An ONNX file as a model of OpenVINO. An unknown file is first read as data, because
+    converting computes constants, and other operations might never end, or read foreign memory."""
     import openvino
 
     content = model if isinstance(model, bytes) else read_bytes(model)
@@ -166,10 +166,10 @@ def _require_known_operations(content: bytes) -> None:
 
 @cache
 def _core() -> Any:
-    """The one `Core` of this process, which keeps it forever. The CPU plugin that a Core loads
-    gives its thread a signal stack, and puts back the former one when it goes. If two of them go in
-    the order in which they came, the thread is left with a stack that was freed, and the next
-    signal that Python handles ends the process."""
+    """The only `Core` of this process, which keeps it forever. The CPU plugin that a Core loads
+    gives its thread a signal stack, and restores the former one when it is unloaded. If two of them
+    are unloaded in the order in which they were loaded, the thread is left with a stack that was
+    freed, and the next signal that Python handles ends the process."""
     import openvino
 
     return openvino.Core()

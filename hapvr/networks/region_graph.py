@@ -34,7 +34,7 @@ NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 
 NORM_EPSILON = 1e-3
 LEAST_LENGTH = 1e-12
-"""Of vectors that are made unit vectors."""
+"""The least length by which vectors are divided to make them unit vectors."""
 
 OPSET = 18
 GRID = (3, 3)
@@ -49,9 +49,9 @@ class Convolution:
     norm: str
     stride: int
     ends_block: bool
-    """Whether it is the last of a block, after which nothing is clipped."""
+    """Whether it is the last one of a block, so that its output is not clipped."""
     stage: int
-    """Of the first block on, -1 for the stem."""
+    """The number of its stage, -1 for the stem."""
     ends_stage: bool
 
     @property
@@ -98,9 +98,9 @@ class GraphWriter:
         self.constants: list[Any] = []
 
     def add(self, kind: str, *inputs: Any, **settings: Any) -> str:
-        """The name of what a new node gives.
+        """Add a node, and return the name of its output.
 
-        inputs: names of what others give, and arrays, which become constants."""
+        inputs: names of other outputs, and arrays, which become constants"""
         from onnx import helper
 
         names = [value if isinstance(value, str) else self._constant(value) for value in inputs]
@@ -109,7 +109,7 @@ class GraphWriter:
         return output
 
     def unit(self, value: str, *, axis: int) -> str:
-        """Vectors along an axis, made unit vectors."""
+        """Make vectors along an axis unit vectors."""
         length = self.add("ReduceL2", value, np.array([axis]))
         divisor = self.add("Max", length, np.float32(LEAST_LENGTH))
         return self.add("Div", value, divisor)

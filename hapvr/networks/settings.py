@@ -1,4 +1,4 @@
-"""Settings of the frozen networks and of what is kept of their outputs."""
+"""Settings of the frozen networks, and of which of their outputs are kept."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class FrozenNetworkConfig(Settings):
     """more arguments of `timm.create_model`, e.g. `{pad_type: same}`"""
     weights: Weights = Weights()
     precision: Precision = "float32"
-    """of the network alone; changing it invalidates what the network has made. bfloat16 is taken
-    where the processor or GPU multiplies it, about twice as fast, and float32 elsewhere; what
-    either made is used together"""
+    """of the network alone; changing it invalidates everything that the network has made. bfloat16
+    is used where the processor or GPU can multiply it, about twice as fast, and float32 elsewhere;
+    the results of both may be mixed"""
 
     @field_validator("options")
     @classmethod
@@ -68,7 +68,7 @@ class FrozenNetworkConfig(Settings):
 
 
 BATCH_FRAMES = 32
-"""Frames that a frozen network is given at once."""
+"""How many frames a frozen network gets at once."""
 
 COPY_NETWORKS = {"sscd": ("packaged", "file", "random"), "sscd_distilled": ("packaged",)}
 """Networks that were made for copies, and where their weights may come from. They give one vector
@@ -77,7 +77,7 @@ COPY_DIMS = 512
 
 
 def picture_of(architecture: str) -> Picture:
-    """How a network of this architecture sees a frame: see `Picture`."""
+    """How a network of this architecture sees a frame, see `Picture`."""
     return "squeezed" if architecture in COPY_NETWORKS else "cropped"
 
 
@@ -132,7 +132,7 @@ class TeacherConfig(FrozenNetworkConfig):
     architecture: ArchitectureName = "vit_small_patch16_224.dino"
     """name of a timm network that gives one vector per picture"""
     crop_px: int | None = Field(default=None, ge=64, le=1024)
-    """side of the frames that the teacher sees; none: the backbone's"""
+    """side of the frames that the teacher sees; null: the backbone's"""
 
 
 class WhiteningConfig(Settings):
@@ -140,15 +140,15 @@ class WhiteningConfig(Settings):
 
     dims: int = Field(default=512, ge=2, le=3840)
     max_regions: int = Field(default=1_000_000, ge=2)
-    """vectors of the training frames, drawn at random, that it is fitted on"""
+    """how many vectors of training frames, drawn at random, it is fitted on"""
 
 
 class FeaturesConfig(Settings):
     """What is kept of every frame in addition to its whitened regions."""
 
     pooled: bool = False
-    """the mean of the regions before whitening and its magnitude, also of training views; VVS needs
-    them"""
+    """also the mean of the regions before whitening, and its magnitude, for training views too; VVS
+    needs them"""
 
 
 class PseudoLabelSettings(Settings):

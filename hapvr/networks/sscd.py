@@ -1,4 +1,4 @@
-"""SSCD in torch, from a file of its authors: what a GPU takes, and who does not want the package.
+"""SSCD in torch, from a file of its authors: for GPUs, and for those who do not want the package.
 
 The network of Pizzi et al., "A self-supervised descriptor for image copy detection", CVPR 2022
 (section 4.1): a ResNet-50, GeM pooling with p = 3, and a linear layer to 512 values of unit length.
@@ -96,7 +96,7 @@ def load_sscd(config: BackboneConfig) -> SSCD:
 
 
 def _fill(network: SSCDNetwork, path: Path) -> None:
-    """Load a published file, every tensor of which must be there and fit."""
+    """Load a published file, which must have every tensor, each in the right shape."""
     state = {name.removeprefix(PREFIX): values for name, values in read_archive(path)[0].items()}
     if mismatches := describe_mismatches(network.trunk.state_dict(), state):
         raise DataError(

@@ -1,5 +1,5 @@
-"""Frozen networks of torch, frames to vectors: a GPU runs them in torch, a processor by OpenVINO,
-into which they are converted at the first batch. Vectors agree to rounding."""
+"""Frozen networks of torch, frames to vectors: a GPU runs them in torch, a CPU in OpenVINO, to
+which they are converted at the first batch. Vectors agree to rounding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hapvr.networks.openvino_runtime import CompiledNetwork, convert_from_torch
 from hapvr.networks.whitening import Whitening
 
 LEAST_AGREEMENT = 0.95
-"""Cosine of the vectors of OpenVINO and torch; half precision gives 0.99 and more."""
+"""The least cosine between vectors of OpenVINO and torch; half precision gives 0.99 and more."""
 
 _compiled: dict[str, CompiledNetwork] = {}
 _one_at_a_time = threading.RLock()
@@ -54,7 +54,8 @@ def choose_device(name: str | torch.device) -> torch.device:
 
 
 def whitened(whitening: Whitening | None, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """What whitens regions [..., C] on a device: `Whitening.apply`, or nothing without one."""
+    """A function that whitens regions [..., C] on a device: `Whitening.apply`, or the identity
+    without one."""
     if whitening is None:
         return lambda regions: regions
     mean = torch.from_numpy(whitening.mean).to(device)
@@ -76,8 +77,8 @@ def torch_embedder(
     after: Callable[[Tensor], Tensor] = lambda vectors: vectors,
 ) -> Embed:
     """Frames to vectors by a frozen network of torch (`FrozenNetwork`), which is moved to `device`.
-    method: of `frozen`, that runs. before: what is done to the frames, and after: to the vectors,
-    both on the device."""
+    method: the one of `frozen` that runs. before: applied to the frames; after: applied to the
+    vectors; both on the device."""
     frozen.network.to(device)
 
     @cache
@@ -104,7 +105,7 @@ def torch_embedder(
 
 def _compile(frozen: Any, method: str) -> CompiledNetwork:
     """A method of a frozen network, [B, 3, crop_px, crop_px] uint8 -> [B, ...] float32, for any B.
-    The same one is converted once in a process, which takes seconds. Raises DataError for what
+    It is converted once per process, which takes seconds. Raises DataError for a method that
     OpenVINO cannot convert."""
     run = getattr(replace(frozen, precision="float32"), method)
     key = f"{method} {replace(frozen, network=None)}"
@@ -118,8 +119,8 @@ def _compile(frozen: Any, method: str) -> CompiledNetwork:
         network = CompiledNetwork(
             model, num_threads=torch.get_num_threads(), precision=frozen.precision
         )
-        # A network whose code takes the batch for a constant would give something else, without a
-        # word.
+        # A network whose code takes the batch size for a constant would silently give something
+        # else.
         wanted = run(probe)
         vectors = torch.from_numpy(network(probe.numpy()))
         if vectors.shape != wanted.shape:

@@ -46,17 +46,17 @@ PREFIXES = (
 
 @dataclass(frozen=True)
 class FrozenNetwork:
-    """A network whose weights are never trained, and what it is."""
+    """A network whose weights are never trained, with its identity."""
 
     network: nn.Module
     identity: WeightsIdentity
     settings: dict[str, Any]
-    """What determines the output for a crop (weights, precision and what the configuration
-    changes), as features and models record it."""
+    """The settings that determine the output for a crop (weights, precision and what the
+    configuration changes), as features and models record them."""
     crop_px: int
     """Side of the frames that it sees."""
     mean: tuple[float, ...]
-    """Of pixels in [0, 1], by channel."""
+    """The mean of pixels in [0, 1], by channel."""
     std: tuple[float, ...]
     precision: Precision = "float32"
 
@@ -68,7 +68,7 @@ class FrozenNetwork:
         }
 
     def output(self, frames: Tensor) -> Any:
-        """What the network makes of [B, 3, crop_px, crop_px] uint8."""
+        """The output of the network for [B, 3, crop_px, crop_px] uint8."""
         pixels = normalize_pixels(frames, self.mean, self.std).contiguous(
             memory_format=torch.channels_last
         )
@@ -79,9 +79,9 @@ class FrozenNetwork:
 
 
 def create_network(config: FrozenNetworkConfig, **build: Any) -> tuple[nn.Module, WeightsIdentity]:
-    """A network of timm in eval mode with frozen parameters. build: more arguments of
+    """A network of timm in evaluation mode with frozen parameters. build: more arguments of
     `timm.create_model`. Raises ConfigError for an architecture or option that timm refuses,
-    DataError if the weights cannot be had or do not fill the network."""
+    DataError if the weights cannot be obtained or do not fill the network."""
     state = _stored_state(config)
     if config.options:
         _require_buildable(config, build)
@@ -108,7 +108,7 @@ def _stored_state(config: FrozenNetworkConfig) -> dict[str, Tensor] | None:
 
 
 def _require_buildable(config: FrozenNetworkConfig, build: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a network of very many parameters."""
+    """Raise ConfigError for a network of too many parameters."""
     with torch.device("meta"):
         size = sum(values.numel() for values in _build(config, build).parameters())
     if size > MAX_PARAMETERS:
@@ -139,8 +139,8 @@ def pixel_statistics(config: FrozenNetworkConfig) -> tuple[tuple[float, ...], tu
 
 
 def normalize_pixels(frames: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """[B, 3, H, W] uint8 -> float32 in [0, 1], then mean and standard deviation taken out per
-    channel."""
+    """[B, 3, H, W] uint8 -> float32 in [0, 1], then standardised by the mean and standard deviation
+    of each channel."""
     means = torch.tensor(mean, device=frames.device).view(-1, 1, 1)
     deviations = torch.tensor(std, device=frames.device).view(-1, 1, 1)
     return (frames.float() / 255 - means) / deviations
@@ -193,8 +193,8 @@ def _build(
 
 
 def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -> dict[str, Tensor]:
-    """The tensors of a file under timm's names, which fill the network: all but its classifier must
-    be there. timm itself would leave what is missing random: it is strict for whole networks alone.
+    """The tensors of a file by timm's names; they must fill the network, except for its classifier.
+    timm itself would leave missing tensors random: it is strict only for whole networks.
     """
     with torch.device("meta"):
         whole = _build(config, {})
@@ -204,7 +204,7 @@ def _fitted(state: dict[str, Tensor], config: FrozenNetworkConfig, path: Path) -
         for name, values in _as_timm_names(state, whole).items()
         if isinstance(values, Tensor) and not name.startswith(unused)
     }
-    # Counts of steps are left out by some files.
+    # Some files lack counts of steps.
     wanted = {
         name: values
         for name, values in whole.state_dict().items()
@@ -255,7 +255,7 @@ def _as_timm_names(state: dict[str, Tensor], whole: nn.Module) -> dict[str, Any]
 
 
 def _classifier_prefixes(whole: nn.Module) -> tuple[str, ...]:
-    """What the names of the classifier's tensors begin with."""
+    """The beginnings of the names of the classifier's tensors."""
     names = whole.pretrained_cfg["classifier"]  # type: ignore[index]
     if isinstance(names, str):
         names = [names]
@@ -263,7 +263,7 @@ def _classifier_prefixes(whole: nn.Module) -> tuple[str, ...]:
 
 
 def _published_file(architecture: str) -> Path:
-    """The published weights in the hub's cache, downloaded if they are not there."""
+    """The published weights in the hub's cache, downloaded if they are missing."""
     import timm
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 

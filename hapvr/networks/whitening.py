@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Whitening:
-    """The projection of regions of C values on D of their principal components."""
+    """The projection of regions of C values onto D of their principal components."""
 
     mean: Floats
     """[C]."""
@@ -59,9 +59,9 @@ class Whitening:
         """Raise ArgumentError for a backbone of another number of channels."""
         if channels != len(self.mean):
             raise ArgumentError(
-                f"whitening: it is of {len(self.mean)} channels, and the backbone gives "
-                f"{channels}; import the one of this "
-                "backbone, or remove the folder whitening/, and one is fitted"
+                f"whitening: it has {len(self.mean)} channels, and the backbone gives {channels}; "
+                "import the whitening of this backbone, or remove the folder whitening/ to have "
+                "one fitted"
             )
 
 
@@ -84,7 +84,7 @@ def fit_whitening(regions: ArrayLike, *, dims: int, eps: float = 1e-7) -> Whiten
 
 
 def whitening_to_bytes(whitening: Whitening) -> bytes:
-    """As a safetensors file."""
+    """A whitening as a safetensors file."""
     # safetensors writes the memory of an array as it is
     tensors = {
         name: np.ascontiguousarray(getattr(whitening, name))
@@ -111,8 +111,8 @@ def whitening_from_bytes(data: bytes) -> Whitening:
 
 
 def save_whitening(root: DataRoot, whitening: Whitening, provenance: Provenance) -> None:
-    """Store under the data root; the JSON comes first, so that tensors without it are those of one
-    that was lost."""
+    """Store a whitening below the data root. The JSON is written first, so that tensors without it
+    belong to a whitening that was lost."""
     data = {"provenance": provenance.to_json(), "sha256": whitening.sha256, "dims": whitening.dims}
     root.write_json(PROVENANCE_NAME, data)
     with root.write(WEIGHTS_NAME) as stream:
@@ -135,9 +135,9 @@ def load_whitening(root: DataRoot) -> Whitening:
 
 
 def whitening_provenance(root: DataRoot) -> Provenance | None:
-    """What the stored whitening was fitted on; None while there is none. Raises DamagedError if
-    that cannot be read, DataError where it is lost, since with another whitening all features would
-    be made again."""
+    """What the stored whitening was fitted on; None if there is no whitening. Raises DamagedError
+    if that cannot be read, and DataError if the whitening is lost, since another one would mean
+    extracting all features again."""
     if not root.exists(PROVENANCE_NAME):
         if root.exists(WEIGHTS_NAME):
             raise DataError(f"whitening: {PROVENANCE_NAME} is lost; {RESTORE}")
@@ -149,7 +149,7 @@ def whitening_provenance(root: DataRoot) -> Provenance | None:
 
 
 def unwhitened(dims: int) -> Whitening:
-    """The whitening that leaves unit vectors of `dims` values as they are: of networks whose
+    """The whitening that leaves unit vectors of `dims` values as they are, for networks whose
     vectors are compared directly."""
     return Whitening(
         mean=np.zeros(dims, np.float32),

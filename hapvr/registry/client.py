@@ -1,5 +1,5 @@
-"""The door to MLflow: where a registry is, its pages, and what stands behind a name such as
-`models:/hapvr@champion`."""
+"""The door to MLflow: where a registry is, and what a name such as `models:/hapvr@champion` stands
+for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CONNECT_S = 5.0
 """Seconds in which a server must answer. MLflow's own client would retry for minutes."""
 
 SQLITE_MAGIC = b"SQLite format 3\0"
-"""What the file begins with."""
+"""The first bytes of a database file."""
 
 _STORE = re.compile(r"https?://.|sqlite:///.|(postgresql|mysql|mssql)(\+[a-z0-9]+)?://.")
 _MODEL_URI = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))")
@@ -52,23 +52,23 @@ def is_server(tracking_uri: str) -> bool:
 
 
 def without_login(uri: str) -> str:
-    """An address without the name and password in it, to be shown."""
+    """An address without its login, so that it can be shown."""
     return re.sub("(?s)(?<=//).*@|[?#].*", "", uri)
 
 
 def require_store(tracking_uri: str) -> None:
-    """Require a store that is there: a server that answers within CONNECT_S, or a database file.
-    MLflow would make an empty database, and the folders above it, for an address that is mistyped.
+    """Require that a store exists: a server that answers within CONNECT_S, or a database file. For
+    a mistyped address MLflow would make an empty database, and the folders above it.
 
     Raises:
-        RegistryError: no store is there.
-        ArgumentError: what is not an address of a store, and a login in that of a server, as
-            MLflow's messages show it."""
+        RegistryError: there is no store.
+        ArgumentError: the address is not that of a store, or is that of a server with a login,
+            which MLflow's messages would show."""
     shown = without_login(tracking_uri)
     has_login = is_server(tracking_uri) and shown != tracking_uri
     if _STORE.match(tracking_uri) is None or has_login:
         wanted = (
-            "http(s)://SERVER alone, its login in MLFLOW_TRACKING_USERNAME and "
+            "http(s)://SERVER alone, with its login in MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or sqlite:///FILE"
         )
         raise ArgumentError(
@@ -86,8 +86,8 @@ def require_store(tracking_uri: str) -> None:
 
 
 def _problem_of_store(tracking_uri: str) -> str:
-    """Why no store is at an address; "" where one is, or where it is not looked for: at those of
-    other databases."""
+    """Why there is no store at an address; "" where there is one, or for other databases, which are
+    not looked at."""
     is_store = True
     try:
         if is_server(tracking_uri):
@@ -98,8 +98,8 @@ def _problem_of_store(tracking_uri: str) -> str:
             with open_regular(database_of(tracking_uri)) as file:
                 is_store = file.read(16) == SQLITE_MAGIC
     except (OSError, ValueError, HTTPException) as error:
-        # A server that wants a login, or is ill, is there. What it answers to real requests is for
-        # the client.
+        # A server that wants a login, or is ill, exists. Its answers to real requests concern the
+        # client.
         if isinstance(error, urllib.error.HTTPError) and error.code != 404:
             return ""
         return str(error)
@@ -108,7 +108,7 @@ def _problem_of_store(tracking_uri: str) -> str:
 
 
 def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
-    """MLflow's client of an address. writing: whether something will be changed. Raises as
+    """MLflow's client for an address. writing: whether something will be changed. Raises as
     `require_store` does, DataError for a database that cannot be written, and MissingPartError
     without MLflow."""
     require_store(tracking_uri)
@@ -132,8 +132,8 @@ def mlflow_client(tracking_uri: str, *, writing: bool = False) -> MlflowClient:
 
 
 def open_client(tracking_uri: str) -> MlflowClient:
-    """MLflow's client of a store that is there, or of a database that it makes. Raises
-    RegistryError for one that it cannot use."""
+    """MLflow's client for an existing store, or for a database that it makes. Raises RegistryError
+    for a store that it cannot use."""
     follow_move(tracking_uri)
     from mlflow.tracking import MlflowClient
 
@@ -147,9 +147,9 @@ def open_client(tracking_uri: str) -> MlflowClient:
 
 
 def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
-    """What `models:/NAME@ALIAS` or `models:/NAME/VERSION` stands for. Raises ArgumentError for
-    another kind of name, DataError if there is no such version, and RegistryError where the
-    registry does not say."""
+    """The version that `models:/NAME@ALIAS` or `models:/NAME/VERSION` names. Raises ArgumentError
+    for another kind of name, DataError if there is no such version, and RegistryError where the
+    registry does not tell."""
     wanted = _MODEL_URI.fullmatch(uri)
     if wanted is None:
         raise ArgumentError(
@@ -203,8 +203,8 @@ def registered_version(uri: str, tracking_uri: str) -> RegisteredVersion:
 
 
 def _with_place(version: RegisteredVersion, tracking_uri: str) -> RegisteredVersion:
-    """A version, whose record names a place. Raises RegistryError where it does not: rows may have
-    been changed."""
+    """The version itself if its record names a place. Raises RegistryError if not, since others may
+    change rows."""
     if is_place(version.place):
         return version
     raise RegistryError(
@@ -215,8 +215,8 @@ def _with_place(version: RegisteredVersion, tracking_uri: str) -> RegisteredVers
 
 
 def pinned_uri(uri: str, tracking_uri: str) -> str:
-    """`models:/NAME/VERSION` of what is registered as such or e.g. as `models:/hapvr@champion`;
-    raises as above."""
+    """`models:/NAME/VERSION` for that name itself or an alias such as `models:/hapvr@champion`.
+    Raises as `registered_version` does."""
     version = registered_version(uri, tracking_uri)
     return f"models:/{version.name}/{version.version}"
 
@@ -227,9 +227,9 @@ def registered_bundle(uri: str, tracking_uri: str) -> Path:
 
 
 def located_bundle(uri: str, tracking_uri: str) -> tuple[str, Path]:
-    """`models:/NAME/VERSION` of a registered model such as `models:/hapvr@champion`, and its local
+    """`models:/NAME/VERSION` for a registered model such as `models:/hapvr@champion`, and its local
     bundle. Raises as `registered_version` does, and DataError where the version holds no bundle."""
-    # with the decoder, which looking at versions does without
+    # this imports the decoder, which is not needed to look at versions
     from hapvr.scorer.description import SCORER_FILE
 
     version = registered_version(uri, tracking_uri)
@@ -257,8 +257,8 @@ def located_bundle(uri: str, tracking_uri: str) -> tuple[str, Path]:
 
 
 def _folders_with(name: str, folder: Path) -> list[Path]:
-    """The folders in a folder that have a file of this name, sorted. Raises OSError for one that
-    cannot be listed, which Path.rglob would pass over."""
+    """The folders below a folder that have a file of this name, sorted. Raises OSError for a folder
+    that cannot be listed, which Path.rglob would skip."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -268,17 +268,17 @@ def _folders_with(name: str, folder: Path) -> list[Path]:
 
 
 def is_absent(error: Any) -> bool:
-    """Whether an MlflowException says that a model, an alias or a version is not there."""
+    """Whether an MlflowException says that a model, an alias or a version does not exist."""
     # The second is for an alias.
     return error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 
 
 def _fetched(place: str, version: str, tracking_uri: str) -> Path:
-    """The files of a version in the user's cache. Of several processes one downloads them, and the
-    others wait for it.
+    """The files of a version in the user's cache. One process downloads them, and others wait for
+    it.
 
     place: of the files.
-    version: name, number and time of it, which together are those of no other."""
+    version: its name, number and time, which together are unique."""
     try:
         cache = cache_folder("models")
     except OSError as error:
@@ -303,7 +303,7 @@ def _download(place: str, folder: Path, version: str, tracking_uri: str) -> None
 
     try:
         download_artifacts(artifact_uri=place, tracking_uri=tracking_uri, dst_path=str(folder))
-    # The client of whatever store it names raises what it likes, and with its login.
+    # The client of a store may raise anything, even with a login in it.
     except Exception as error:
         where = f"{without_login(place)} ({type(error).__name__})"
         raise DataError(f"model: {version} cannot be fetched from {where}; try again") from error

@@ -1,5 +1,5 @@
-"""A bundle as a pyfunc model of MLflow, which brings this package's code, its requirements, a
-signature and an example."""
+"""A bundle as a pyfunc model of MLflow, with this package's code, its requirements, a signature and
+an example."""
 
 from dataclasses import fields
 from importlib.metadata import version as installed_version
@@ -35,7 +35,7 @@ REQUIREMENTS = (
     "torchvision",
     "yt-dlp",
 )
-"""Packages that the model needs, in the versions that are installed here."""
+"""Packages that the model needs, in the versions installed here."""
 
 OUTPUT_TYPES = {
     "query": DataType.string,

@@ -1,5 +1,5 @@
-"""A database of MLflow that was moved with its artifacts: the places in its tables are corrected,
-as MLflow has no call for that."""
+"""Corrects the places in a database of MLflow that was moved with its artifacts, since MLflow has
+no call for that."""
 
 import sqlite3
 from contextlib import closing
@@ -9,7 +9,7 @@ from hapvr.errors import RegistryBusyError, RegistryError
 from hapvr.files import require_regular
 
 SQLITE = "sqlite:///"
-"""What the address of a database file begins with."""
+"""The beginning of the address of a database file."""
 
 _PLACES = {
     "experiments": "artifact_location",
@@ -35,9 +35,9 @@ def database_of(tracking_uri: str) -> Path:
 
 
 def follow_move(tracking_uri: str) -> None:
-    """Have a database that was copied or moved with its artifacts name those beside it. MLflow
-    records where they were made, and has no call that changes it (mlflow#3144): a copy would read
-    and change the original's.
+    """Make a database that was copied or moved with its artifacts name the artifacts beside it.
+    MLflow records where they were made, and has no call that changes this (mlflow#3144): a copy
+    would read and change the artifacts of the original.
 
     Raises:
         RegistryBusyError: another process has locked it for longer than SQLite waits, five
@@ -91,7 +91,7 @@ def _former_places(connection: sqlite3.Connection, artifacts: Path) -> set[str]:
 
 
 def _replace(connection: sqlite3.Connection, former: str, place: str) -> None:
-    """Replace an address by another, in all columns and with what follows it."""
+    """Replace an address by another in all columns, wherever a value begins with it."""
     for table, column in _PLACES.items():
         change = (
             f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE "

@@ -32,7 +32,7 @@ COLUMNS = (
     "warning",
 )
 ANSWER_S = 5.0
-"""The answer must be there this many seconds before the model server gives up on a request."""
+"""The answer must be ready this many seconds before the model server gives up on a request."""
 
 
 class PairScorer(PythonModel):  # type: ignore[misc]
@@ -50,8 +50,8 @@ class PairScorer(PythonModel):  # type: ignore[misc]
         model_input: pd.DataFrame,
         params: dict[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """The table of answers. Raises MlflowException with one sentence: others would bring their
-        traceback to the client."""
+        """The table of answers. Raises MlflowException with one sentence: another error would show
+        the client its traceback."""
         try:
             return self._answers(list(_pairs(model_input)), params or {})
         except HapvrError as error:
@@ -96,9 +96,9 @@ class PairScorer(PythonModel):  # type: ignore[misc]
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
-    """The pairs of a row: its reference, and each of its references; one that is not a list is
-    taken as the only one. A row without any gives a pair with an empty name, which fails. So does
-    whatever is not a name."""
+    """The pairs of a row: with its reference, and with each of its references; a value that is not
+    a list counts as a list of one. A row without any gives a pair with an empty name, which fails,
+    as does any value that is not a name."""
     for row in table.to_dict(orient="records"):
         names = [row["reference"]] if isinstance(row.get("reference"), str) else []
         references = row.get("references")
@@ -112,7 +112,8 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _text(name: object) -> str:
-    """A name; "" for what is none. What is not UTF-8, of which no table can be made, is escaped."""
+    """A name; "" for a value that is none. Bytes that are not UTF-8 are escaped, since no table can
+    hold them."""
     return name.encode(errors="backslashreplace").decode() if isinstance(name, str) else ""
 
 

@@ -1,4 +1,4 @@
-"""What a registry's rows and tags say, which people and other programs may change: what cannot be
+"""Reads a registry's rows and tags. People and other programs may change them, so what cannot be
 read counts as not written."""
 
 import math
@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 MAX_DIGITS = 15
-"""No number of a version or of a promotion has more."""
+"""The most digits that a number of a version or a promotion has."""
 
 
 def count_of(text: object) -> int | None:
-    """A whole number, as aliases and tags have it."""
+    """A whole number from an alias or a tag; None where it is not one."""
     digits = str(text)
     if len(digits) > MAX_DIGITS or not (digits.isascii() and digits.isdecimal()):
         return None
@@ -19,7 +19,7 @@ def count_of(text: object) -> int | None:
 
 
 def measure_of(text: str | None) -> float | None:
-    """A finite number, as tags have it."""
+    """A finite number from a tag; None where it is not one."""
     with suppress(ValueError):
         value = float(text or "")
         return value if math.isfinite(value) else None
@@ -35,7 +35,7 @@ def moment_of(text: str) -> datetime | None:
 
 
 def created_text(created_ms: object) -> str:
-    """When a version was registered, ISO 8601, UTC; "" where that is no time.
+    """When a version was registered, ISO 8601, UTC; "" where the value is no time.
 
     created_ms: since 1970
     """

@@ -1,4 +1,4 @@
-"""MLflow runs, by explicit client and run id; and what a training tells its run.
+"""MLflow runs, by explicit client and run id; and what a training reports to its run.
 
 A training continues while MLflow is unreachable: the run gets the metrics later, at the latest
 when the training is finished.
@@ -55,8 +55,8 @@ class Tracker:
     def start(
         self, key: str, *, name: str, params: Mapping[str, Any], tags: Mapping[str, str]
     ) -> str:
-        """The id of the run with this key, which is made if necessary: a retried or resumed
-        training continues its own."""
+        """The id of the run with this key, which is made if there is none: a retried or resumed
+        training continues its own run."""
         runs = self.client.search_runs(
             [self.experiment_id], f"tags.`{RUN_KEY_TAG}` = '{key}'", max_results=1
         )
@@ -69,7 +69,7 @@ class Tracker:
             )
 
         run_id = str(run.info.run_id)
-        if not run.data.params:  # a kill may have come between
+        if not run.data.params:  # the training may have been killed in between
             self.client.log_batch(
                 run_id, params=[Param(key, str(value)) for key, value in flat(params).items()]
             )
@@ -81,8 +81,8 @@ class Tracker:
         self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def metrics(self, run_id: str, values: Mapping[str, float]) -> None:
-        """Log values without a step. Names may hold what MLflow allows: letters, digits, _ - . /
-        and spaces."""
+        """Log values without a step. MLflow allows letters, digits, _ - . / and spaces in their
+        names."""
         now = get_current_time_millis()
         self.client.log_batch(
             run_id, metrics=[Metric(name, value, now, 0) for name, value in values.items()]
@@ -96,8 +96,8 @@ class Tracker:
             return None
 
     def tables(self) -> Iterator[tuple[str, str]]:
-        """Run and path of each table of an evaluation among the artifacts of all runs, also deleted
-        ones."""
+        """Run and path of each table of an evaluation among the artifacts of all runs, including
+        deleted ones."""
         for run_id in [run.info.run_id for run in self.runs()]:
             for folder in self.client.list_artifacts(run_id, "benchmarks"):
                 files = self.client.list_artifacts(run_id, folder.path)
@@ -105,7 +105,7 @@ class Tracker:
                 yield from ((run_id, path) for path in tables)
 
     def runs(self) -> Iterator[Run]:
-        """All runs of the experiment, also deleted ones."""
+        """All runs of the experiment, including deleted ones."""
         token = None
         while token != "":
             page = self.client.search_runs(
@@ -124,7 +124,7 @@ class Tracker:
             if RUN_KEY_TAG in run.data.tags and _has_ended(run, moment_s)
         }
         removed = {run_id for run_id in keys if not self._has_version(run_id)}
-        # A key may be used again.
+        # a key may be used again
         kept_keys = {
             run.data.tags.get(RUN_KEY_TAG) for run in runs if run.info.run_id not in removed
         }
@@ -152,7 +152,7 @@ class Tracker:
             self._collect_garbage(run_ids, models)
 
     def _collect_garbage(self, run_ids: Sequence[str], models: Sequence[str]) -> None:
-        """Remove what was deleted from a database and its artifacts."""
+        """Remove deleted runs and models from a database, with their artifacts."""
         command = [sys.executable, "-m", "mlflow", "gc"]
         command += ["--backend-store-uri", self.uri, "--tracking-uri", self.uri]
         command += ["--run-ids", ",".join(run_ids)]
@@ -161,13 +161,13 @@ class Tracker:
         ended = subprocess.run(command, capture_output=True, text=True)
         if ended.returncode:
             raise DataError(
-                f"tracking: old runs are not removed: {ended.stderr.strip()[-300:]}; it "
-                "is tried again"
+                f"tracking: old runs could not be removed: {ended.stderr.strip()[-300:]}; this is "
+                "tried again"
             )
 
 
 def _origin_tags() -> dict[str, str]:
-    """For "Created by" and "Source" on the page of a run."""
+    """Tags for "Created by" and "Source" on the page of a run."""
     origin = resolve_tags()
     tags = {tag: origin[tag] for tag in (MLFLOW_USER, MLFLOW_SOURCE_TYPE) if tag in origin}
     tags[MLFLOW_SOURCE_NAME] = Path(origin.get(MLFLOW_SOURCE_NAME, "")).name
@@ -184,8 +184,8 @@ def _has_ended(run: Run, moment_s: float) -> bool:
 def complete_metrics(
     client: MlflowClient, run_id: str, history: Sequence[Mapping[str, float]]
 ) -> None:
-    """Log what a run lacks of a training's history, whose lines have a `step` and the metrics of
-    it."""
+    """Log what a run lacks of a training's history, each line of which has a `step` and its
+    metrics."""
     names = set().union(*history) - {"step"}
     logged_steps = {
         name: {metric.step for metric in client.get_metric_history(run_id, name)} for name in names
@@ -201,8 +201,8 @@ def complete_metrics(
 
 class TrackedTraining:
     """A training logger that writes to one MLflow run in the background. While MLflow is
-    unreachable, its client says so, and the training goes on. What it did not take is in the
-    history of the training, of which `complete_metrics` delivers it."""
+    unreachable, its client says so, and the training goes on. The metrics that were lost are in the
+    training's history, and `complete_metrics` delivers them later."""
 
     def __init__(self, uri: str, run_id: str) -> None:
         self._client = MlflowClient(tracking_uri=uri)
@@ -214,7 +214,7 @@ class TrackedTraining:
         self._client.log_batch(self._run_id, metrics, synchronous=False)
 
     def message(self, text: str) -> None:
-        """Messages are for logs."""
+        """Do nothing: messages are for logs."""
 
     def close(self) -> None:
         """Deliver the rest, if the server answers."""

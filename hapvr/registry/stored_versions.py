@@ -1,4 +1,5 @@
-"""Versions in a database of MLflow, read without MLflow, whose import outlasts a whole search."""
+"""Versions in a database of MLflow, read without MLflow: importing it takes longer than a whole
+search."""
 
 import sqlite3
 from contextlib import closing
@@ -7,8 +8,8 @@ from dataclasses import dataclass
 from hapvr.registry.moved_database import SQLITE, database_of, follow_move
 
 KNOWN_SCHEMA = "dc11669786a5"
-"""The revision of MLflow's tables that the queries below were written for. A database of any other
-is left to MLflow, which says what is wrong with it."""
+"""The revision of MLflow's tables for which the queries below were written. A database of another
+revision is left to MLflow, which says what is wrong with it."""
 
 _LATEST = "latest"
 """An alias that MLflow computes."""
@@ -42,7 +43,7 @@ def stored_version(
     tracking_uri: str, name: str, *, alias: str | None = None, version: str | None = None
 ) -> RegisteredVersion | None:
     """A version of a model in a database file, by its number or by an alias; None where only MLflow
-    can say which that is, or that there is none.
+    can tell which one it is, or whether there is one.
 
     Raises:
         RegistryError: as `follow_move` does.

@@ -1,7 +1,7 @@
-"""Models that travel: a bundle as a folder with a card and digests, which goes to a model hub and
-comes from there.
+"""Models that travel: a bundle as a folder with a card and digests, which can be pushed to a model
+hub and pulled from there.
 
-README.md      the model card, after what hubs read of it (YAML); people may edit it there
+README.md      the model card, behind the lines that hubs read (YAML); people may edit it there
 SHA256SUMS     the digest of each file but README.md, as `sha256sum --check` reads it
 
 Beside these it has `BUNDLE_FILES`, and no others: tensors, ONNX and JSON, no pickle.
@@ -77,10 +77,10 @@ def export_model(bundle: Path, folder: Path, *, licence: str = "") -> str:
 
 
 def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str]:
-    """Commit a bundle to a hub, whose repository is made private where there is none; returns
-    digest and place. Files of an earlier model that this one lacks are removed, those of people
-    stay. Raises ArgumentError for a wrong place, DataError where the hub refuses, and as
-    `export_model` does."""
+    """Commit a bundle to a hub, into a private repository if there is none yet; returns digest and
+    place. Files of an earlier model that this one lacks are removed; files that people added stay.
+    Raises ArgumentError for a wrong place, DataError where the hub refuses, and as `export_model`
+    does."""
     with tempfile.TemporaryDirectory(prefix="hapvr-model-") as scratch:
         folder = Path(scratch) / "model"
         digest = export_model(bundle, folder, licence=licence)
@@ -108,8 +108,8 @@ def push_model(bundle: Path, place: str, *, licence: str = "") -> tuple[str, str
 def pull_model(
     place: str, tracker: Tracker, name: str, *, sha256: str = ""
 ) -> tuple[int, str, str]:
-    """Register the model of a hub, `hf://ORGANISATION/NAME[@REVISION]`, or of an exported folder;
-    it does not become champion.
+    """Register the model of a hub, `hf://ORGANISATION/NAME[@REVISION]`, or of an exported folder.
+    It does not become champion.
 
     sha256: what `export_model` returned; "": any. Returns version, digest, and the place with its
     commit; a model that was pulled before keeps its version. Raises ArgumentError for a wrong
@@ -209,8 +209,9 @@ def _copy_verified(folder: Path, bundle: Path, *, sha256: str, source: str) -> s
 
 @contextmanager
 def _hub(place: str) -> Iterator[tuple[HfApi, str, str | None]]:
-    """The hub's own client, repository and revision of a place; whatever the client raises, errors
-    of several libraries, becomes a DataError. Raises ArgumentError for what is not a place."""
+    """The hub's own client, and the repository and revision of a place. Whatever the client raises,
+    errors of several libraries, becomes a DataError. Raises ArgumentError for a text that is not a
+    place."""
     parts = _PLACE.fullmatch(place)
     if parts is None:
         raise ArgumentError(

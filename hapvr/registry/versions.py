@@ -1,13 +1,11 @@
-"""The registered model: versions of a run's bundle with their cards, the champion among them, and
-its history."""
+"""The registered model: versions of a bundle with their cards, and what was decided on each."""
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
@@ -23,14 +21,8 @@ from hapvr.registry.runs import Tracker
 from hapvr.scorer.description import CARD_FILE
 
 CHALLENGER = "challenger"
-CHAMPION = "champion"
 WEIGHTS_TAG = "backbone.weights"
 TARGET_TAG = "hapvr.target_mean"
-SINCE_TAG = "hapvr.champion_since"
-"""Of versions that became champion: when, ISO 8601, UTC, as the clock then told."""
-NUMBER_TAG = "hapvr.champion_number"
-"""Of the same: which promotion it was, counted from 1. A rollback goes by it, as clocks may run
-ahead."""
 DECISION_TAG = "hapvr.gate.decision"
 REASON_TAG = "hapvr.gate.reason"
 DECIDED_TAG = "hapvr.gate.decided"
@@ -43,15 +35,8 @@ DESCRIPTION = (
     "version's description says why it was promoted or not."
 )
 MAX_CHARACTERS = 5000
-"""The longest tag and description that MLflow's database takes. SQLite would take more, but
-PostgreSQL refuses it."""
-
-
-class Champion(NamedTuple):
-    """The version with the alias champion, and the MLflow run it came from."""
-
-    version: int
-    run_id: str
+"""The longest tag and description that MLflow's database takes. SQLite would take longer ones, but
+PostgreSQL refuses them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +44,7 @@ class BundleRun:
     """The MLflow run in which a version of a bundle is made."""
 
     key: str
-    """The run with this key goes on, if there is one."""
+    """Identifies the run: if there is one with this key, it continues."""
     name: str
     params: Mapping[str, Any]
     tags: Mapping[str, str]
@@ -74,7 +59,7 @@ def register_bundle(
 
     name: of the registered model.
     target: as of `register`."""
-    with _change(tracker.client):
+    with registry_change(tracker.client):
         run_id = tracker.start(run.key, name=run.name, params=run.params, tags=run.tags)
         if run.metrics:
             tracker.metrics(run_id, run.metrics)
@@ -127,7 +112,7 @@ def register(
 
 
 def _maker(tags: Mapping[str, str]) -> str:
-    """Who made a run that has these tags: the Dagster run or the user."""
+    """Who made a run with these tags: the Dagster run or the user."""
     if "dagster.run_id" in tags:
         return f"Dagster run {tags['dagster.run_id']}"
     return tags.get(MLFLOW_USER, "")
@@ -139,14 +124,15 @@ def version_tags(client: MlflowClient, name: str, version: int) -> dict[str, str
         return dict(client.get_model_version(name, str(version)).tags)
     except MlflowException as error:
         if not is_absent(error):
-            raise _unanswered(client, error) from error
+            raise unanswered(client, error) from error
         raise DataError(
             f"model: the registry at {without_login(client.tracking_uri)} has no {name} version "
             f"{version}; `hapvr models list` shows those it has"
         ) from error
 
 
-def _unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
+def unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
+    """The error to raise where a registry has not answered: busy, or with an error of its own."""
     shown = without_login(client.tracking_uri)
     if "database is locked" in str(error):
         return RegistryBusyError(
@@ -160,17 +146,19 @@ def _unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
 
 
 @contextmanager
-def _change(client: MlflowClient) -> Iterator[None]:
-    """A change of several calls. Raises RegistryError where the registry refuses one of them."""
+def registry_change(client: MlflowClient) -> Iterator[None]:
+    """Holds the calls of one change. Raises RegistryError where the registry refuses one of
+    them."""
     try:
         yield
     except MlflowException as error:
-        raise _unanswered(client, error) from error
+        raise unanswered(client, error) from error
 
 
 def decide(client: MlflowClient, name: str, version: int, decision: str, reason: str = "") -> None:
-    """Write the last decision on a version, with who and when, and its description: a warning if
-    there is one, the decision, and where the card is. reason: "" keeps the one before."""
+    """Record the latest decision on a version, with who decided and when, and write its
+    description: a warning if there is one, the decision, and where the card is. reason: "" keeps
+    the earlier one."""
     user = resolve_tags().get(MLFLOW_USER, "")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     tags = {
@@ -187,7 +175,7 @@ def decide(client: MlflowClient, name: str, version: int, decision: str, reason:
 
 
 def _description_of(version: ModelVersion) -> str:
-    """What the page of a version shows."""
+    """The text on the page of a version."""
     parts = []
     warning = version.tags.get(WARNING_TAG, "")
     if warning:
@@ -202,7 +190,7 @@ def _description_of(version: ModelVersion) -> str:
 
 
 def decision_of(tags: Mapping[str, str]) -> str:
-    """What was decided of a version last, and why."""
+    """The latest decision on a version, and its reason."""
     decision = tags.get(DECISION_TAG, "")
     reason = tags.get(REASON_TAG, "")
     if reason.startswith(decision):
@@ -226,7 +214,7 @@ def list_versions(client: MlflowClient, name: str) -> list[dict[str, Any]]:
         versions = client.search_model_versions(f"name = '{name}'")
         aliases = client.get_registered_model(name).aliases if versions else {}
     except MlflowException as error:
-        raise _unanswered(client, error) from error
+        raise unanswered(client, error) from error
 
     if not versions:
         raise DataError(
@@ -257,115 +245,3 @@ def _row_of(version: ModelVersion, aliases: Mapping[str, str]) -> dict[str, Any]
         "run_id": version.run_id,
         "tags": dict(tags),
     }
-
-
-def champion_of(client: MlflowClient, name: str) -> Champion | None:
-    """The version with the alias champion; None if there is no such model, alias or version."""
-    try:
-        version = client.get_model_version_by_alias(name, CHAMPION)
-    except MlflowException as error:
-        if is_absent(error):
-            return None
-        raise _unanswered(client, error) from error
-
-    return Champion(int(version.version), str(version.run_id))
-
-
-def promote(
-    client: MlflowClient, name: str, version: int, *, reason: str, how: str = "hand"
-) -> int | None:
-    """Give a version the alias champion, and write down on it, and on the one before, when, how
-    (baseline, gate, hand) and why. Returns the version that was champion before, None if none was.
-    A call that was killed is finished by repeating it.
-
-    Raises DataError if there is no such version, and RegistryError where the registry refuses.
-    """
-    with _change(client):
-        version_tags(client, name, version)  # raises where there is no such version
-        before = champion_of(client, name)
-        numbers = _champion_numbers(client, name)
-        _count_promotion(client, name, version, before=before, numbers=numbers)
-        client.set_registered_model_alias(name, CHAMPION, str(version))
-        now = datetime.now(UTC).isoformat()
-        client.set_model_version_tag(name, str(version), SINCE_TAG, now)
-        decide(client, name, version, f"champion by {how}", reason)
-        replaced = None if before is None else before.version
-        if replaced == version:  # by a call that was killed, which may not have written it down
-            replaced = _champion_before(numbers, version)
-        _decide_replaced(client, name, replaced, by=version, how=how)
-        return None if before is None else before.version
-
-
-def rollback(client: MlflowClient, name: str, *, reason: str) -> int:
-    """Make the champion before this one champion again; returns its version. Versions that were
-    deleted or rolled back are passed over. Repeated rollbacks go further back. Raises DataError if
-    there is none."""
-    with _change(client):
-        numbers = _champion_numbers(client, name)
-        current = champion_of(client, name)
-        version = _champion_before(numbers, None if current is None else current.version)
-        if version is None:
-            raise DataError(
-                f"model: {name} has no earlier champion; `hapvr models promote VERSION` chooses "
-                "one by hand"
-            )
-
-        # The alias comes last: a call that was killed has not gone back, so that repeating it goes
-        # back once.
-        decide(client, name, version, "champion by rollback", reason)
-        if current is not None:
-            _decide_replaced(client, name, current.version, by=version, how="rollback")
-        client.set_registered_model_alias(name, CHAMPION, str(version))
-        return version
-
-
-def _champion_numbers(client: MlflowClient, name: str) -> dict[int, int]:
-    """Version -> the number of its last promotion, of those that were ever promoted."""
-    numbers = {}
-    for row in list_versions(client, name):
-        number = count_of(row["tags"].get(NUMBER_TAG))
-        if number is not None:
-            numbers[int(row["version"])] = number
-
-    return numbers
-
-
-def _champion_before(numbers: Mapping[int, int], version: int | None) -> int | None:
-    """The version that was champion before another; None if none was. version: without a number,
-    as somebody else made it champion, or None: the last of all."""
-    end = math.inf if version is None else numbers.get(version, math.inf)
-    earlier = [(number, earlier) for earlier, number in numbers.items() if number < end]
-    return max(earlier)[1] if earlier else None
-
-
-def _count_promotion(
-    client: MlflowClient,
-    name: str,
-    version: int,
-    *,
-    before: Champion | None,
-    numbers: Mapping[int, int],
-) -> None:
-    """Give a version the number after that of the champion. Versions with higher ones were rolled
-    back, or their promotion was killed: no rollback leads to them."""
-    last = max(numbers.values(), default=0)
-    if before is not None and before.version in numbers:
-        last = numbers[before.version]
-    if before is not None and before.version == version and version in numbers:
-        return
-    for abandoned, number in numbers.items():
-        if number > last:
-            client.delete_model_version_tag(name, str(abandoned), NUMBER_TAG)
-
-    client.set_model_version_tag(name, str(version), NUMBER_TAG, str(last + 1))
-
-
-def _decide_replaced(
-    client: MlflowClient, name: str, replaced: int | None, *, by: int, how: str
-) -> None:
-    """Write down on a version that another took its place, unless it says so already."""
-    if replaced is None or replaced == by:
-        return
-    decision = f"was champion; version {by} replaced it by {how}"
-    if version_tags(client, name, replaced).get(DECISION_TAG) != decision:
-        decide(client, name, replaced, decision)

@@ -1,4 +1,4 @@
 """A trained model as one folder that scores raw video files anywhere."""
 
 DEFAULT_PRECISION = 0.95
-"""What verdicts and thresholds reach where nobody asks for another precision."""
+"""The precision of verdicts and thresholds unless another one is asked for."""

@@ -29,13 +29,13 @@ class Access:
     roots: tuple[Path, ...] | None = None
     """Folders whose files may be read, links followed; None for all."""
     hosts: frozenset[str] = frozenset()
-    """That videos may be fetched from. A host that is allowed may redirect to another one: list
+    """Hosts that videos may be fetched from. An allowed host may redirect to another one: list only
     hosts that are trusted not to."""
 
     def local_path(self, name: str) -> Path:
         """The file of this name. Raises VideoError `not_allowed` outside the roots, whether or not
-        the file exists. With roots it is the file that links lead to, so that a link changed
-        meanwhile leads nowhere else."""
+        the file exists. With roots, links are resolved, so that a link that is changed meanwhile
+        leads nowhere else."""
         if self.roots is None:
             return Path(name)
         with suppress(OSError, ValueError, RuntimeError):  # of names that are not paths
@@ -67,9 +67,9 @@ class Access:
 
 
 def access_from_environment(environ: Mapping[str, str] = os.environ) -> Access:
-    """HAPVR_ALLOWED_ROOTS: folders, separated as in PATH; unset: all. HAPVR_ALLOWED_HOSTS: names by
-    commas, or *; unset: none. Raises ConfigError for a root that is not a folder: a typo must not
-    open or close more than was meant."""
+    """What the environment allows. HAPVR_ALLOWED_ROOTS: folders, separated as in PATH; unset: all.
+    HAPVR_ALLOWED_HOSTS: names, separated by commas, or *; unset: none. Raises ConfigError for a
+    root that is not a folder: a typo must not open or close more than was meant."""
     roots = None
     if ROOTS_VARIABLE in environ:
         roots = tuple(
@@ -106,11 +106,11 @@ class Deadline:
     thread."""
 
     def __init__(self, limit_s: float | None) -> None:
-        self._limit_s = limit_s  # None also once it is canceled
+        self._limit_s = limit_s  # None once it is canceled, too
         self._end_s = math.inf if limit_s is None else time.monotonic() + limit_s
 
     def wait_s(self) -> float:
-        """Seconds that are left, above 0, and a day at most."""
+        """The seconds that are left, above 0 and at most a day."""
         return min(max(self._end_s - time.monotonic(), 0.001), 24 * 3600.0)
 
     def passed(self) -> bool:
@@ -122,12 +122,12 @@ class Deadline:
             raise self.error()
 
     def cancel(self) -> None:
-        """Nobody waits for the request any more."""
+        """Let the moment pass now: nobody waits for the request any more."""
         self._limit_s = None
         self._end_s = time.monotonic()
 
     def error(self) -> VideoError:
-        """What a row says that was not done in time."""
+        """The error of a row that was not done in time."""
         if self._limit_s is None:
             return VideoError(
                 "canceled", "request: it was canceled; send it again if it is still wanted"
@@ -139,9 +139,9 @@ class Deadline:
 
 class ComputeLock:
     """A lock that threads get in the order in which they asked for it. Each thread holds it for one
-    batch, so a short request waits for a batch of a long one and not for all of it. With
-    `threading.Lock` the long one would usually take the lock again before the other thread wakes
-    up."""
+    batch, so a short request waits for one batch of a long request and not for all of it. With
+    `threading.Lock` the long request would usually take the lock again before the other thread
+    wakes up."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()

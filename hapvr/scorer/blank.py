@@ -1,4 +1,4 @@
-"""Frames that show one colour: two black frames are equal, and show nothing in common."""
+"""Frames that show one colour: two black frames are equal, but show nothing in common."""
 
 import itertools
 
@@ -8,7 +8,7 @@ import numpy.typing as npt
 MAX_BLANK_SIMILARITY = 0.9
 """Cosine with a picture of one colour above which a frame is blank, by any network."""
 MAX_BLANK_SIMILARITY_OF_COPIES = 0.7
-"""The same for vectors made for copies, by which real pictures stay below 0.42."""
+"""The same for vectors made for copies; those of real pictures stay below 0.42."""
 
 
 def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
@@ -17,8 +17,7 @@ def mean_directions(regions: npt.NDArray[np.floating]) -> npt.NDArray[np.float32
 
 
 def unit(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Vectors [..., D], each of unit length; those without a direction stay as short as they
-    are."""
+    """Vectors [..., D], each of unit length; vectors without a direction are left as they are."""
     return np.asarray(
         vectors / np.linalg.norm(vectors, axis=-1, keepdims=True).clip(min=1e-12), np.float32
     )
@@ -45,5 +44,5 @@ def is_blank(
 def is_blank_of_copies(
     vectors: npt.NDArray[np.float32], blank: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.bool_]:
-    """`is_blank` of vectors made for copies."""
+    """As `is_blank`, for vectors made for copies."""
     return np.asarray((vectors @ blank.T).max(axis=1) > MAX_BLANK_SIMILARITY_OF_COPIES)

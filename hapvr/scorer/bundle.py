@@ -68,8 +68,8 @@ def read_calibration(folder: Path) -> Calibration | None:
 
 
 def read_evidence(folder: Path) -> EvidenceModel | None:
-    """How a bundle weighs what a search knows, None if it does not say. Raises DamagedError for a
-    file that cannot be used."""
+    """How a bundle weighs the evidence of a search; None if it has no weights. Raises DamagedError
+    for a file that cannot be used."""
     path = folder / EVIDENCE_FILE
     return read_json_as(path, EvidenceModel, hint=HINT) if path.exists() else None
 
@@ -83,8 +83,8 @@ def is_untrained(folder: Path) -> bool:
 
 
 def load_bundle(folder: Path, *, device: str = "cpu") -> VideoScorer:
-    """The scorer of a bundle, with its limits as the environment changes them. A GPU runs the
-    networks in torch, a processor runs the bundle's ONNX files, and torch only for a bundle without
+    """The scorer of a bundle, with its limits, which the environment may change. On a GPU torch
+    runs the networks; on a CPU the bundle's ONNX files are run, and torch only for a bundle without
     any.
 
     device: auto: a GPU where there is one.
@@ -154,8 +154,8 @@ def open_recorded_encoder(description: Description) -> FrameEncoder | None:
     if encoder.identity.sha256 != description.backbone.sha256:
         raise MissingPartError(
             f"model: it was made with another file of {config.architecture} (SHA-256 "
-            f"{description.backbone.sha256[:12]}) than the package that is installed has; make the "
-            "index again with `hapvr index build`, or install that version"
+            f"{description.backbone.sha256[:12]}) than the installed package has; rebuild the "
+            "index with `hapvr index build`, or install that version"
         )
 
     return encoder
@@ -230,8 +230,8 @@ def _require_digest(folder: Path, part: str, digest: str, recorded: str) -> None
 
 def load_similarity_model(place: Path) -> tuple[VideoNetwork, Description | None]:
     """The network of a bundle, of a folder that `save_network` or `hapvr models import` wrote, or
-    of a published .pth; and the description of a bundle: models that came from outside do not say
-    which features they go with.
+    of a published .pth; and the bundle's description, None for the others: models from outside do
+    not say with which features they go.
 
     Raises DataError saying which of these were looked for."""
     from hapvr.model.checkpoint import load_network

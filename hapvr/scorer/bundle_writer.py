@@ -50,9 +50,10 @@ class BundleParts:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
     warning: str = ""
-    """A sentence that goes with every answer of the model; of random weights, where it is empty."""
+    """A sentence that goes with every answer of the model; where it is empty, the warning of random
+    weights, if there are any."""
     onnx: Mapping[str, Any] | None = None
-    """What `write_onnx` returned, or `{"reason": ...}` where there are no ONNX files; None: they
+    """The result of `write_onnx`, or `{"reason": ...}` where there are no ONNX files; None: they
     were not asked for."""
     onnx_folder: Path | None = None
     """Where it wrote them; they are moved into the bundle."""
@@ -96,8 +97,8 @@ def complete_bundle(
     card: str,
     calibration: Calibration | None = None,
 ) -> None:
-    """Add what was fitted with the bundle itself: evidence, or why there is none; calibration, if
-    it had none; and the card (Markdown)."""
+    """Add what was fitted with the bundle itself: evidence, or the reason why there is none; a
+    calibration, if the bundle had none; and the card (Markdown)."""
     if calibration is not None:
         _write_values(folder / CALIBRATION_FILE, calibration)
     if isinstance(evidence, EvidenceModel):

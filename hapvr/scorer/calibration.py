@@ -20,12 +20,12 @@ Verdict = Literal["match", "no match", "unsure"]
 PRECISIONS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 MIN_PAIRS = 10
-"""Matches, and other pairs, below which a curve would say more than the data does."""
+"""With fewer matches, or other pairs, a curve would say more than the data does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionThreshold:
-    """The lowest similarity at which a target precision was reached, and what that rests on."""
+    """The lowest similarity at which a target precision was reached, and the pairs behind that."""
 
     precision: Rate
     """Wanted."""
@@ -34,11 +34,11 @@ class PrecisionThreshold:
     found: Rate
     """Precision of the pairs at or above it."""
     recall: Rate
-    """Of the pairs at or above it."""
+    """Recall of the pairs at or above it."""
     num_pairs: Count
-    """At or above it."""
+    """The number of pairs at or above it."""
     num_matches: Count
-    """Among them."""
+    """The number of matches among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Calibration:
     frame_threshold: FiniteFloat | None = None
     """The frame similarity that an aligned segment must exceed, None where it is not known."""
     source: Mapping[str, Any] = field(default_factory=dict)
-    """What the pairs were."""
+    """Where the pairs come from."""
 
     def probability(
         self, similarity: float, *, prior: float | None = None, one_course: bool = False
@@ -103,8 +103,8 @@ class Calibration:
         prior: float | None = None,
         one_course: bool = False,
     ) -> Verdict:
-        """Whether a pair of this similarity is a match; one of one course is judged as if it were
-        as much more similar as that makes it likelier.
+        """Whether a pair of this similarity is a match. With one course it is judged as if it were
+        more similar, by as much as the course makes a match likelier.
 
         "match": the similarity reaches the threshold of that precision; with a prior of your own,
         its probability is `precision` or more. "no match": its probability is 1 - precision or
@@ -131,10 +131,10 @@ def fit_calibration(
     source: Mapping[str, Any],
     frame_threshold: float | None = None,
 ) -> Calibration:
-    """Fit on similarities of matching pairs and of others, each [K] and finite. Pairs count as they
-    come: the share of matches among them is the prior. A slope that would fall is set to 0, so that
-    probabilities are then the prior for all. Raises ArgumentError for fewer than MIN_PAIRS of
-    either, or values not finite."""
+    """Fit on similarities of matching pairs and of others, each [K] and finite. The share of
+    matches among these pairs is the prior. A negative slope is set to 0; then the probability of
+    every pair is the prior. Raises ArgumentError for fewer than MIN_PAIRS of either, or values not
+    finite."""
     positive = np.asarray(matches, np.float64).ravel()
     negative = np.asarray(others, np.float64).ravel()
     similarity = np.concatenate([positive, negative])
@@ -165,8 +165,8 @@ def fit_calibration(
 
 
 def _thresholds(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[PrecisionThreshold, ...]:
-    """Per wanted precision the lowest observed similarity at or above which it is reached. Both
-    arrays [K], K >= 1."""
+    """For each wanted precision the lowest observed similarity at or above which it is reached.
+    Both arrays [K], K >= 1."""
     order = np.argsort(-similarity, kind="stable")
     ordered = similarity[order]
     hits = np.cumsum(is_match[order])
@@ -195,14 +195,14 @@ def _thresholds(similarity: Floats, is_match: NDArray[np.bool_]) -> tuple[Precis
 def fit_logistic(
     inputs: Floats, target: Floats, *, penalty: float = 1e-9, towards: Floats | None = None
 ) -> tuple[Floats, float]:
-    """Logistic regression: weights [F] >= 0, so that more evidence never says less, and intercept,
-    for inputs [N, F] and targets [N] in [0, 1], by Newton's method with an active set.
+    """Logistic regression by Newton's method with an active set: weights [F] >= 0, so that more
+    evidence never counts less, and an intercept, for inputs [N, F] and targets [N] in [0, 1].
 
     penalty: of the squared distance of the weights (L2) of standardised inputs from those of
     `towards`, default is 0, against the sum of the log losses; the intercept has none."""
     center = inputs.mean(axis=0)
     scale = inputs.std(axis=0)
-    used = scale > 1e-12  # others say nothing
+    used = scale > 1e-12  # other inputs tell nothing
     scale = np.where(used, scale, 1.0)
     rows = np.column_stack([(inputs - center) / scale * used, np.ones(len(inputs))])
     ridge = np.append(np.full(len(center), penalty), 0.0)
@@ -247,7 +247,7 @@ def logit(rate: float) -> float:
 
 
 def chance(probability: float | None) -> str:
-    """A probability as people read it; only what is certain has 100.0 %."""
+    """A probability for people to read; only certainty is shown as 100.0 %."""
     if probability is None:
         return " " * 7
     percent = 100.0 if probability == 1 else min(100 * probability, 99.9)

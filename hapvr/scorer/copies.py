@@ -15,7 +15,7 @@ from hapvr.settings import ServingConfig
 from hapvr.video.settings import SamplingConfig
 
 NAME = "sscd_distilled"
-"""What answers call it."""
+"""Its name in answers."""
 
 
 def open_copy_scorer() -> VideoScorer:

@@ -1,6 +1,6 @@
-"""Whether aligned frames of two videos have the same course: a copy, whatever was done to its
-pictures, is like its original where that is like itself; two takes of one scene always look
-alike."""
+"""Whether aligned frames of two videos follow the same course. Whatever was done to its pictures, a
+copy resembles its original more or less, just as the original resembles itself more or less; two
+takes of one scene look alike throughout."""
 
 import math
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.segments import Segment
 
 MIN_AGREEMENT = 0.6
-"""Correlation from which on two videos have the same course, not only the same look."""
+"""The least correlation at which two videos have the same course, and not only the same look."""
 MIN_FRAMES = 4
-"""Fewer frames have no course; then the same picture is asked for, NEAR_IDENTICAL."""
+"""Fewer frames have no course; their pictures must be NEAR_IDENTICAL instead."""
 MAX_FRAMES = 64
-"""Aligned frames that are compared, at most."""
+"""The most aligned frames that are compared."""
 NEAR_IDENTICAL = 0.95
 """Mean similarity of aligned frames from which on they are the same pictures, whatever their
 course; other takes of one person in one room reach 0.949."""
@@ -27,12 +27,12 @@ LOG_ODDS = math.log(35)
 or more without it, 91 % of the copies have one course and 1 of 73 others (`bench.duplicates`; one
 more is counted, to be careful)."""
 LEAST_PROBABILITY = 0.01
-"""Of videos that are aligned to ask for their course. Less probable ones would be unlikely also
-with one, and nobody has measured how many of them are copies."""
+"""The least probability of videos that are aligned to test their course. Less probable ones would
+be unlikely even with one course, and it was not measured how many of them are copies."""
 
 
 class FrameComparer(Protocol):
-    """What compares the frames of two videos, see `hapvr.scorer.scorer.VideoScorer`."""
+    """Compares the frames of two videos, see `hapvr.scorer.scorer.VideoScorer`."""
 
     def relative_similarity(
         self, query: EmbeddedVideo, reference: EmbeddedVideo
@@ -41,10 +41,10 @@ class FrameComparer(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CommonCourse:
-    """How alike the aligned frames of two stretches are that have the same course."""
+    """How alike the aligned frames of two stretches with the same course are."""
 
     of_query: float
-    """mean similarity in [-1, 1], which asks how much of the query's frames the other ones show"""
+    """mean similarity in [-1, 1]: how much of the query's frames the others show"""
     of_reference: float
     """the other way round"""
 
@@ -52,15 +52,16 @@ class CommonCourse:
 def course_of_segment(
     scorer: FrameComparer, query: EmbeddedVideo, reference: EmbeddedVideo, segment: Segment
 ) -> CommonCourse | None:
-    """What the frames of a common part of two videos have in common; None where they have not the
-    same course."""
+    """What the frames of a common part of two videos have in common; None where their course
+    differs."""
     shown = rows_between(query.clock.times_s, segment.query_start_s, segment.query_end_s)
     same = rows_between(reference.clock.times_s, segment.reference_start_s, segment.reference_end_s)
     return common_course(scorer, query.part(*shown), reference.part(*same))
 
 
 def rows_between(times_s: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:
-    """The first frame from one second on, and the first from another on; at least one between."""
+    """The places of the first frame at or after `start_s`, and of the first at or after `end_s`; at
+    least one frame is between."""
     first, last = np.searchsorted(times_s, (start_s, end_s)).tolist()
     first = min(first, len(times_s) - 1)
     return first, max(last, first + 1)
@@ -69,8 +70,8 @@ def rows_between(times_s: Sequence[float], start_s: float, end_s: float) -> tupl
 def common_course(
     scorer: FrameComparer, query: EmbeddedVideo, reference: EmbeddedVideo
 ) -> CommonCourse | None:
-    """As `course_of_segment`, of the frames of the common part alone. Frames of another speed are
-    taken evenly apart."""
+    """As `course_of_segment`, for videos of which all frames are in the common part. At another
+    speed, frames are taken evenly apart."""
     count = min(len(query), len(reference), MAX_FRAMES)
     first = query.take(_evenly(len(query), count))
     second = reference.take(_evenly(len(reference), count))
@@ -97,6 +98,6 @@ def same_course(cross: NDArray[np.float64], own: NDArray[np.float64]) -> bool:
 
 
 def _evenly(num_frames: int, count: int) -> list[int]:
-    """The places of so many of some frames, evenly apart."""
+    """`count` places among the frames, evenly apart."""
     places: list[int] = np.linspace(0, num_frames - 1, count).round().astype(int).tolist()
     return places

@@ -1,5 +1,5 @@
-"""What a bundle says of itself: its files, and scorer.json, which is written last and has the
-digest of every other file."""
+"""The description of a bundle: its files, and scorer.json, which is written last and has the digest
+of every other file."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ BUNDLE_FILES = {
     f"{NETWORK_FOLDER}/{DESCRIPTION_FILE}",
     *ONNX_FILES,
 }
-"""All that a bundle may have."""
+"""All files that a bundle may have."""
 
 FORMAT_VERSION = 5
 HINT = "copy this file from models/RUN/bundle or a back-up, or fetch the model again"
 
 
 class BackboneRecord(BaseModel, extra="allow"):
-    """What determines the regions of a crop; further keys are settings of the backbone that differ
-    from defaults."""
+    """The settings that determine the regions of a crop; further keys are settings of the backbone
+    that differ from defaults."""
 
     architecture: str
     source: Literal["pretrained", "packaged", "file", "random"]
@@ -54,7 +54,7 @@ class BackboneRecord(BaseModel, extra="allow"):
 
     @property
     def stays_in_package(self) -> bool:
-        """Whether the weights are read from an installed package, and no bundle has them."""
+        """Whether the weights are read from an installed package, and are in no bundle."""
         return self.source == "packaged" and self.architecture in COPY_NETWORKS
 
 
@@ -93,13 +93,13 @@ class Description(BaseModel):
                 )
 
     def require_features(self, place: Path, settings: Mapping[str, Any]) -> None:
-        """Raise DataError, naming what differs, where features were made by another backbone, crop,
-        whitening or sampling. Imported ones do not say, and pass; the number of dimensions is
-        checked when they are scored.
+        """Raise DataError, naming the difference, for features that were made with another
+        backbone, crop, whitening or sampling. Imported features do not record this, and pass; their
+        number of dimensions is checked when they are scored.
 
         place: of the bundle.
         settings: of the stored features."""
-        # with pyarrow, which scoring does without
+        # this imports pyarrow, which scoring does not need
         from hapvr.data.features import IMPORTED, without_extras
 
         if IMPORTED in settings:
@@ -122,13 +122,13 @@ class Description(BaseModel):
 
 
 class _Format(BaseModel):
-    """The key of scorer.json that all versions of it have."""
+    """The key that all versions of scorer.json have."""
 
     format_version: int
 
 
 def bundle_format(folder: Path) -> int:
-    """The format of a bundle, which is FORMAT_VERSION of the version that wrote it. Raises
+    """The format of a bundle: the FORMAT_VERSION of the program that wrote it. Raises
     DamagedError."""
     return read_json_as(folder / SCORER_FILE, _Format, hint=HINT).format_version
 

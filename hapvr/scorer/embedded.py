@@ -1,4 +1,4 @@
-"""A video as it is compared."""
+"""A video in the form in which it is compared."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hapvr.video.frames import Hashes
 
 @dataclass(frozen=True, eq=False)
 class EmbeddedVideo:
-    """What is compared."""
+    """An embedding with its times and hashes."""
 
     regions: Any
     """[T, r, d], a numpy array or a tensor on the device of the networks."""
     clock: FrameTimes
-    """Of the T sampled frames."""
+    """Times of the T sampled frames."""
     hashes: Hashes
-    """[T], of their pictures."""
+    """[T], perceptual hashes of their pictures."""
 
     def __len__(self) -> int:
         return len(self.regions)

@@ -1,5 +1,5 @@
-"""From all that a search knows of a candidate to the probability of a match: the order, the
-probability and the verdict of an answer come from this one number."""
+"""From all evidence on a candidate to the probability of a match: order, probability and verdict of
+an answer come from this one number."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,26 +15,26 @@ from hapvr.scorer.calibration import MIN_PAIRS, Count, Floats, fit_logistic, log
 from hapvr.settings import Rate
 
 PENALTY = 100.0
-"""How strongly a fit is drawn to typical weights, see `fit_logistic`."""
+"""How strongly a fit is drawn towards typical weights, see `fit_logistic`."""
 
 LEVEL_PLACES = slice(5, 20)
-"""The sixth to the twentieth best video of a view tell what unrelated videos reach: some queries
-look like everything. Copies and other takes of one scene come before them."""
+"""The sixth to the twentieth best video of a view tell what unrelated videos reach, since some
+queries look like everything. Copies and other takes of one scene rank above them."""
 LEVEL_FLOOR = 0.1
 LEVEL_FLOOR_SMALL = 0.25
-"""The least level, and that of a collection of fewer than SMALL_COLLECTION videos and of a pair of
-files, where nothing unrelated may be near."""
+"""The least level; then the least for a collection of fewer than SMALL_COLLECTION videos or a pair
+of files, where nothing unrelated may be near."""
 SMALL_COLLECTION = 100
 Flags = NDArray[np.bool_]
 ROUNDS = 3
-"""How often the views that say most of each candidate are chosen by the weights fitted before."""
+"""How often the strongest view of each candidate is chosen by the weights fitted before."""
 FOLDS = 5
 MIN_GROUPS = FOLDS
-"""Groups of queries below which a model would say more than the data does."""
+"""With fewer groups of queries a model would say more than the data does."""
 
 
 def _of_kinds(weights: Mapping[str, float]) -> Mapping[str, float]:
-    """Raise ValueError for a weight that no kind has: the model knows more than this version."""
+    """Raise ValueError for a weight of an unknown kind: the model is newer than this version."""
     unknown = sorted(weights.keys() - set(evidence_kinds.names()))
     if unknown:
         raise ValueError(
@@ -65,7 +65,7 @@ class EvidenceModel:
     num_others: Count
     num_groups: Count
     source: Mapping[str, Any] = field(default_factory=dict)
-    """what these were"""
+    """where these come from"""
 
     def contributions(
         self, features: Floats, *, num_videos: int, is_copy: Flags | None = None
@@ -74,8 +74,8 @@ class EvidenceModel:
 
         features: [N, F] in the order of `evidence_kinds.KINDS`, of all candidates of a view.
         num_videos: in the collection.
-        is_copy: [N], candidates that show the query's own footage, so that the level of unrelated
-            videos is not theirs; None where no copies are known.
+        is_copy: [N], candidates that show the query's own footage and so do not count for the level
+        of unrelated videos; None where no copies are known.
         """
         weights = np.array([self.weights.get(name, 0.0) for name in evidence_kinds.names()])
         return np.asarray(_levelled(features, num_videos, is_copy) * weights, np.float64)
@@ -106,9 +106,8 @@ def fit_evidence(
     all NaN where a view does not have a video among its candidates, and which are
     matches [N]. groups: what each search is for. num_videos: in the collection that was searched.
 
-    A candidate counts by the view that says most for it, as in answers. All searches of a group are
-    either fitted or predicted. Raises ArgumentError for too few groups, matches or other
-    candidates."""
+    A candidate counts by its strongest view, as in answers. All searches of a group are either
+    fitted or predicted. Raises ArgumentError for too few groups, matches or other candidates."""
     is_match = np.concatenate([np.zeros(0, bool)] + [matches for _, matches in searches])
     number_of = {name: number for number, name in enumerate(sorted(set(groups)))}
     num_matches = int(is_match.sum())
@@ -151,7 +150,7 @@ def fit_evidence(
 
 
 def _best_views(views: Floats, weights: Floats) -> Floats:
-    """[N, F], the features of each candidate in the view that says most for it.
+    """[N, F], the features of each candidate in its strongest view.
 
     views: [V, N, F], not a number where a view does not have a candidate."""
     best = np.nan_to_num(views @ weights, nan=-np.inf).argmax(axis=0)
@@ -159,22 +158,23 @@ def _best_views(views: Floats, weights: Floats) -> Floats:
 
 
 def level_of(runs: Floats, *, num_videos: int) -> float:
-    """What unrelated videos reach by one view of a query. runs: [N], of its candidates."""
+    """The level of unrelated videos in one view of a query. runs: [N], of its candidates."""
     floor = LEVEL_FLOOR if num_videos >= SMALL_COLLECTION else LEVEL_FLOOR_SMALL
     unrelated = np.sort(runs)[::-1][LEVEL_PLACES]
     return max(floor, float(unrelated.mean())) if len(unrelated) else floor
 
 
 def levelled(run: Floats | float, level: float) -> Floats:
-    """How far a run exceeds a level, below 1, in units of what is left above it."""
+    """How far a run exceeds a level below 1, divided by the square root of what is left above the
+    level."""
     return np.asarray((run - level) / np.sqrt(max(1 - level, 1e-6)), np.float64)
 
 
 def _levelled(features: Floats, num_videos: int, is_copy: Flags | None = None) -> Floats:
     """Features of one view of a search, those of relative kinds by how far they exceed the level.
 
-    What is not known of a candidate is 0, which adds nothing, but for videos that are no candidates
-    of the view: these stay NaN.
+    An unknown feature of a candidate is 0, which adds nothing. Videos that are no candidates of the
+    view stay NaN.
     """
     is_candidate = ~np.isnan(features).all(axis=1)
     counts = is_candidate if is_copy is None else is_candidate & ~is_copy

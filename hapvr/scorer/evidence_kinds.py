@@ -1,7 +1,7 @@
 """What speaks for a match: each kind of evidence, declared once.
 
 A new kind is a class here and a place in `KINDS`. Searches measure it, a fit weighs it, and
-explanations name it. A model that was fitted before it gives it the weight 0.
+explanations name it. In a model that was fitted earlier its weight is 0.
 """
 
 import math
@@ -25,7 +25,7 @@ class Comparison:
     similarity: NDArray[np.floating]
     """[T, T'], relative similarities of their frames, in [-1, 1]"""
     view: int
-    """of the query; 0 is its whole picture, others are crops of it"""
+    """of the query: 0 is its whole picture, the others are crops of it"""
     fps: float
     """of the sampling"""
 
@@ -35,11 +35,11 @@ class Evidence(Protocol):
 
     @property
     def name(self) -> str:
-        """By which models store its weight."""
+        """The name under which models store its weight."""
 
     @property
     def typical_weight(self) -> float:
-        """To which a fit is drawn, which a few queries alone do not decide."""
+        """The weight to which a fit is drawn, so that a few queries alone do not decide."""
 
     @property
     def relative(self) -> bool:
@@ -47,13 +47,13 @@ class Evidence(Protocol):
         videos reach."""
 
     def measure(self, comparison: Comparison) -> float:
-        """What the parts of two videos say, never less where they share more. Not a number where
-        that cannot be told, which adds nothing."""
+        """The value for the parts of two videos, never less where they share more. NaN where it is
+        not known, which adds nothing."""
 
 
 @dataclass(frozen=True)
 class FrameRun:
-    """What the similarities of two consecutive frames reach."""
+    """The highest similarity of two consecutive frames."""
 
     name: str = "frame_run"
     typical_weight: float = 10.9
@@ -90,17 +90,17 @@ upload."""
 
 
 def names() -> tuple[str, ...]:
-    """Of all kinds."""
+    """The names of all kinds."""
     return tuple(kind.name for kind in KINDS)
 
 
 def measured(comparison: Comparison) -> dict[str, float]:
-    """What each kind says of a comparison, by name."""
+    """The value of each kind for a comparison, by name."""
     return {kind.name: kind.measure(comparison) for kind in KINDS}
 
 
 def strongest(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    """The most that each kind says of two comparisons of the same videos."""
+    """The higher value of each kind from two comparisons of the same videos."""
     return {
         name: float(np.fmax(first.get(name, math.nan), second.get(name, math.nan)))
         for name in names()
@@ -108,6 +108,6 @@ def strongest(first: Mapping[str, float], second: Mapping[str, float]) -> dict[s
 
 
 def table_of(measures: Sequence[Mapping[str, float]]) -> NDArray[np.float64]:
-    """[N, F], what the kinds say of N candidates, in the order of KINDS."""
+    """[N, F], the values of the kinds for N candidates, in the order of KINDS."""
     rows = [[of_candidate.get(name, math.nan) for name in names()] for of_candidate in measures]
     return np.array(rows, np.float64).reshape(len(rows), len(KINDS))

@@ -31,10 +31,10 @@ ONNXName = Literal["backbone.onnx", "embed.onnx", "frames.onnx", "compare.onnx"]
 ONNX_FOLDER = "onnx"
 
 MAX_REGION_SIMILARITIES = 2**24
-"""Similarities of regions that are held at once: 64 MiB."""
+"""How many similarities of regions are in memory at once: 64 MiB."""
 
 MAX_REFINED_AT_ONCE = 2**20
-"""Frame similarities that the comparator sees at once."""
+"""How many frame similarities the comparator sees at once."""
 
 
 class ONNXRecord(BaseModel, extra="allow"):
@@ -47,7 +47,7 @@ class ONNXRecord(BaseModel, extra="allow"):
 
 class ONNXNetworks:
     """The frozen network with its whitening, and the similarity network; `TorchNetworks` are the
-    same in torch. One operation at a time uses the processors; any thread may call it."""
+    same in torch. One operation at a time uses the processors; threads may share it."""
 
     needs_extras = False
     """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.family`."""
@@ -120,7 +120,7 @@ class ONNXNetworks:
     def _frames(
         self, queries: Sequence[Floats], references: Sequence[Floats]
     ) -> list[list[Floats]]:
-        """Frame similarities [T, T'] of each query with each reference, by one run for all."""
+        """Frame similarities [T, T'] of each query with each reference, computed in one run."""
         rows = np.cumsum([len(video) for video in queries])[:-1]
         columns = np.cumsum([len(video) for video in references])[:-1]
         whole = self.frame_similarity(np.concatenate(queries), np.concatenate(references))

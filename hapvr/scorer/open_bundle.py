@@ -21,7 +21,7 @@ from hapvr.scorer.scorer import VideoScorer
 
 @dataclass(frozen=True, eq=False)
 class OpenBundle:
-    """A bundle of which each record is read when it is asked for first."""
+    """A bundle whose records are each read on first use."""
 
     folder: Path
     description: Description
@@ -34,7 +34,8 @@ class OpenBundle:
 
     @cached_property
     def network(self) -> NetworkDescription:
-        """Of the similarity network. Raises DamagedError for one that cannot be used."""
+        """The description of the similarity network. Raises DamagedError for one that cannot be
+        used."""
         return read_network(self.folder / NETWORK_FOLDER)
 
     @cached_property
@@ -44,8 +45,8 @@ class OpenBundle:
 
     @cached_property
     def evidence(self) -> EvidenceModel | None:
-        """How the bundle weighs what a search knows; None if it does not say. Raises DamagedError
-        for a file that cannot be used."""
+        """How the bundle weighs the evidence of a search; None if it has no weights. Raises
+        DamagedError for a file that cannot be used."""
         return read_evidence(self.folder)
 
     def load(self, *, device: str) -> VideoScorer:

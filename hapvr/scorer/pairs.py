@@ -28,17 +28,17 @@ class PairScore:
     """Of a match, in [0, 1]; None from a model without calibration."""
     one_course: bool = False
     """Whether aligned frames have the same course, which makes a match likelier, see
-    `hapvr.scorer.course`; not asked where a match is unlikely in any case."""
+    `hapvr.scorer.course`; not tested where a match is unlikely in any case."""
     segments: tuple[Segment, ...] | None = None
     """None where not asked for."""
     error: str = ""
     warning: str = ""
-    """What speaks against believing the numbers, see `VideoScorer.warning` and `FrameTimes`; empty
-    where nothing does."""
+    """Why the numbers are not to be trusted, see `VideoScorer.warning` and `FrameTimes`; empty if
+    nothing is wrong."""
 
 
 class PairScorer(FrameComparer, Protocol):
-    """What compares two videos, see `hapvr.scorer.scorer.VideoScorer`."""
+    """Compares two videos, see `hapvr.scorer.scorer.VideoScorer`."""
 
     warning: str
 

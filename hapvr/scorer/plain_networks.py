@@ -19,13 +19,14 @@ from hapvr.networks.batches import Embed
 from hapvr.scorer.onnx_networks import Floats, chamfer
 
 MAX_PRODUCTS = 2**24
-"""Products of regions that are held at once: 64 MiB."""
+"""How many products of regions are in memory at once: 64 MiB."""
 UNTRAINED = NetworkSettings(attention=False, comparator=False)
-"""Of nine regions the best counterpart counts alone, of the frames of a long video the best few."""
+"""Of nine regions only the best counterpart counts; of the frames of a long video the best few
+count."""
 
 
 class PlainNetworks:
-    """As `ONNXNetworks`, without a similarity network. Any thread may call it."""
+    """As `ONNXNetworks`, without a similarity network. Threads may share it."""
 
     needs_extras = False
     """Whether regions carry pooled vectors and magnitudes, see `hapvr.model.family`."""

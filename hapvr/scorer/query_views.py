@@ -8,7 +8,7 @@ not (docs/results.md).
 from __future__ import annotations
 
 IN_A_PART = "in a part of the picture"
-"""What answers say of a match by a crop."""
+"""How answers describe a match by a crop."""
 
 Box = tuple[slice, slice]
 """Rows and columns."""
@@ -24,7 +24,7 @@ WHOLE: Box = (slice(None), slice(None))
 
 
 def crops_of(height: int, width: int) -> list[Box]:
-    """The crops of a picture of this size; none of one that is too small to have any."""
+    """The crops of a picture of this size; a picture that is too small has none."""
     if min(height, width) < 4:
         return []
     return [(_part(rows, height), _part(columns, width)) for rows, columns in SHARES]

@@ -1,5 +1,5 @@
-"""The videos that a request names, files and URLs, as region features, within what it may read and
-what that may cost."""
+"""The videos that a request names, files and URLs, as region features, within its permissions and
+limits."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
     from hapvr.video.download import Downloader
 
 PREFIX = "hapvr-request-"
-"""Of the names of folders for downloads."""
+"""Begins the names of folders for downloads."""
 GROUP = 8
-"""Videos decoded together and held at once, in addition to the query's and the cache."""
+"""How many videos are decoded together and in memory at once, in addition to the query's and the
+cache."""
 
 
 @dataclass(kw_only=True, eq=False)
 class RequestVideos(contextlib.ExitStack):
-    """Reads videos by name, a group ahead, in the order of `names`, which are different. A context:
-    it owns downloads."""
+    """Reads videos by name, a group ahead, in the order of `names`, which are all different. A
+    context manager, as it owns downloads."""
 
     reader: VideoReader
     names: Sequence[str]
@@ -37,19 +38,19 @@ class RequestVideos(contextlib.ExitStack):
     access: Access
     deadline: Deadline
     crops: bool
-    """Whether also the crops of a query are read."""
+    """Whether the crops of a query are read, too."""
 
     def __post_init__(self) -> None:
         super().__init__()
         self._folder: Path | None = None
-        """Of downloads, once there are some."""
+        """The folder of downloads, once there are some."""
         self._held: dict[str, Outcome] = {}
         self._downloader: Downloader | None = None
 
     def get(self, name: str) -> SampledFeatures:
         """Features of one of the names. Raises VideoError."""
         if name not in self._held:
-            # what failed is not tried again, and the group before makes room
+            # failed videos are not tried again, and the former group makes room
             self._held = {
                 held: outcome
                 for held, outcome in self._held.items()
@@ -64,7 +65,7 @@ class RequestVideos(contextlib.ExitStack):
         return outcome
 
     def _read_group(self, names: Sequence[str]) -> None:
-        """Read the videos of these names that are not held, and hold them."""
+        """Read those videos that are not in memory yet, and keep them."""
         paths: dict[str, Path] = {}
         for name in names:
             if name in self._held:

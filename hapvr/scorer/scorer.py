@@ -43,17 +43,17 @@ NEVER = Deadline(None)
 
 
 class FramesAlone(NamedTuple):
-    """What the frames of a video are by themselves."""
+    """What is known of the frames of a video by themselves."""
 
     similarity: NDArray[np.floating]
-    """[T], of each frame with itself"""
+    """[T], similarity of each frame with itself"""
     is_blank: NDArray[np.bool_]
-    """[T], which are like no other, as they show one colour"""
+    """[T], frames that are like no other because they show one colour"""
 
 
 class VideoScorer:
-    """Scores pairs of videos with a trained network. Keeps the features of the last videos seen;
-    any thread may call it."""
+    """Scores pairs of videos with a trained network. Keeps the features of the last videos; threads
+    may share it."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class VideoScorer:
         access: Access | None = None,
         progress: Progress = no_progress,
     ) -> list[PairScore]:
-        """One row per pair, in order; what cannot be used or is above a limit gives rows with an
-        error.
+        """One row per pair, in order; videos that cannot be used or exceed a limit give rows with
+        an error.
 
         pairs: paths, or http(s) URLs of hosts that `access` allows.
         limits: those of the model by default.
@@ -132,8 +132,8 @@ class VideoScorer:
         return rows
 
     def probability(self, similarity: float, *, one_course: bool = False) -> float | None:
-        """Of a match, in [0, 1]; None from a model without calibration. one_course: see
-        `PairScore`."""
+        """The probability of a match, in [0, 1]; None from a model without calibration. one_course:
+        see `PairScore`."""
         if self.calibration is None:
             return None
         return self.calibration.probability(similarity, one_course=one_course)
@@ -147,8 +147,8 @@ class VideoScorer:
         deadline: Deadline = NEVER,
         crops: bool = False,
     ) -> RequestVideos:
-        """Features of files and URLs, read a group ahead; a context. Defaults are those of
-        `score_pairs`. crops: also of the crops of a query."""
+        """Features of files and URLs, read a group ahead; a context manager. Defaults are those of
+        `score_pairs`. crops: read the crops of a query, too."""
         return RequestVideos(
             reader=self._reader,
             names=list(dict.fromkeys(names)),
@@ -159,7 +159,7 @@ class VideoScorer:
         )
 
     def sampled(self, jpegs: Sequence[bytes]) -> SampledFeatures:
-        """Features of frames as the sampling gives them, T >= 1, and of their crops."""
+        """Features of frames from the sampling, T >= 1, and of their crops."""
         clock = FrameTimes(tuple(place / self.sampling.fps for place in range(len(jpegs))))
         return self._reader.features(jpegs, clock, NEVER, crops=True)
 
@@ -182,8 +182,9 @@ class VideoScorer:
     def pair_similarity(
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> float:
-        """What the calibration of pairs of files is of, in [-1, 1]: the similarity of a trained
-        network; of an untrained model, how alike two frames in a row are, wherever they are."""
+        """The number in [-1, 1] on which the calibration of pairs of files is fitted: the
+        similarity of a trained network; for an untrained model, the best similarity of two frames
+        in a row."""
         if not self.untrained:
             return self.similarity(query, reference, deadline)
         return best_run(self.relative_similarity(query, reference, deadline))
@@ -231,8 +232,8 @@ class VideoScorer:
             return self._relative(matrix, query, reference)
 
     def use_blank(self, blank: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take stored vectors [B, D] of pictures of one colour, so that they are not computed; [0,
-        0] where there are none. Returns them."""
+        """Use stored vectors [B, D] of pictures of one colour, so that they need not be computed;
+        [0, 0] where there are none. Returns them."""
         if len(blank):
             self._blank = blank
             self._frames_alone.clear()
@@ -241,8 +242,8 @@ class VideoScorer:
     def _relative(
         self, matrix: NDArray[np.floating], query: EmbeddedVideo, reference: EmbeddedVideo
     ) -> NDArray[np.float64]:
-        """Relative similarities of the frames of two videos, in which those of one colour are like
-        none. matrix: [T, T'], what the network gives."""
+        """Relative similarities of the frames of two videos, where frames of one colour are like
+        none. matrix: [T, T'], from the network."""
         of_query = self._alone(query)
         of_reference = self._alone(reference)
         values = relative_similarity(matrix, of_query.similarity, of_reference.similarity)
@@ -251,8 +252,9 @@ class VideoScorer:
         return values
 
     def _alone(self, video: EmbeddedVideo) -> FramesAlone:
-        """Of a video that was compared before, as it was then: a search compares its query with
-        each candidate, and a collection each of its videos with many."""
+        """What is known of the frames of a video by themselves, kept from earlier comparisons: a
+        search compares its query with each candidate, and a collection each of its videos with
+        many."""
         kept = self._frames_alone.get(video)
         if kept is None:
             kept = FramesAlone(self.networks.self_similarity(video.regions), self._is_blank(video))
@@ -261,9 +263,9 @@ class VideoScorer:
         return kept
 
     def _is_blank(self, video: EmbeddedVideo) -> NDArray[np.bool_]:
-        """[T], which frames show one colour; of frames with nine regions none, as these tell
-        enough, and how near to one colour the vectors of a trained network are, nobody has
-        measured."""
+        """[T], which frames show one colour. Of frames with nine regions none does: their regions
+        tell enough, and it was not measured how near to one colour the vectors of a trained network
+        come."""
         if video.regions.shape[1] != 1 or not self.untrained:
             return np.zeros(len(video), bool)
         if self._blank is None:

@@ -12,29 +12,32 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 DEFAULT_THRESHOLD = 0.6
-"""Relative frame similarity that counts as a match where the model brings none that was fitted."""
+"""The relative frame similarity that counts as a match where the model has no fitted one."""
 
 SPEED_LEAST = 1.2
-"""Factor by which one side of a segment is longer before its speed is said to be another one."""
+"""Factor by which one side of a segment must be longer before another speed is reported."""
 SPEED_LEAST_S = 2.0
-"""Seconds by which it is longer, too."""
+"""Seconds by which it must be longer, too."""
 
 MIN_FRAMES = 2
 MAX_SEGMENTS = 16
 MAX_PATHS = 32
-"""Paths that are looked at, whether they are segments or not."""
+"""The most paths that are examined, whether they are segments or not."""
 
 LEAST_SHARE = 0.4
 """Least score of a segment against the first one's, and of its ends against its best frames: one
 edit lowers all parts alike."""
 BEST_FRAMES = 8
-"""Frame pairs of a path, the most similar ones, whose mean says how alike its parts are."""
+"""The number of frame pairs of a path, the most similar ones, whose mean says how alike its parts
+are."""
 MAX_STEP = 5
-"""Frames that a path may move on at once, in each video: it bridges up to four unlike ones."""
+"""By how many frames a path may move on at once, in each video: it bridges up to four unlike
+ones."""
 MIN_PAUSE_S = 60.0
-"""Key frames are closer; the frames around a picture that stays for many minutes are not."""
+"""Key frames are closer than this; the frames around a picture that stays for many minutes are
+not."""
 FRAME_PAIRS = 200
-"""Irrelevant pairs whose frame similarities are looked at."""
+"""The number of irrelevant pairs whose frame similarities are used."""
 
 FRAME_SPREAD = 1.5
 """How far above their median the segments' threshold is, in distances from it down to their lowest
@@ -44,13 +47,13 @@ MAX_FRAME_THRESHOLD = 0.98
 
 
 SPARSE_STEPS = 3
-"""Sampling times between frames from which on these are compared by their times: where a long video
-is thinned evenly, they are closer."""
+"""Frames that are this many sampling times apart, or more, are compared by their times; those of a
+long video that is thinned evenly are closer."""
 
 CLEAR_SHARE = 0.75
-"""Least score of a part against the best one's: what one edit does to one part it does to all."""
+"""The least score of a part, as a share of the best one's: an edit affects all parts alike."""
 UNCERTAIN = "fixed camera: the exact second is not certain"
-"""What answers say of a part whose place is not certain."""
+"""The note in answers on a part whose place is not certain."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ class Segment:
 
     @property
     def speed(self) -> float:
-        """How many seconds of the reference a second of the query shows; 1 where the difference may
-        be one of sampling."""
+        """How many seconds of the reference one second of the query shows; 1 where the difference
+        may be due to sampling."""
         query = self.query_end_s - self.query_start_s
         reference = self.reference_end_s - self.reference_start_s
         slower, faster = sorted((query, reference))
@@ -110,7 +113,7 @@ class FrameTimes:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What speaks against believing answers about the video."""
+        """Reasons to doubt answers about the video."""
         return tuple(filter(None, (self.missing, self.clock_note)))
 
     def span_s(self, first: int, last: int, fps: float) -> tuple[float, float]:
@@ -119,14 +122,14 @@ class FrameTimes:
         end_s = self.times_s[last] + 1 / fps
         if (
             self.duration_s is not None and self.duration_s > self.times_s[-1] - 1 / fps
-        ):  # else the file says nonsense
+        ):  # otherwise the declared end is nonsense
             end_s = max(self.times_s[last], min(end_s, self.duration_s))
 
         return self.times_s[first], end_s
 
     def steps(self, fps: float) -> int:
-        """How many sampling times most of its frames are apart, where these are SPARSE_STEPS or
-        more, as of a video of which only key frames were decoded; else 1."""
+        """How many sampling times most of its frames are apart, if SPARSE_STEPS or more, as in a
+        video of which only key frames were decoded; else 1."""
         if len(self.times_s) < 2:
             return 1
         # numpy takes fifty times as long for the few frames that most videos have
@@ -135,8 +138,8 @@ class FrameTimes:
         return steps if steps >= SPARSE_STEPS else 1
 
     def pauses(self) -> list[int]:
-        """Frames before which far more time passes than usual: the picture before stays for longer
-        than it is sampled."""
+        """Frames before which far more time passes than usual, since the picture before them stays
+        for longer than it is sampled."""
         apart_s = np.diff(np.asarray(self.times_s, np.float64))
         if not len(apart_s):
             return []
@@ -184,8 +187,8 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
     places, but no two parts share a frame pair. What is far less similar than the first part is
     left out.
 
-    Other than Tan et al., who link a frame to its most similar ones, all pairs above the threshold
-    are nodes."""
+    Unlike Tan et al., who link a frame only to its most similar ones, this takes all pairs above
+    the threshold as nodes."""
     matrix = np.asarray(similarity, np.float64)
     wanted = min(MIN_FRAMES, *matrix.shape)
     weight = np.where(matrix > threshold, np.maximum(matrix, 1e-6), -np.inf)
@@ -195,8 +198,8 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
         rows, columns = _heaviest_path(weight)
         if not rows or len(alignments) == MAX_SEGMENTS:
             break
-        # without the weak stretches by which a path runs on into what only looks alike; what is
-        # strong behind them stays
+        # without the weak stretches by which a path runs on into frames that only look alike;
+        # strong stretches behind them stay
         best = float(np.sort(matrix[rows, columns])[-BEST_FRAMES:].mean())
         gains = np.append(
             0, np.cumsum(matrix[rows, columns] - (LEAST_SHARE * best if best > 1e-6 else -2))
@@ -226,8 +229,8 @@ def align(similarity: ArrayLike, *, threshold: float) -> list[Alignment]:
 
 def clearest(parts: Sequence[Part]) -> list[Part]:
     """Parts of one pair of videos, the longest and surest first, without those that are far less
-    alike than the first; and that one alone where its place is not certain, as the others may be
-    the same footage at another second."""
+    alike than the first. If the place of the first is not certain, it is returned alone, as the
+    others may be the same footage at another second."""
     if not parts:
         return []
     first = parts[0]

@@ -1,5 +1,5 @@
-"""What the answers of the packaged copy networks are worth: fitted once, on public clips, and
-shipped with the code, since those networks never change. `bench/calibration.py` fits it.
+"""How sure answers of the packaged copy networks are: fitted once, on public clips, and shipped
+with the code, since those networks never change. `bench/calibration.py` fits it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
 
 FITTED_CROP_PX = 288
-"""Side of the pictures that were fitted on; the scale of another one is not known."""
+"""Side of the pictures used for fitting; similarities at another size have an unknown scale."""
 FOLDER = "calibrations"
 
 
@@ -28,7 +28,7 @@ class ShippedCalibration:
 
 
 def shipped_calibration(config: BackboneConfig) -> ShippedCalibration | None:
-    """What ships with a network of this configuration; None where nothing does."""
+    """The calibration that ships with a network of this configuration; None where there is none."""
     if config.weights.source != "packaged" or config.crop_px != FITTED_CROP_PX:
         return None
     resource = files("hapvr.scorer") / FOLDER / f"{config.architecture}.json"

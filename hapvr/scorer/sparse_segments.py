@@ -1,5 +1,5 @@
-"""Comparing a video with one of which only some frames were decoded, seconds apart: what
-`hapvr.scorer.segments` finds in matrices whose rows and columns are equally far apart."""
+"""Compares a video with one of which only some frames were decoded, seconds apart;
+`hapvr.scorer.segments` does the same for frames that are equally far apart."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,14 +18,15 @@ from hapvr.scorer.segments import (
 from hapvr.scorer.steady_parts import settled
 
 UNLIKE = -1.0
-"""Similarity of what is no pair of frames."""
+"""The similarity in places that are no pair of frames."""
 
 
 def best_timed_run(
     similarity: ArrayLike, query: FrameTimes, reference: FrameTimes, *, fps: float
 ) -> float:
-    """As `best_run`, where frames of one video are further apart than those of the other: pairs of
-    frames follow each other that are equally long apart in both, give or take a sampling time.
+    """As `best_run`, where the frames of one video are further apart than those of the other: two
+    pairs of frames follow each other if they are equally far apart in both videos, give or take a
+    sampling time.
 
     similarity: [T, T'] of frames of these times; fps: of the sampling
     """
@@ -43,7 +44,7 @@ def _best_sparse_run(
     matrix: NDArray[np.float64], dense_s: Sequence[float], sparse_s: Sequence[float]
 ) -> float:
     """matrix: [dense, sparse]. Where the dense video is shorter than the gaps of the sparse one,
-    two of its frames in a row that are like one frame have to do."""
+    two of its frames in a row that are like one frame must suffice."""
     step_s = float(np.median(np.diff(dense_s))) if len(dense_s) > 1 else 1.0
     runs = []
     for place, gap_s in enumerate(np.diff(sparse_s)):
@@ -71,9 +72,9 @@ def align_timed(
     threshold: float,
     fps: float,
 ) -> list[Alignment]:
-    """As `settled` of what `align` finds, where no part goes on over a pause of either video.
+    """The settled alignments of `align`, but no part continues across a pause of either video.
     Frames of the denser video are grouped as far apart as those of the sparser one, and the most
-    similar one speaks for its group."""
+    similar frame stands for its group."""
     matrix = np.asarray(similarity, np.float64)
     query_steps = query.steps(fps)
     reference_steps = reference.steps(fps)
@@ -89,7 +90,7 @@ def align_timed(
 
 
 def _with_room(num_frames: int, pauses: Sequence[int]) -> NDArray[np.intp]:
-    """The numbers of all frames, with so many times -1 before each pause that no path leads on.
+    """The numbers of all frames, with enough times -1 before each pause that no path leads across.
 
     pauses: frames before which there is one
     """
@@ -138,8 +139,8 @@ def _aligned_groups(matrix: NDArray[np.float64], group: int, threshold: float) -
 
 
 def widened(segment: Segment, query: FrameTimes, reference: FrameTimes, *, fps: float) -> Segment:
-    """A segment as it goes on before and behind frames that are far apart: by half of the time
-    between them, as far as both videos last."""
+    """A segment extended before and after frames that are far apart: by half of the time between
+    them, as far as both videos last."""
     steps = max(query.steps(fps), reference.steps(fps))
     if steps == 1:
         return segment

@@ -1,5 +1,5 @@
-"""Matching segments as they are shown: each at one steady speed, at the speed of the original
-unless another one fits better, and marked where its place is not certain.
+"""Matching segments as they are shown: each at one steady speed, the speed of the original unless
+another one fits better, and marked where its place is not certain.
 
 A fixed camera shows the same for seconds, so a path through its frames may run at any speed and
 would fit elsewhere as well; and a path bridges what was cut out of a video, which changes no speed.
@@ -16,19 +16,19 @@ from numpy.typing import ArrayLike, NDArray
 from hapvr.scorer.segments import MIN_FRAMES, Alignment
 
 AMBIGUOUS = 0.03
-"""Difference of mean frame similarities below which two places are as likely as each other."""
+"""Two places whose mean frame similarities differ by less are equally likely."""
 NEAR_FRAMES = (2, 3, 4)
-"""Frames by which a part is shifted to see whether its place is certain."""
+"""By how many frames a part is shifted to see whether its place is certain."""
 JUMP_FRAMES = 2
-"""Frames by which one step of a path leads away from its usual course where something was cut out
-or put in: half a frame more or less on both sides is a matter of sampling."""
+"""By how many frames one step of a path leaves its usual course where something was cut out or put
+in; half a frame more or less on both sides is due to sampling."""
 SAME_SCENE = 0.75
 """Share of the best place's similarity that half of all places reach where a video shows one scene
 all along, such as a swing or a road: then the place is one of several that look alike."""
 
 
 def settled(alignments: Sequence[Alignment], similarity: ArrayLike) -> list[Alignment]:
-    """Alignments as they are shown, each pair of frames in one of them alone.
+    """Alignments as they are shown; no two have a pair of frames in common.
 
     similarity: [T, T'], that they were found in
     """
@@ -67,7 +67,8 @@ def _steady(alignment: Alignment, matrix: NDArray[np.float64]) -> list[Alignment
 
 
 def _without_jumps(alignment: Alignment, matrix: NDArray[np.float64]) -> Iterator[Alignment]:
-    """The alignment between the places at which its path leaves its usual course at once."""
+    """The pieces of the alignment between the places at which its path suddenly leaves its usual
+    course."""
     path = alignment.path
     if len(path) < 2 * MIN_FRAMES:
         yield alignment
@@ -94,8 +95,8 @@ def _along(path: tuple[tuple[int, int], ...], matrix: NDArray[np.float64]) -> Al
 
 
 def _at_one_speed(alignment: Alignment, matrix: NDArray[np.float64]) -> float:
-    """How well the frames between both ends of an alignment fit, if it runs at one speed: of the
-    two frames around each place the more similar one."""
+    """How well the frames between both ends of an alignment fit if it runs at one speed; at each
+    place the more similar of the two nearest frames counts."""
     rows = np.arange(alignment.query[0], alignment.query[1] + 1)
     columns = np.linspace(*alignment.reference, len(rows))
     before = matrix[rows, np.floor(columns).astype(np.intp)]
@@ -104,8 +105,8 @@ def _at_one_speed(alignment: Alignment, matrix: NDArray[np.float64]) -> float:
 
 
 def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignment | None:
-    """The frames of the query at the speed of the original, where they fit best; None where the
-    reference has not as many."""
+    """The alignment of the query's frames at the speed of the original, where they fit best; None
+    if the reference has fewer frames."""
     first, last = alignment.query
     length = last - first + 1
     rows = np.arange(first, last + 1)
@@ -123,7 +124,7 @@ def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignmen
 
 
 def _is_certain(fits: NDArray[np.float64], start: int) -> bool:
-    """Whether no other place fits as well: none nearby, nor elsewhere in one scene."""
+    """Whether no other place fits as well, neither nearby nor elsewhere in one scene."""
     others = [
         float(fits[start + sign * step])
         for step in NEAR_FRAMES

@@ -1,5 +1,5 @@
-"""A model's networks in torch, as a bundle without ONNX files or a GPU runs them; and written as
-the ONNX files of `hapvr.scorer.onnx_networks`, which are checked against torch on real pairs."""
+"""A model's networks in torch, for bundles without ONNX files and for GPUs; also writes the ONNX
+files of `hapvr.scorer.onnx_networks`, which are checked against torch on real pairs."""
 
 import dataclasses
 import shutil
@@ -28,7 +28,7 @@ from hapvr.scorer.onnx_networks import ONNX_FOLDER, Floats, ONNXNetworks, ONNXRe
 from hapvr.settings import first_line
 
 TOLERANCE = 1e-4
-"""Largest difference of a similarity to torch's at which the files are kept."""
+"""The largest difference between a similarity and torch's at which the files are kept."""
 
 
 class TorchNetworks:

@@ -1,6 +1,6 @@
-"""Video files and pictures as region features, within what they may cost.
+"""Video files and pictures as region features, within limits.
 
-Features are cached; any thread may use the same reader.
+Features are cached; threads may share a reader.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hapvr.video.probe import FileState, check_file
 from hapvr.video.settings import Picture, SamplingConfig
 
 MAX_DECODING_REQUESTS = 2
-"""Requests that decode at the same time; others wait."""
+"""How many requests decode at the same time; others wait."""
 
 CACHE_BYTES = 256 * 2**20
-"""Memory for the features of the queries seen last, and for the embeddings of the videos compared
-last."""
+"""Memory for the features of the last queries, and for the embeddings of the last videos that were
+compared."""
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -54,7 +54,7 @@ class SampledFeatures:
     hashes: Hashes
     """[T], see `picture_hash`."""
     crops: tuple[SampledFeatures, ...] = ()
-    """The same frames of each crop of a query, see `hapvr.scorer.query_views`."""
+    """Features of the same frames for each crop of a query, see `hapvr.scorer.query_views`."""
     jpegs: tuple[bytes, ...] = ()
     """The frames themselves, of a query."""
 
@@ -80,29 +80,29 @@ class PictureSettings:
     crop_px: int
     """Side of the pictures."""
     picture: Picture
-    """What of a frame is shown."""
+    """Which part of a frame they see."""
 
 
 class Recent(Generic[Key, Value]):
-    """What was asked for last, CACHE_BYTES of it at most. Any thread may ask."""
+    """The values used last, at most CACHE_BYTES of them. Threads may share it."""
 
     def __init__(self, num_bytes: Callable[[Value], int]) -> None:
-        """num_bytes: of a value."""
+        """num_bytes: gives the size of a value."""
         self._num_bytes = num_bytes
         self._room = CACHE_BYTES
         self._guard = threading.Lock()
         self._kept: OrderedDict[Key, Value] = OrderedDict()
 
     def get(self, key: Key) -> Value | None:
-        """The value of a key; None where it is not kept."""
+        """The value of a key; None if it is not kept."""
         with self._guard:
             if key in self._kept:
                 self._kept.move_to_end(key)
             return self._kept.get(key)
 
     def keep(self, key: Key, value: Value) -> Value:
-        """Keep a value, in place of those that nobody asked for for longest; returns the one that
-        is kept under this key."""
+        """Keep a value, in place of those unused for longest; returns the value that is kept under
+        this key."""
         with self._guard:
             if key not in self._kept:
                 self._kept[key] = value
@@ -119,7 +119,7 @@ WantedFile = tuple[FileState, bool]
 
 
 class VideoReader:
-    """Decodes and embeds files. A file that was replaced or changed since is read again."""
+    """Decodes and embeds files. A file that was replaced or has changed is read again."""
 
     def __init__(
         self,
@@ -147,7 +147,8 @@ class VideoReader:
         deadline: Deadline,
         crops: bool = False,
     ) -> dict[Path, Outcome]:
-        """Features of each file, or why there are none. Holds the features of all of them at once.
+        """The features of each file, or why there are none. The features of all files are in memory
+        at once.
 
         crops: also of the crops of a query."""
         outcomes: dict[Path, Outcome] = {}

@@ -13,7 +13,7 @@ from safetensors.numpy import load, save
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.shards import Shard
 from hapvr.errors import DamagedError, DataError
-from hapvr.search.collection import model_place, or_missing
+from hapvr.search.current import model_place, or_missing
 from hapvr.search.frame_index import REBUILD
 
 BLANK_FILE = "blank.safetensors"

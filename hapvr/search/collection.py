@@ -1,123 +1,36 @@
-"""Which index answers searches, and the videos that it finds: their shards, stored features, and
-what their files say.
-
-search/current.json                                    which index that is, written whole
-search/<digest of the network>/descriptors/<shard>/    descriptors of a shard
-search/<digest of the network>/blank.safetensors       see `hapvr.search.blank_file`
-search/<digest of the network>/index-<number>/         an index, see `hapvr.search.frame_index`
-"""
+"""The videos that an index finds: their shards, stored features, and what their files say."""
 
 import hashlib
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-from pydantic import Field
+from typing import Any
 
 from hapvr.data.features import IMPORTED, STAGE, FeatureFile
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import STAGE as FRAMES_STAGE
 from hapvr.data.manifest import VIDEOS_STAGE
 from hapvr.data.shards import STATUS_OK, Shard
-from hapvr.errors import DamagedError, DataError
+from hapvr.errors import DataError
 from hapvr.scorer.segments import FrameTimes
 from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.frame_index import STATE_FILE, FrameIndex, read_record, read_state
-from hapvr.search.indexes import open_index
-from hapvr.settings import SearchSettings
 from hapvr.video.sources import path_of_text, text_of_path
 
-FOLDER = "search"
-CURRENT = f"{FOLDER}/current.json"
 REFRESH_S = 5.0
 """How long stored data is assumed not to have changed."""
 MAX_OPEN_SHARDS = 256
 """A process may open about a thousand files."""
 MAX_KEPT_FRAMES = 1000
-"""Videos whose times and hashes are in memory, 60 kB each of an hour."""
-
-IndexPlace = Annotated[str, Field(pattern=r"^search/[0-9a-f]{16}/index-\d{4,}$")]
-"""Below the data root; old ones are removed, so it is nothing else."""
+"""How many videos have their times and hashes in memory, 60 kB for one of an hour."""
 
 CHANGED = (
-    "search: the frames of {} are others than those that were described; run `hapvr "
+    "search: the frames of {} are not those that were described; run `hapvr "
     "index add` or the chain again"
 )
-
-Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurrentIndex:
-    """The index that answers searches."""
-
-    place: IndexPlace
-    """of the index, below the data root"""
-    model: str
-    """where its model is, `models:/NAME/VERSION`, a folder or a file"""
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-    """of the model's network"""
-    recall: float
-    """at the last check, in [0, 1]"""
-    since: str
-    """ISO 8601, UTC, when it began to answer"""
-    made: tuple[IndexPlace, ...] = ()
-    """places of all indexes that were made and may still be there, the last one that answered
-    first; nothing else is ever removed"""
-
-    def open(self, root: DataRoot, settings: SearchSettings) -> FrameIndex:
-        """Raises DataError and DamagedError as `open_index` does."""
-        return open_index(root.url_of(self.place), settings.index)
-
-    def shards(self, root: DataRoot) -> dict[str, str]:
-        """Shard -> digest of what the index holds of it. Raises as `open` does."""
-        return read_state(DataRoot(root.url_of(self.place))).shards
-
-
-def model_place(digest: str) -> str:
-    """The folder of everything that one network made, below the data root."""
-    return f"{FOLDER}/{digest}"
-
-
-def current_index(root: DataRoot) -> CurrentIndex:
-    """Raises DataError where there is no index yet, DamagedError for a file that cannot be read."""
-    return read_record(root, CURRENT, CurrentIndex)
-
-
-def index_places(root: DataRoot) -> list[str]:
-    """All indexes that were begun, whether or not they answer, by their folders below the root."""
-    places = []
-    for digest in root.list_folders(FOLDER):
-        above = model_place(digest)
-        places += [f"{above}/{name}" for name in root.list_folders(above)]
-
-    return [place for place in places if root.exists(f"{place}/{STATE_FILE}")]
-
-
-def serving_index(root: DataRoot) -> CurrentIndex | None:
-    """The index that answers searches; None where there is none yet, and for a damaged record, with
-    a warning."""
-    return or_missing(lambda: current_index(root) if root.exists(CURRENT) else None, None)
-
-
-def write_current(root: DataRoot, index: CurrentIndex) -> None:
-    """Make an index the one that answers."""
-    root.write_json(CURRENT, asdict(index))
-
-
-def or_missing(read: Callable[[], Value], missing: Value) -> Value:
-    """What `read` gives; `missing` for a damaged file, with a warning."""
-    try:
-        return read()
-    except DamagedError as error:
-        warnings.warn(f"{error}. It counts as missing")
-        return missing
 
 
 @dataclass(frozen=True, kw_only=True)

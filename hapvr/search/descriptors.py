@@ -13,9 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import Shard, decode_tensors, frame_fields, tensor_field
+from hapvr.data.shards import Shard, frame_fields
+from hapvr.data.tensors import decode_tensors, tensor_field
 from hapvr.scorer.blank import is_blank, mean_directions
-from hapvr.search.collection import model_place
+from hapvr.search.current import model_place
 from hapvr.search.frame_index import HASH, VECTOR
 
 INDEX_COLUMNS = (pa.field("num_kept", pa.int64(), nullable=False),)

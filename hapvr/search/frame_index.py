@@ -28,7 +28,7 @@ HASH = pa.field("hash", pa.uint64(), nullable=False)
 
 MIN_RECALL = 0.9
 """Part of their exact nearest neighbours that must be found; an index below does not serve."""
-REBUILD = "`hapvr index build` makes it again"
+REBUILD = "`hapvr index build` rebuilds it"
 
 Record = TypeVar("Record")
 

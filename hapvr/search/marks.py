@@ -1,33 +1,26 @@
-"""What people say about pairs of videos: `match` or `not a match`, kept forever by the content of
+"""What people say about pairs of videos: `match` or `not a match`, kept for ever by the content of
 the files.
 
 marks/pairs.json    a row per pair; one JSON object, replaced as a whole under a lock
 
-They travel as CSV, a line per pair. Other columns, as a labelling tool writes them, are passed
-over. Pairs to be judged become tasks of Label Studio: JSON to import there, whose export as CSV is
-what `hapvr pairs import` reads.
+`hapvr.search.marks_table` has them as CSV.
 """
 
-import csv
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote
 
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import forgotten_digests, manifest_table, name_digest
 from hapvr.errors import ArgumentError, DataError, VideoError
-from hapvr.files import digest_of, file_problem, file_sha256, require_regular
+from hapvr.files import digest_of, file_problem, file_sha256
 from hapvr.search.collection import CollectionMetadata
 from hapvr.search.match import printable
-from hapvr.tables import export_csv
-from hapvr.video.sources import text_of_path
 
 PLACE = "marks/pairs.json"
 MARKS_LOCK = "marks"
@@ -36,14 +29,6 @@ LOCAL_USER = "local user"
 """Who marks pairs on the command line, and in a service without tokens."""
 
 Verdict = Literal["match", "not_a_match"]
-Pair = tuple[str, str, str | None, float | None]
-"""Ids, or the file of a query; verdict of a search; probability of a match, None where nobody
-knows."""
-
-NEEDED = ("first", "second", "verdict")
-COLUMNS = (*NEEDED, "first_name", "second_name", "since", "by")
-VERDICTS: dict[str, Verdict] = {"match": "match", "not a match": "not_a_match"}
-"""What a line may say; - and _ count as spaces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,17 +147,34 @@ def keep_marks(root: DataRoot, marks: Iterable[Mark], *, without: Iterable[Mark]
 
 
 def _require_not_forgotten(root: DataRoot, marks: Iterable[Mark]) -> None:
-    """Marks are also made by digest, and come back from tables that were written before.
-
-    Raises: VideoError `unknown_id` for one that names a forgotten video.
-    """
+    """Raise VideoError `unknown_id` for a mark that names a forgotten video: marks are also made by
+    digest, and come back from tables that were written before."""
     forgotten = forgotten_digests(root)
     for name in chain.from_iterable(mark.names for mark in marks):
         if name_digest(name) in forgotten:
             raise VideoError(
                 "unknown_id",
-                f"pairs: {name} was forgotten, so nothing is said of it any more; leave it out",
+                f"pairs: {name} was forgotten, so it can no longer be marked; leave it out",
             )
+
+
+def keep_made(
+    root: DataRoot, make: Callable[["FileDigests"], list[Mark]]
+) -> tuple[list[Mark], Marks]:
+    """Keep the marks that `make` gives, all or none. Returns them, and the marks before.
+
+    make: called twice, with the digests of files that it has read: first without the lock, so that
+        nobody waits while files are read, then under the lock, so that no video is marked that was
+        forgotten meanwhile
+    """
+    digests = FileDigests()
+    make(digests)
+    with root.lock(MARKS_LOCK):
+        made = make(digests)
+        _require_not_forgotten(root, made)
+        before = keep_marks(root, made)
+
+    return made, before
 
 
 def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any) -> Mark:
@@ -180,26 +182,12 @@ def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any
 
     values: names and by, as of `mark_of`
     """
-    digests = FileDigests()
-    mark_of(contents(root, digests), video, match, verdict, **values)  # nobody waits for files
-    with root.lock(MARKS_LOCK):  # a video that is forgotten meanwhile is not marked
-        new = mark_of(contents(root, digests), video, match, verdict, **values)
-        _require_not_forgotten(root, [new])
-        keep_marks(root, [new])
 
-    return new
+    def make(digests: FileDigests) -> list[Mark]:
+        return [mark_of(contents(root, digests), video, match, verdict, **values)]
 
-
-def import_marks(root: DataRoot, path: Path) -> tuple[list[Mark], Marks]:
-    """Keep the marks of a CSV file, see `read_marks_table`. Returns them, and the marks before."""
-    digests = FileDigests()
-    read_marks_table(root, path, digests)  # nobody waits for files
-    with root.lock(MARKS_LOCK):  # a video that is forgotten meanwhile is not marked
-        new = read_marks_table(root, path, digests)
-        _require_not_forgotten(root, new)
-        before = keep_marks(root, new)
-
-    return new, before
+    (made,), _ = keep_made(root, make)
+    return made
 
 
 def unmark(root: DataRoot, video: str, match: str) -> Mark | None:
@@ -227,8 +215,8 @@ class FileDigests(dict[str, str]):
 
 
 def contents(root: DataRoot, digests: FileDigests | None = None) -> Callable[[str], str]:
-    """Gives the SHA-256 of what a name stands for: a video of the collection, a file, or the digest
-    itself; else a DataError.
+    """A function from a name to the SHA-256 of its content. A name is that of a video of the
+    collection, a file, or the digest itself; for any other the function raises DataError.
 
     digests: of files outside the collection, which are not read again
     """
@@ -263,136 +251,6 @@ def contents(root: DataRoot, digests: FileDigests | None = None) -> Callable[[st
             ) from error
 
     return content_of
-
-
-def write_marks(marks: Marks, path: Path) -> None:
-    """Write all marks, the oldest first: the two SHA-256, the verdict, names, when and by whom."""
-    rows = [
-        (row.first, row.second, row.verdict, *row.names, row.since, row.by) for row in marks.rows()
-    ]
-    export_csv(COLUMNS, (dict(zip(COLUMNS, row, strict=True)) for row in rows), path)
-
-
-def read_marks_table(root: DataRoot, path: Path, digests: FileDigests | None = None) -> list[Mark]:
-    """The marks of a CSV file with the columns NEEDED, whose videos are as in `mark_of`; the rest
-    of COLUMNS may lack. Raises DataError for a file that is not such a table, and where any line
-    cannot be used, naming the first ones.
-
-    digests: see `contents`
-    """
-    try:
-        require_regular(path)
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.DictReader(file, restval="", strict=True)
-            _require_columns(lines.fieldnames or ())
-            marks, problems = _marks_of_lines(lines, contents(root, digests))
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(
-            f"{path}: {file_problem(error)}; expected a CSV file with the columns "
-            f"{', '.join(NEEDED)}"
-        ) from error
-
-    if problems:
-        raise DataError(
-            f"{path}: {len(problems)} lines cannot be used, so nothing was marked: "
-            f"{'; '.join(problems[:5])}"
-        )
-
-    return marks
-
-
-def _require_columns(names: Sequence[str]) -> None:
-    """Raise ValueError unless each column of NEEDED is there, and none of COLUMNS twice."""
-    counts = Counter(names)
-    missing = [name for name in COLUMNS if name in NEEDED and not counts[name]]
-    twice = [name for name in COLUMNS if counts[name] > 1]
-    wrong = [name for name in COLUMNS if name in missing or name in twice]
-    if wrong:
-        raise ValueError(f"it has no column {', '.join(wrong)}, or has it twice")
-
-
-def _marks_of_lines(
-    lines: "csv.DictReader[str]", content_of: Callable[[str], str]
-) -> tuple[list[Mark], list[str]]:
-    """The marks of all lines, and a sentence for each that cannot be used."""
-    marks: dict[tuple[str, str], Mark] = {}
-    problems: list[str] = []
-    for row in lines:
-        try:
-            mark = _mark_of_line(content_of, row)
-            earlier = marks.setdefault((mark.first, mark.second), mark)
-            if earlier.verdict != mark.verdict:
-                raise ValueError("it contradicts an earlier line")
-        except (ArgumentError, DataError, ValueError) as error:
-            problems.append(f"line {lines.line_num}: {error}")
-
-    return list(marks.values()), problems
-
-
-def _mark_of_line(content_of: Callable[[str], str], row: dict[str, str]) -> Mark:
-    """The mark of a line. Raises as `mark_of` does, and ValueError."""
-    verdict = VERDICTS.get(re.sub("[-_]", " ", row["verdict"].strip().lower()))
-    if verdict is None:
-        raise ValueError(f"the verdict is {row['verdict']!r:.80}; expected {' or '.join(VERDICTS)}")
-    since = row.get("since", "")
-    if since and not _is_moment(since):
-        raise ValueError(f"since is {since!r:.80}; expected ISO 8601 or nothing")
-    first = row["first"]
-    second = row["second"]
-    return mark_of(
-        content_of,
-        first,
-        second,
-        verdict,
-        names=(row.get("first_name") or first, row.get("second_name") or second),
-        since=since,
-        by=row.get("by") or LOCAL_USER,
-    )
-
-
-def _is_moment(text: str) -> bool:
-    """Whether a text is a time in ISO 8601."""
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-
-    return True
-
-
-def label_studio_tasks(
-    pairs: Iterable[Pair], path_of: Callable[[str], Path | None]
-) -> list[dict[str, Any]]:
-    """A task for each pair of which both videos have a file, as it serves them with / as the root
-    of local files. It proposes a verdict unless that is unsure."""
-    tasks = []
-    for first, second, verdict, probability in pairs:
-        paths = {"first_video": path_of(first), "second_video": path_of(second)}
-        videos = {
-            name: f"/data/local-files/?d={quote(text_of_path(path)[1:])}"
-            for name, path in paths.items()
-            if path
-        }
-        if len(videos) < len(paths):
-            continue
-        task: dict[str, Any] = {"data": {"first": first, "second": second, **videos}}
-        proposed = {"match": "match", "no match": "not a match"}.get(verdict or "")
-        if proposed:
-            task["predictions"] = [_prediction(proposed, probability)]
-        tasks.append(task)
-
-    return tasks
-
-
-def _prediction(verdict: str, probability: float | None) -> dict[str, Any]:
-    """The choice that a task proposes."""
-    choice = {
-        "from_name": "verdict",
-        "to_name": "second",
-        "type": "choices",
-        "value": {"choices": [verdict]},
-    }
-    return {"score": probability, "result": [choice]}
 
 
 def _write(root: DataRoot, marks: Mapping[tuple[str, str], Mark]) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from hapvr.data.frames import VideoFrames, thumbnail
 from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
-from hapvr.search.collection import REFRESH_S, CurrentIndex, VideoMetadata, current_index
+from hapvr.search.collection import REFRESH_S, VideoMetadata
+from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.frame_index import STATE_FILE, FrameIndex
 from hapvr.search.match import Query
 from hapvr.search.video_index import has_videos, videos_place

@@ -2,7 +2,7 @@
 to beat it.
 
 It compares frame vectors as the frozen network gives them (TopK-Chamfer similarity, nothing
-learned). What its answers are worth ships with a network that was made for copies, as that network
+learned). How sure its answers are ships with a network that was made for copies, since that network
 never changes; for other networks it is fitted on edits of the collection's own frames. In a
 collection without a registry it is a bundle below `models/`, which the index names by its folder;
 elsewhere it is an ordinary version in the registry, and the first champion.
@@ -13,32 +13,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from safetensors.numpy import save_file
+from typing import TYPE_CHECKING, Any
 
 from hapvr.errors import DataError
-from hapvr.files import digest_of, write_text
-from hapvr.model.checkpoint import DESCRIPTION_FILE, WEIGHTS_FILE, NetworkDescription
-from hapvr.networks.encoder import FrameEncoder, open_encoder, weights_origin
-from hapvr.networks.packaged import PackagedBackbone
-from hapvr.networks.region_graph import OPSET
-from hapvr.networks.whitening import Whitening, load_whitening
+from hapvr.files import digest_of
+from hapvr.networks.encoder import open_encoder
+from hapvr.networks.whitening import load_whitening
 from hapvr.progress import Progress, no_progress
 from hapvr.registry.records import count_of
 from hapvr.scorer.bundle import read_calibration, read_evidence
-from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
-from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.description import CARD_FILE, FORMAT_VERSION, bundle_format
-from hapvr.scorer.evidence import EvidenceModel
-from hapvr.scorer.onnx_networks import ONNX_FOLDER
-from hapvr.scorer.plain_networks import UNTRAINED
 from hapvr.scorer.shipped import shipped_calibration
-from hapvr.search.collection import serving_index
+from hapvr.search.current import serving_index
+from hapvr.steps.baseline_bundle import write_baseline
+from hapvr.steps.baseline_card import WARNING
 from hapvr.steps.project import REGISTRY, Project
-from hapvr.steps.search_calibration import MAX_VIDEOS, fit_on_edits, training_videos
+from hapvr.steps.search_calibration import MAX_VIDEOS, training_videos
 
-WARNING = "this model is untrained: it compares videos by the features of the frozen backbone"
+if TYPE_CHECKING:
+    from hapvr.registry.champions import Champion
+    from hapvr.registry.runs import Tracker
+
 KEY = "untrained"
 """Begins the name of the baseline's folder below `models/`, and of its MLflow run where there is a
 registry."""
@@ -48,12 +43,12 @@ VIDEOS_TAG = "hapvr.baseline.videos"
 
 @dataclass(frozen=True)
 class Baseline:
-    """Which baseline a project's features ask for."""
+    """The baseline that a project's features call for."""
 
     features: str
-    """digest of what the features come from"""
+    """digest of what determines the features"""
     num_videos: int
-    """those that it is fitted on; 0 where nothing is fitted"""
+    """how many it is fitted on; 0 if nothing is fitted"""
 
     @property
     def key(self) -> str:
@@ -62,21 +57,21 @@ class Baseline:
         return f"{name}-{self.num_videos}" if self.num_videos else name
 
     def replaces(self, other_features: str, other_num_videos: int) -> bool:
-        """Whether it is better than one of these features that was fitted on so many videos."""
+        """Whether it is better than a baseline of these features, fitted on so many videos."""
         if other_features != self.features:
             return True
         return self.num_videos > 0 and other_num_videos * 2 <= self.num_videos
 
 
 def wanted_baseline(project: Project, videos: Mapping[str, str]) -> Baseline:
-    """The baseline that a project should have. videos: what could be fitted on, by id."""
+    """The baseline that a project should have. videos: those that could be fitted on, by id."""
     features = _features_digest(project)
     is_fitted = shipped_calibration(project.config.backbone) is None
     return Baseline(features, min(MAX_VIDEOS, len(videos)) if is_fitted else 0)
 
 
 def _features_digest(project: Project) -> str:
-    """Of what the features come from. An imported whitening stays while the rest changes."""
+    """A digest of what determines the features. An imported whitening stays while others change."""
     config = project.config
     return digest_of(
         [
@@ -91,56 +86,78 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
     """Make the untrained baseline of the project's features champion where there is none, or where
     the champion is a baseline of other features or of far fewer videos; a trained champion stays.
     """
-    from hapvr.registry.versions import (
-        SINCE_TAG,
-        WARNING_TAG,
-        WEIGHTS_TAG,
-        BundleRun,
-        champion_of,
-        promote,
-        register_bundle,
-        version_tags,
-    )
+    from hapvr.registry.champions import champion_of
+    from hapvr.registry.versions import version_tags
     from hapvr.steps.training import tracker_of
 
     with project.root.lock("baseline"):
         tracker = tracker_of(project)
         name = project.config.tracking.registered_model
         champion = champion_of(tracker.client, name)
-        tags = {} if champion is None else version_tags(tracker.client, name, champion.version)
+        tags: Mapping[str, str] = {}
+        if champion is None:
+            _require_registry_not_lost(project)
+        else:
+            tags = version_tags(tracker.client, name, champion.version)
+
         is_trained = champion is not None and WHITENING_TAG not in tags
         if is_trained:
             return
-        if champion is None:
-            _require_registry_not_lost(project)
         videos = training_videos(project)
         wanted = wanted_baseline(project, videos)
-        is_there = SINCE_TAG in tags and not wanted.replaces(
-            tags[WHITENING_TAG], count_of(tags.get(VIDEOS_TAG)) or 0
-        )
-        if is_there:
+        if _serves(tags, wanted):
             return
 
         encoder = open_encoder(project.config.backbone, project.config.device)
         folder = project.root.local_path(f"models/{wanted.key}")
-        bundle = _write(project, folder, encoder, videos, progress)
-        run = BundleRun(
-            key=wanted.key,
-            name=f"{project.config.name}-{KEY}",
-            params=_run_parameters(project),
-            metrics=_run_metrics(bundle),
-            tags={
-                WEIGHTS_TAG: encoder.identity.source,
-                WHITENING_TAG: wanted.features,
-                VIDEOS_TAG: str(wanted.num_videos),
-                WARNING_TAG: WARNING,
-            },
-        )
-        version = register_bundle(tracker, name, bundle, run)
-        with project.root.lock("promotion"):
-            if champion_of(tracker.client, name) == champion:  # a training may have ended meanwhile
-                reason = "untrained; nothing better is there yet"
-                promote(tracker.client, name, version, how="baseline", reason=reason)
+        bundle = write_baseline(project, folder, encoder, videos, progress)
+        version = _register(project, tracker, bundle, wanted, source=encoder.identity.source)
+        _promote_over(project, tracker, version, champion)
+
+
+def _serves(tags: Mapping[str, str], wanted: Baseline) -> bool:
+    """Whether a baseline with these tags was promoted, and is as good as the wanted one."""
+    from hapvr.registry.champions import SINCE_TAG
+
+    if SINCE_TAG not in tags:
+        return False
+    num_videos = count_of(tags.get(VIDEOS_TAG)) or 0
+    return not wanted.replaces(tags[WHITENING_TAG], num_videos)
+
+
+def _register(
+    project: Project, tracker: Tracker, bundle: Path, wanted: Baseline, *, source: str
+) -> int:
+    """Register a bundle as a version; returns its number. source: of the backbone's weights."""
+    from hapvr.registry.versions import WARNING_TAG, WEIGHTS_TAG, BundleRun, register_bundle
+
+    run = BundleRun(
+        key=wanted.key,
+        name=f"{project.config.name}-{KEY}",
+        params=_run_parameters(project),
+        metrics=_run_metrics(bundle),
+        tags={
+            WEIGHTS_TAG: source,
+            WHITENING_TAG: wanted.features,
+            VIDEOS_TAG: str(wanted.num_videos),
+            WARNING_TAG: WARNING,
+        },
+    )
+    return register_bundle(tracker, project.config.tracking.registered_model, bundle, run)
+
+
+def _promote_over(
+    project: Project, tracker: Tracker, version: int, champion: Champion | None
+) -> None:
+    """Make a version champion, unless another one has taken the place of `champion`: a training may
+    have ended meanwhile."""
+    from hapvr.registry.champions import champion_of, promote
+
+    name = project.config.tracking.registered_model
+    with project.root.lock("promotion"):
+        if champion_of(tracker.client, name) == champion:
+            reason = "untrained; nothing better is there yet"
+            promote(tracker.client, name, version, how="baseline", reason=reason)
 
 
 def _run_parameters(project: Project) -> dict[str, Any]:
@@ -193,7 +210,7 @@ def local_baseline(project: Project, *, progress: Progress = no_progress) -> Pat
 
         encoder = open_encoder(project.config.backbone, project.config.device)
         folder = project.root.local_path(f"models/{wanted.key}")
-        return _write(project, folder, encoder, videos, progress)
+        return write_baseline(project, folder, encoder, videos, progress)
 
 
 def stored_baseline(project: Project) -> Path | None:
@@ -235,137 +252,3 @@ def _require_registry_not_lost(project: Project) -> None:
             f"{serving.model}; restore the registry from a back-up, or name a version with "
             "`hapvr models promote`, or `hapvr index build --model DATA/models/RUN/bundle`"
         )
-
-
-def _write(
-    project: Project,
-    folder: Path,
-    encoder: FrameEncoder,
-    videos: Mapping[str, str],
-    progress: Progress,
-) -> Path:
-    """Write the bundle below `folder`, with what its answers are worth and its card."""
-    whitening = load_whitening(project.root)
-    network = folder / "network"
-    _write_untrained_network(network, whitening.dims)
-    onnx = _export(project, folder, encoder, whitening)
-    parts = BundleParts(
-        network_folder=network,
-        encoder=encoder,
-        whitening=whitening,
-        sampling=project.config.sampling,
-        serving=project.config.serving,
-        onnx=onnx,
-        onnx_folder=folder / "exported" if onnx.get("files") else None,
-    )
-    bundle = write_bundle(folder / "bundle", parts)
-    evidence: EvidenceModel | str
-    shipped = shipped_calibration(project.config.backbone)
-    if shipped is None:
-        evidence, calibration = fit_on_edits(project, bundle, videos, progress=progress)
-    else:
-        evidence = shipped.evidence
-        calibration = shipped.calibration
-
-    card = _card(encoder, videos, evidence, calibration)
-    complete_bundle(bundle, evidence=evidence, calibration=calibration, card=card)
-    return bundle
-
-
-def _write_untrained_network(folder: Path, dims: int) -> None:
-    """The network that compares vectors as they are, as `save_network` writes it by torch."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({}, folder / WEIGHTS_FILE)
-    description = NetworkDescription(dims=dims, settings=UNTRAINED, metadata={})
-    write_text(folder / DESCRIPTION_FILE, description.model_dump_json(indent=2) + "\n")
-
-
-def _export(
-    project: Project, folder: Path, encoder: FrameEncoder, whitening: Whitening
-) -> dict[str, Any]:
-    """What scorer.json says of the ONNX files, which are written to `exported`: those of a packaged
-    backbone, none for a network that stays in its package, and those that torch exports."""
-    record = {"opset": OPSET, "settings": UNTRAINED.model_dump(mode="json")}
-    if encoder.state() is None:
-        return record | {"files": []}
-    if isinstance(encoder, PackagedBackbone):
-        exported = folder / "exported" / ONNX_FOLDER
-        exported.mkdir(parents=True, exist_ok=True)
-        graph = encoder.graph(whitening)
-        (exported / "backbone.onnx").write_bytes(graph.SerializeToString())
-        return record | {"files": ["backbone.onnx"]}
-
-    from hapvr.steps.export import export_onnx  # with torch
-
-    return export_onnx(project, folder)
-
-
-def _card(
-    encoder: FrameEncoder,
-    videos: Mapping[str, str],
-    evidence: EvidenceModel | str,
-    calibration: Calibration | None,
-) -> str:
-    """The model card, in Markdown."""
-    identity = encoder.identity
-    is_copy_network = encoder.num_vectors == 1
-    described = (
-        f"Similarity of two videos from frame vectors of {identity.architecture} "
-        f"({identity.source} weights, SHA-256 {identity.sha256[:12]})"
-    )
-    if not is_copy_network:
-        described += f", whitened on the {len(videos)} videos of this collection"
-    origin = weights_origin(identity.architecture, identity.source)
-    paragraphs = [
-        f"**Warning: {WARNING}.**",
-        "# Model card: untrained baseline",
-        f"{described}. Nothing was trained.",
-        origin,
-        f"## Calibration\n\n{_calibration_text(calibration)}",
-        f"## Searches\n\n{searches_text(evidence)}",
-        "## Limits\n\n- Not evaluated on any benchmark.\n- Look-alikes (one room, one person, flat "
-        "graphics) may pass for copies.\n- Sound is not used.",
-    ]
-    if not is_copy_network:
-        paragraphs[-1] += " Pictures are centre-cropped."
-    return "\n\n".join(filter(None, paragraphs)) + "\n"
-
-
-def _calibration_text(calibration: Calibration | None) -> str:
-    if calibration is None:
-        return "None: there are too few videos to fit on. The column `probability` is empty."
-    if "edited" in calibration.source:
-        return (
-            f"Fitted on {calibration.num_matches} edits of frames of this collection and their "
-            f"originals, and on {calibration.num_others} videos that came next to these in "
-            "searches. Real edits differ; test benchmarks were not used."
-        )
-
-    return f"Shipped with the network: {calibration.source['shipped']}."
-
-
-def searches_text(evidence: EvidenceModel | str) -> str:
-    """A paragraph: how answers of searches are ordered and what their probabilities rest on, or why
-    there are none."""
-    if isinstance(evidence, str):
-        return f"Ranked by similarity alone, without probabilities: {evidence}."
-    if "shipped" in evidence.source:
-        checked = evidence.source["checked"]
-        return (
-            f"Answers are ordered by the probability of a match. It ships with the network: "
-            f"{evidence.source['shipped']}. There `match` at precision 0.95 had a precision of "
-            f"{checked['precision']:g} and a recall of {checked['recall']:g}. Limits: "
-            f"{evidence.source['limits']}."
-        )
-
-    weights = ", ".join(
-        f"{name} {weight:.3g}" for name, weight in evidence.weights.items() if weight
-    )
-    return (
-        f"Answers are ordered by the probability of a match, fitted on searches for "
-        f"{evidence.num_groups} videos of {evidence.source['benchmark']}: {evidence.num_matches} "
-        f"matches and {evidence.num_others} others among their candidates; Brier score "
-        f"{evidence.brier:.4f} on searches that were not fitted. Log-odds are "
-        f"{evidence.intercept:.3g} plus {weights}, times what was found. They hold where "
-        f"{100 * evidence.prior:.1f} % of the candidates match."
-    )

@@ -12,7 +12,8 @@ from itertools import groupby
 from hapvr.data.stamped import read_rows, stamp, write_rows
 from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
-from hapvr.search.collection import CURRENT, CurrentIndex, VideoMetadata, current_index
+from hapvr.search.collection import VideoMetadata
+from hapvr.search.current import CURRENT, CurrentIndex, current_index
 from hapvr.search.duplicates import (
     GROUP_SCHEMA,
     GROUPS_PLACE,

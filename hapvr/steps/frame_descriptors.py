@@ -25,7 +25,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import require_settings
 from hapvr.scorer.blank import blank_pictures, mean_directions
 from hapvr.search import blank_file, descriptors
-from hapvr.search.collection import model_place
+from hapvr.search.current import model_place
 from hapvr.search.descriptors import VIDEO_VECTOR, FrameDescriptors
 from hapvr.steps.features import open_extractor
 from hapvr.steps.project import Project

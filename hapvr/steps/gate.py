@@ -16,7 +16,7 @@ from hapvr.errors import DataError, HapvrError, RegistryError
 from hapvr.files import read_json_as
 from hapvr.model.family import VideoNetwork
 from hapvr.networks.torch_runtime import choose_device
-from hapvr.registry import versions
+from hapvr.registry import champions, versions
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.records import count_of
 from hapvr.registry.runs import Tracker
@@ -53,7 +53,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
     tracker = tracker_of(project)
     name = project.config.tracking.registered_model
     with project.root.lock("promotion"):
-        champion = versions.champion_of(tracker.client, name)
+        champion = champions.champion_of(tracker.client, name)
         if champion is None:
             raise DataError(
                 f"registry: {name} has lost its champion meanwhile; materialise "
@@ -75,7 +75,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
             )
 
         decision = _decide(project, run, version, champion)
-        if decision.promoted and versions.champion_of(tracker.client, name) != champion:
+        if decision.promoted and champions.champion_of(tracker.client, name) != champion:
             reason = (
                 f"not promoted: the champion changed meanwhile; `hapvr models promote "
                 f"{version}` does it by hand"
@@ -90,7 +90,7 @@ def make_decision(project: Project, run: TrainingRun, version: int) -> Decision:
 def _end_promotion(tracker: Tracker, name: str, version: int, tags: Mapping[str, str]) -> None:
     """Finish a promotion that was interrupted before its last tag."""
     reason = tags.get(versions.REASON_TAG, "")
-    versions.promote(tracker.client, name, version, how="gate", reason=reason)
+    champions.promote(tracker.client, name, version, how="gate", reason=reason)
     versions.decide(tracker.client, name, version, "promoted", reason)
     replaced = count_of(tags.get(CHAMPION_TAG))
     if replaced not in (None, version):
@@ -112,7 +112,7 @@ def _record(
     outcome = "not promoted"
     if decision.promoted:
         outcome = "promoted"
-        versions.promote(tracker.client, name, version, how="gate", reason=decision.reason)
+        champions.promote(tracker.client, name, version, how="gate", reason=decision.reason)
 
     versions.decide(tracker.client, name, version, outcome, decision.reason)
     verdict = None if decision.verdict is None else decision.verdict.to_json()
@@ -121,7 +121,7 @@ def _record(
 
 
 def _decide(
-    project: Project, run: TrainingRun, version: int, champion: versions.Champion
+    project: Project, run: TrainingRun, version: int, champion: champions.Champion
 ) -> Decision:
     """The gate's decision between a version and this champion."""
     evaluation = project.config.evaluation
@@ -152,7 +152,7 @@ def _decide(
 
 
 def _compare(
-    project: Project, run: TrainingRun, champion: versions.Champion, name: str
+    project: Project, run: TrainingRun, champion: champions.Champion, name: str
 ) -> dict[str, Difference]:
     """On the videos of a benchmark that both have scores of. Raises DataError where the champion
     does not go with its features."""
@@ -183,7 +183,7 @@ def _scored_videos(scores: pl.DataFrame) -> set[str]:
 
 
 def _stored_similarities(
-    project: Project, champion: versions.Champion, definition: BenchmarkDefinition
+    project: Project, champion: champions.Champion, definition: BenchmarkDefinition
 ) -> Path | None:
     """The similarities that the champion's run has of this edition of a benchmark."""
     tracker = tracker_of(project)
@@ -198,7 +198,7 @@ def _stored_similarities(
 
 
 def _champion_network(
-    project: Project, champion: versions.Champion, feature_settings: Mapping[str, Any]
+    project: Project, champion: champions.Champion, feature_settings: Mapping[str, Any]
 ) -> VideoNetwork:
     """The network of the registered champion, which has to go with these features."""
     uri = f"models:/{project.config.tracking.registered_model}/{champion.version}"

@@ -1,6 +1,7 @@
 """Pseudo labels as a table: how the teacher labels the frames of the stored views.
 
-A training computes these labels from the stored embeddings, so that other rates need no teacher.
+A training computes these labels from the stored embeddings, so other rates do not need the teacher
+again.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ def export_labels(
     """Write the pseudo labels (HAP-VR Eq. 14) of the stored views as Parquet, see LABEL_SCHEMA.
 
     The rows are the pairs that a batch may draw of one video: a weak and a strong view of one
-    window, in both directions. Labels are at the rates of the configuration.
+    window, in both directions. Labels follow the rates of the configuration.
 
     Returns: the number of pairs.
-    Raises: DataError for shards that have no pseudo labels, or of other views.
+    Raises: DataError for shards without pseudo labels, or with those of other views.
     """
     num_pairs = 0
     with (
@@ -86,7 +87,7 @@ def _tables(project: Project, key: str) -> Iterator[pa.Table]:
 
 
 def _drawn_pairs(project: Project) -> Iterator[tuple[int, int]]:
-    """Numbers of the views of one video that a batch may compare."""
+    """The pairs of views of one video, by number, that a batch may compare."""
     views = project.config.views
     for window in range(views.num_windows):
         weak, strong = views.indices_of(window)

@@ -13,7 +13,7 @@ from hapvr.networks.encoder import weights_origin
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
-from hapvr.steps.baseline import searches_text
+from hapvr.steps.baseline_card import searches_text
 from hapvr.steps.evaluation import BASELINE, TRAINED
 from hapvr.steps.project import Project
 from hapvr.steps.quality import video_status
@@ -29,7 +29,7 @@ class CardFacts:
     scores: Mapping[str, Mapping[str, Any]]
     """benchmark -> what scores.json says"""
     calibration: Calibration | str
-    """of pairs, or why there is none"""
+    """of similarities of pairs, or why there is none"""
     evidence: EvidenceModel | str
     """of searches, or why there is none"""
     tags: Mapping[str, str]

@@ -1,4 +1,5 @@
-"""Where the folders of trainings are stored, and which of them ended last; without what trains."""
+"""Where the folders of trainings are, and which training ended last; imports nothing that
+trains."""
 
 import re
 import time
@@ -12,9 +13,8 @@ RUN_KEY = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 def key_of_now(row: str) -> str:
-    """The key of a training for which none was given: its row of `configs/ablations.yaml`,
-    TABLE/ROW or
-    "" for none, and the time."""
+    """The key of a training for which none was given, from its row of `configs/ablations.yaml`,
+    TABLE/ROW or "" for none, and the time."""
     name = re.sub(r"[^A-Za-z0-9_-]", "-", row) or "run"
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 

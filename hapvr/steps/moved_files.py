@@ -26,23 +26,23 @@ from hapvr.video.sources import ManifestEntry, is_remote, path_of_text
 
 @dataclass(frozen=True)
 class _LostVideos:
-    """Videos whose files are not where the manifest has them."""
+    """Videos whose files are not where the manifest says."""
 
     rows: dict[str, ManifestRow]
     """by id; a video leaves when its file is found"""
     contents: Mapping[str, IndexRow]
-    """by id, what the step `videos` recorded of those that it has looked at"""
+    """by id, the record of the step `videos`, of those that it has read"""
     by_size: Mapping[int, Sequence[str]]
     """ids by number of bytes"""
     away: Mapping[str, bool]
     """source -> whether its drive is offline, so that its files did not move"""
 
     def ids_by_name(self, entry: ManifestEntry) -> list[str]:
-        """The videos whose ids are those that a file would get."""
+        """The videos with an id that the file would get."""
         return [video_id for video_id in possible_ids(entry) if video_id in self.rows]
 
     def ids_by_content(self, entry: ManifestEntry) -> list[str]:
-        """The videos whose bytes are in a file and which may have moved there."""
+        """The videos that have the bytes of a file, and may have moved there."""
         path = path_of_text(entry.uri)
         if not os.path.isfile(path):
             return []
@@ -63,8 +63,8 @@ class _LostVideos:
 
 
 def follow_moves(project: Project, listing: SourceListing) -> None:
-    """A known video whose file is gone, and whose bytes are in a file that is new, keeps its id:
-    its path follows. So does one whose source is at another place. A file of a drive that is
+    """A known video whose file is gone, but whose bytes are in a new file, keeps its id, and its
+    path follows. So does a video whose source is at another place. A file of a drive that is
     offline did not move, whatever is elsewhere."""
     files = listing.local_files()
     known_uris = {row.uri for row in listing.rows()}
@@ -74,7 +74,7 @@ def follow_moves(project: Project, listing: SourceListing) -> None:
     if not new_files:
         return
     lost = _find_lost(project, listing, files, new_files)
-    # A file takes its id before a copy of it does.
+    # A file gets its id before a copy of it does.
     for entry in sorted(new_files, key=lambda entry: not lost.ids_by_name(entry)):
         by_name = lost.ids_by_name(entry)
         by_content = lost.ids_by_content(entry)
@@ -95,10 +95,10 @@ def _find_lost(
     files: Sequence[ManifestEntry],
     new_files: Sequence[ManifestEntry],
 ) -> _LostVideos:
-    """The videos whose files may be among the new ones. files: all that the folders hold."""
+    """The videos whose files may be among the new ones. files: all files of the folders."""
     folders = source_folders(project)
     listed = {entry.uri for entry in files}
-    # Where case does not count, a path that differs in case alone is the same file.
+    # Where case does not count, a path that differs only in case is the same file.
     respelt = {entry.uri.casefold() for entry in new_files}
     rows = {}
     for row in listing.rows():
@@ -118,13 +118,13 @@ def _find_lost(
 
 
 def _is_in_place(row: ManifestRow, folders: Mapping[str, Path]) -> bool:
-    """Whether a file is there, below the folder of its source."""
+    """Whether a file exists below the folder of its source."""
     path = path_of_text(row.uri)
     return os.path.exists(path) and path.is_relative_to(folders.get(row.source, path))
 
 
 def _record_place(shard: Shard, moved: ManifestRow) -> None:
-    """Write down where a file is now, as the step `videos` would that reads it again."""
+    """Record where a file is now, as the step `videos` would if it read the file again."""
     with shard.lock():
         index = shard.read()
         rows = index.rows()

@@ -1,5 +1,5 @@
-"""Searches for the videos that share footage with one of the collection, and what groups of copies
-are made by."""
+"""Searches for the videos that share footage with one of the collection; groups of copies are made
+from these pairs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from hapvr.search.scored import ScoredCandidate
 from hapvr.steps.searcher import Searcher
 
 LEAST_PROBABILITY = 0.5
-"""Pairs below it are not stored, so a threshold above it can be changed without searching again."""
+"""Less probable pairs are not stored, so a threshold above this one can be changed without
+searching again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,8 @@ class _Side:
 
 
 def pairs_of_video(searcher: Searcher, video_id: str) -> Iterator[DuplicatePair]:
-    """Other videos that share footage with one of the collection, the likeliest first; none for one
-    that shows nothing.
+    """Other videos that share footage with one of the collection, the likeliest first; none for a
+    video that shows nothing.
 
     Raises: DataError where features of a candidate are gone.
     """
@@ -59,7 +60,8 @@ def _pair(
     candidate: ScoredCandidate,
     probability: float,
 ) -> DuplicatePair:
-    """A query and a candidate as they are stored, in order of their ids."""
+    """The pair of a query and a candidate in the form in which it is stored, in the order of their
+    ids."""
     sampling = searcher.scorer.sampling
     segments = searcher.parts.segments(query, candidate)
     covered = _covered(
@@ -113,8 +115,8 @@ def _pair(
 def _covered(
     segments: Sequence[Segment], *, query_s: float, reference_s: float
 ) -> tuple[float, float]:
-    """`coverage` of a pair; a video does not show a much longer one whole by showing the same part
-    once more."""
+    """`coverage` of a pair. A video that shows the same part several times does not count as
+    showing a much longer one whole."""
     shorter_s, longer_s = sorted((query_s, reference_s))
     if shorter_s < COVERED * longer_s:
         segments = without_repeats(segments)

@@ -35,8 +35,8 @@ class PendingData:
     num_videos: int
     """usable videos in them"""
     is_empty: bool
-    """whether a training would give the current model again, as there is one, of the same data and
-    settings"""
+    """whether a training would only repeat the current model, since there is one of the same data
+    and settings"""
     awaited: tuple[str, ...]
     """shards of the benchmarks that have no features yet; without them a training would fail"""
 
@@ -62,8 +62,8 @@ def pending_data(project: Project) -> PendingData:
 
 
 def _current_training(project: Project) -> tuple[Sequence[str], bool]:
-    """The shards that the current model was trained on, and whether what is left of them, and the
-    settings, are those of now."""
+    """The shards on which the current model was trained, and whether the settings, and the shards
+    among these that still exist, are unchanged."""
     config = project.config
     folder = trained_run(project).folder
     record = run_folder.read_record(folder)

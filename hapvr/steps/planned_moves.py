@@ -1,4 +1,4 @@
-"""What a plan for copies has moved aside, so that these files are not reported as missing."""
+"""The files that plans for copies have moved aside, so that they are not reported as missing."""
 
 import os
 import warnings
@@ -19,8 +19,8 @@ from hapvr.video.sources import path_of_text
 
 
 def remember_plan(project: Project, members: Sequence[GroupMember]) -> None:
-    """Remember which files a plan moves, as digests of their paths. A data root that cannot be
-    written to gets a warning."""
+    """Remember which files a plan moves, as digests of their paths. Warns if the data root cannot
+    be written."""
     root = project.root
     moved = {name_digest(path) for path in moved_paths(members)}
     if moved <= planned_moves(root):
@@ -33,7 +33,7 @@ def remember_plan(project: Project, members: Sequence[GroupMember]) -> None:
 
 
 def set_aside(project: Project, video_ids: Iterable[str]) -> set[str]:
-    """Those of some videos whose file a plan has moved."""
+    """The videos among these whose files a plan has moved."""
     planned = planned_moves(project.root)
     if not planned:
         return set()

@@ -20,7 +20,7 @@ REGISTRY = "mlflow/mlflow.db"
 COLLECTION_FILE = "collection.yaml"
 """The configuration of a data root that `hapvr index add` made."""
 RECORDED_FILE = "configuration.yaml"
-"""The configuration that made a data root, for those who name the root instead; see
+"""The configuration that made a data root, for calls that name the root instead; see
 `record_configuration`."""
 
 
@@ -36,7 +36,7 @@ class Project:
     digests: FileDigests = field(default_factory=FileDigests, compare=False, repr=False)
     """of the files that this run has read"""
     overrides: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """what replaced values of the configuration's file, see `load_config`"""
+    """values that replace those of the configuration's file, see `load_config`"""
 
     @staticmethod
     def open(
@@ -84,10 +84,11 @@ def _configuration_of(root: Path) -> Path:
 
 def record_configuration(project: Project) -> None:
     """Write the configuration, with all its values, into the data root, so that every verb takes
-    the root instead. A root in an object store, and a collection, which has its own, get none."""
+    the root instead. Not done for a root in an object store, nor for a collection, which has its
+    own."""
     if project.root.local is None or (project.root.local / COLLECTION_FILE).exists():
         return
     config = project.config.model_copy(update={"data_root": str(project.root.local)})
-    comment = "# What made this data root; it is written anew by each run of the demo.\n"
+    comment = "# What made this data root; each run of the demo writes this file again.\n"
     project.root.local.mkdir(parents=True, exist_ok=True)
     write_text(project.root.local / RECORDED_FILE, comment + dump_config(config))

@@ -1,5 +1,5 @@
-"""How the videos ended, and what is wrong with the data of a shard: losses, duplicates, rates,
-values; for the asset checks."""
+"""For the asset checks: what became of the videos, and what is wrong with the data of a shard
+(losses, duplicates, rates, values)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +16,13 @@ from hapvr.steps.project import Project
 
 MAX_NAMED = 10
 MAX_FAILED_RATE = 0.2
-"""Part of a shard's videos that could be had, but could not be decoded."""
+"""The largest accepted part of a shard's videos that were fetched, but could not be decoded."""
 MAX_FRAME_RATE_ERROR = 0.1
 MAX_NORM_ERROR = 0.01
 
 UNAVAILABLE_HINT = (
-    "The sites have them no more; if so many surprise you, see download.cookies_file and the "
-    "proxy, and try again."
+    "Their sites no longer have them; if the number surprises you, check download.cookies_file "
+    "and the proxy, and try again."
 )
 FAILED_HINT = (
     "`reason` says why. Materialise the shard again, fetch damaged files again, or leave them out."
@@ -35,7 +35,8 @@ UNDECODABLE_HINT = (
     "`reason` says why; `timeout` and `killed` may pass with higher limits of `sampling`."
 )
 FRAME_RATE_HINT = (
-    "Their number of frames does not fit their duration: cut off, or the file is wrong. Play one."
+    "Their number of frames does not fit their duration: they are cut off, or a file is wrong. "
+    "Play one."
 )
 VALUES_HINT = (
     "NaN, infinity or zero vectors: weights or whitening are damaged, or half precision "
@@ -50,12 +51,12 @@ NORMS_HINT = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One check."""
+    """The result of one check."""
 
     name: str
     passed: bool
     severity: Literal["warn", "error"]
-    """error where later results would be wrong, warn where there would be fewer"""
+    """error if later results would be wrong, warn if there would be fewer"""
     values: Mapping[str, Any] = field(default_factory=dict)
     """what was measured"""
     hint: str = ""
@@ -64,7 +65,7 @@ class Finding:
 
 def check_videos(project: Project, key: str) -> list[Finding]:
     """unavailable_videos, failed_videos, duplicate_videos of a shard; duplicates in the whole
-    collection, if the shard is of it."""
+    collection, if the shard belongs to it."""
     index = project.shard(VIDEOS_STAGE, key).index()
     unavailable = index.filter(pl.col("status") == "unavailable")
     failed = index.filter(~pl.col("status").is_in([STATUS_OK, "unavailable"]))
@@ -95,9 +96,9 @@ def check_frames(project: Project, key: str) -> list[Finding]:
     videos = project.shard(VIDEOS_STAGE, key).index()
     usable = videos.filter(pl.col("status") == STATUS_OK)
     lost = index.filter(pl.col("status") != STATUS_OK).join(usable, on="video_id", how="semi")
-    # Of one-second clips a frame more or less is nothing to worry about.
+    # In one-second clips a frame more or less is nothing to worry about.
     expected = (pl.col("duration_s") * sampling.fps).clip(upper_bound=sampling.max_frames)
-    # key frames are as far apart as their encoder put them
+    # the distance of key frames is the encoder's choice
     is_even = pl.lit(True)
     if "sampled" in index.columns:
         is_even = pl.col("sampled").ne_missing("key_frames")
@@ -138,8 +139,8 @@ def check_features(project: Project, key: str) -> list[Finding]:
 
 
 def video_status(project: Project) -> pl.DataFrame:
-    """video_id, status, reason, message of every video of the manifest, as its frames (or files)
-    ended."""
+    """video_id, status, reason, message of every video of the manifest, from its frames (or else
+    its file)."""
     tables = []
     for key in shard_keys(project.root):
         index = project.shard("frames", key).find() or project.shard("videos", key).read()
@@ -149,7 +150,7 @@ def video_status(project: Project) -> pl.DataFrame:
 
 
 def check_stored(shard: Shard) -> Finding:
-    """stored_bytes: whether the data file still has the digest that was written down."""
+    """stored_bytes: whether the data file still has the recorded digest."""
     try:
         shard.verify()
     except (DataError, OSError) as error:  # the disk itself may refuse to give a file back

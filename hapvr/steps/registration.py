@@ -31,11 +31,11 @@ from hapvr.train.run_folder import read_record
 
 @dataclass(frozen=True)
 class Registration:
-    """A model that was registered."""
+    """A registered model."""
 
     run: TrainingRun
     name: str
-    """in the registry, as `version`"""
+    """in the registry, like `version`"""
     version: int
     decision: Decision
     """of the gate"""
@@ -46,7 +46,7 @@ class Registration:
     card: str
     """Markdown"""
     warning: str
-    """why not to believe it, or empty"""
+    """why the model is not to be trusted, or empty"""
     figure: Figure | None
     """of the calibration, None without one"""
 
@@ -58,10 +58,10 @@ def make_registered_model(
     tags: Mapping[str, str] | None = None,
     progress: Progress = no_progress,
 ) -> Registration:
-    """Calibrate, bundle, log and register a trained model; it becomes champion if the benchmarks
-    say so. The untrained baseline is registered before it.
+    """Calibrate, bundle, log and register a trained model. It becomes champion if it is better on
+    the benchmarks. The untrained baseline is registered first.
 
-    run: of the training; "" for the current one.
+    run: key of the training; "" for the current one.
 
     Raises: DataError if a benchmark of the configuration has no scores of this model.
     """
@@ -103,7 +103,8 @@ def make_registered_model(
 def _make_bundle(
     project: Project, training: TrainingRun, encoder: FrameEncoder, tags: Mapping[str, str]
 ) -> tuple[CardFacts, Path]:
-    """The facts about a trained model, and its bundle, still without evidence and card."""
+    """The facts about a trained model, and its bundle, which does not have evidence and card
+    yet."""
     scores = {
         name: stored_scores(project, training, name)
         for name in project.config.evaluation.benchmarks
@@ -127,15 +128,15 @@ def _make_bundle(
         calibration=calibration if isinstance(calibration, Calibration) else None,
         warning=warning,
     )
-    # The evidence of copies is of the frame network, whatever was trained on it.
+    # Evidence of copies belongs to the frame network, whatever was trained on it.
     shipped = shipped_calibration(project.config.backbone)
     evidence = fit_on_validation(project, bundle) if shipped is None else shipped.evidence
     return CardFacts(scores, calibration, evidence, tags, onnx, warning), bundle
 
 
 def _log_baseline_scores(project: Project, training: TrainingRun, facts: CardFacts) -> None:
-    """Log what the benchmarks say of the untrained baseline to its own MLflow run, where the model
-    was compared with that network: one of other rates is not the one that is registered."""
+    """Log the benchmark scores of the untrained baseline to its own MLflow run, if the model was
+    compared with that very network: one with other rates is not the registered one."""
     network, _ = load_network(training.network_folder)
     if untrained_network(network).settings != UNTRAINED:
         return
@@ -149,8 +150,8 @@ def _log_baseline_scores(project: Project, training: TrainingRun, facts: CardFac
 
 
 def _lineage(training: TrainingRun, encoder: FrameEncoder, facts: CardFacts) -> dict[str, str]:
-    """Tags of the version. Its data is what the training read, which may be less than what is
-    there by now."""
+    """Tags of the version. Its data is what the training read, which may be less than there is
+    now."""
     data_digests = read_record(training.folder)["data_digests"]
     lineage = {
         WEIGHTS_TAG: encoder.identity.source,

@@ -1,5 +1,5 @@
-"""How a model weighs what a search knows of a candidate: fitted on the candidates of real searches
-whose answers are known.
+"""How a model weighs the evidence on a candidate: fitted on the candidates of real searches whose
+answers are known.
 
 Here the searches are for edits of the collection's own frames; `hapvr.steps.calibration` has those
 of a benchmark.
@@ -42,37 +42,38 @@ from hapvr.steps.project import Project
 from hapvr.video.frames import decode_jpegs, encode_jpeg
 
 MAX_VIDEOS = 1000
-"""Videos that are searched."""
+"""The most videos that are searched."""
 MAX_FRAMES = 200_000
-"""Frames of these videos: memory holds the descriptors."""
+"""The most frames of these videos, since their descriptors are in memory."""
 EDITED_VIDEOS = 20
 INNER_EDIT = "picture_in_picture"
-"""What every edited video is also shown in, so that matches by a crop are known well
-enough."""
+"""The edit in which every edited video is also shown, so that there are enough matches by a
+crop."""
 EDITED_FRAMES = 16
-"""Frames of a video that an edit shows: what people post is mostly a part."""
+"""The most frames of a video that an edit shows: people mostly post parts."""
 PAIR_FRAMES = 120
-"""Frames of a video that are compared with those of a different one."""
+"""The most frames of a video that are compared with those of a different one."""
 NEAREST_OTHERS = 10
-"""Candidates of a search that are not matches, which similarities are fitted on."""
+"""How many candidates of a search that are not matches similarities are fitted on."""
 COPY_SIMILARITY = 0.75
 COPY_FRAME_RUN = 0.9
-"""Two videos of the collection that are as similar as this, or of which two consecutive frames are,
-may be copies: such pairs are not fitted on."""
+"""Two videos of the collection that are as similar as this, or have two consecutive frames that
+are, may be copies: such pairs are not used for fitting."""
 
 
 Searched = tuple[Floats, NDArray[np.bool_], str]
-"""Features [V, N, F] of the candidates of a search by each view, not a number where one did not
-find a candidate; which are matches, [N]; and a group: searches of one group are fitted or predicted
-together."""
+"""Features [V, N, F] of the candidates of a search by each view, NaN where a view did not find a
+candidate; which of them are matches, [N]; and a group: searches of one group are fitted or
+predicted together."""
 
 
 def fit_on_edits(
     project: Project, bundle: Path, shard_of: Mapping[str, str], *, progress: Progress = no_progress
 ) -> tuple[EvidenceModel | str, Calibration | None]:
-    """Fit on searches for edits of some of the collection's videos, and for these themselves, whose
-    neighbours are what looks alike in this collection; why not, where there are too few. Also the
-    calibration of similarities, for pairs of files.
+    """Fit on searches for edits of some of the collection's videos, and for these videos
+    themselves, whose neighbours show what looks alike in this collection. Returns the evidence, or
+    why there is none if there are too few videos, and the calibration of similarities, for pairs of
+    files.
 
     shard_of: by video id
     """
@@ -104,7 +105,7 @@ def fit_on_edits(
 
 
 def _possible_copies(views: Sequence[Sequence[ScoredCandidate]]) -> frozenset[str]:
-    """The candidates of any view that may be copies of the query."""
+    """The candidates, by any view, that may be copies of the query."""
     return frozenset(
         candidate.video_id
         for view in views
@@ -122,8 +123,8 @@ def _searches_for_edits(
 ) -> Iterator[Searched]:
     """Searches for edits of a video, with and without their match.
 
-    donor_id: of another video, which some edits show, too
-    near: videos that may be copies of a video, and itself
+    donor_id: another video, which some edits show, too
+    near: for each video those that may be copies of it, and itself
     """
     drawn = numpy_rng(0, "kinds", video_id).permutation(sorted(ALL_EDITS))[:2]
     kinds = dict.fromkeys([INNER_EDIT, *drawn.tolist()])
@@ -143,8 +144,8 @@ def _fitted_similarities(
     pairs: Sequence[tuple[str, str]],
     source: Mapping[str, Any],
 ) -> Calibration | None:
-    """From the similarity of two files to the probability of a match; None where there are too few
-    searches.
+    """The calibration from the similarity of two files to the probability of a match; None if there
+    are too few searches.
 
     pairs: ids of different videos
     """
@@ -212,11 +213,12 @@ def edited_parts(
 
 
 def frame_threshold(count: int, similarities: Callable[[int], Floats]) -> float:
-    """What most pairs of different videos stay below with their most similar consecutive frames. A
-    single frame would not do: unrelated videos share black frames and titles. It is taken from the
-    lower half of the pairs: in a collection some of them are copies without a mark.
+    """The similarity that most pairs of different videos do not reach with their most similar
+    consecutive frames. A single frame would not do, since unrelated videos share black frames and
+    titles. Only the lower half of the pairs is used, since in a collection some are copies that
+    nobody has marked.
 
-    count: of the pairs
+    count: of pairs
     similarities: relative ones [T, T'] of the frames of a pair, by its number
     """
     chosen = numpy_rng(0, "frame threshold").permutation(count)[:FRAME_PAIRS].tolist()
@@ -228,8 +230,8 @@ def frame_threshold(count: int, similarities: Callable[[int], Floats]) -> float:
 def videos_of(
     project: Project, keys: Iterable[str], *, first: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Video id -> shard, of videos of some shards that have features: `first` ones and others, up
-    to MAX_VIDEOS and MAX_FRAMES."""
+    """Video id -> shard, of videos of these shards that have features: `first` ones, then others,
+    up to MAX_VIDEOS and MAX_FRAMES."""
     shard_of: dict[str, str] = {}
     num_frames: dict[str, int] = {}
     for key in keys:
@@ -245,7 +247,7 @@ def videos_of(
 
 
 def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -> SearchEngine:
-    """A search of some videos, in memory, by the model of a bundle as it will search.
+    """A search of some videos, in memory, with the model of a bundle, just as it will search later.
 
     shard_of: by id, of one video or more
     """
@@ -270,7 +272,7 @@ def memory_engine(project: Project, bundle: Path, shard_of: Mapping[str, str]) -
 
 
 def _blank_descriptors(networks: Any, crop_px: int) -> NDArray[np.float32]:
-    """[B, D] of pictures of one colour."""
+    """[B, D], descriptors of pictures of one colour."""
     pictures = blank_pictures(crop_px)
     starts = range(0, len(pictures), BATCH_FRAMES)
     regions = [networks.regions(pictures[start : start + BATCH_FRAMES]) for start in starts]
@@ -280,7 +282,7 @@ def _blank_descriptors(networks: Any, crop_px: int) -> NDArray[np.float32]:
 def _described(
     scorer: VideoScorer, collection: SearchableCollection, blank: NDArray[np.float32]
 ) -> pa.Table:
-    """What an index takes of all frames of some videos."""
+    """What an index stores of all frames of these videos."""
     names: list[str] = []
     columns: list[tuple[Any, ...]] = []
     for video_id in collection.shard_of:
@@ -297,7 +299,7 @@ def _described(
 
 
 def candidates_of(engine: SearchEngine, video: SampledFeatures) -> list[list[ScoredCandidate]]:
-    """What each view of a video finds; nothing where it shows nothing."""
+    """The candidates that each view of a video finds; none for a view that shows nothing."""
     try:
         return engine.score_views(engine.scorer.views(video))[0]
     except VideoError:
@@ -311,10 +313,10 @@ def known(
     hidden: frozenset[str],
     group: str,
 ) -> Iterator[Searched]:
-    """A search with its matches, and without them, as if the query had none.
+    """A search with its matches, and the same search without them, as if the query had none.
 
     views: candidates of each
-    hidden: ids that are left out, as nobody knows whether they match
+    hidden: ids to leave out, since it is not known whether they match
     """
     shown = [
         [candidate for candidate in view if candidate.video_id not in hidden] for view in views
@@ -337,7 +339,7 @@ def known(
 def fit(
     searches: Sequence[Searched], *, num_videos: int, source: Mapping[str, Any]
 ) -> EvidenceModel | str:
-    """The model of evidence; why not, where there are too few searches."""
+    """The model of evidence, or why there is none if there are too few searches."""
     try:
         return fit_evidence(
             [(features, is_match) for features, is_match, _ in searches],

@@ -1,11 +1,11 @@
-"""What decides the results of searches that a step has stored."""
+"""What determines the results of searches that a step has stored."""
 
 from collections.abc import Mapping
 
 from hapvr.data.features import STAGE as FEATURES_STAGE
 from hapvr.files import digest_of
 from hapvr.provenance import Provenance
-from hapvr.search.collection import CurrentIndex
+from hapvr.search.current import CurrentIndex
 from hapvr.search.engine import FORMAT as SCORES_FORMAT
 from hapvr.steps.project import Project
 
@@ -19,11 +19,11 @@ def search_fingerprint(
     contents: Mapping[str, str],
     **asked: object,
 ) -> str:
-    """Changes where searches in, or by the videos of, a shard may give something else: model,
-    features, descriptors, files, settings and way of searches.
+    """A fingerprint that changes where searches in a shard, or for its videos, may give other
+    results: with the model, features, descriptors, files, settings and the method of search.
 
     indexed: digest of what the index holds of the shard
-    contents: see `CollectionMetadata`; the same that what is found is stored with
+    contents: see `CollectionMetadata`; those with which results are stored
     asked: what the step adds
     """
     search = project.config.search

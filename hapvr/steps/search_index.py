@@ -1,4 +1,4 @@
-"""Step 12: the index that is kept up to date from the descriptors of frames (asset
+"""Step 12: the index, which is kept up to date with the descriptors of frames (asset
 `search_index`)."""
 
 import re
@@ -15,8 +15,14 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DataError
 from hapvr.files import digest_of
 from hapvr.progress import Progress, no_progress
-from hapvr.search import blank_file, collection, descriptors
-from hapvr.search.collection import CurrentIndex, model_place, serving_index
+from hapvr.search import blank_file, descriptors
+from hapvr.search.current import (
+    SEARCH_FOLDER,
+    CurrentIndex,
+    model_place,
+    serving_index,
+    write_current,
+)
 from hapvr.search.frame_index import MIN_RECALL, STATE_FILE, FrameIndex, IndexStatus
 from hapvr.search.indexes import create_index, open_index
 from hapvr.search.video_index import video_shards
@@ -27,7 +33,7 @@ from hapvr.steps.video_vectors import FilledVideos, fill_videos
 
 INDEX_NAME = re.compile(r"index-\d{4,}")
 KEPT_MODELS = 1
-"""Models before the current one whose indexes are kept for a rollback."""
+"""How many models before the current one keep their indexes for a rollback."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +43,12 @@ class IndexUpdate:
     serving: CurrentIndex | None
     """the index that answers searches now"""
     passed: bool
-    """whether the index that was brought up to date is that one; if not, its recall was too low"""
+    """whether this is the index that was brought up to date; if not, that one's recall was too
+    low"""
     status: IndexStatus
     recall: float
     shards: dict[str, list[str]]
-    """`added`, `replaced`, `removed` and, as their features are unfinished, `awaited`"""
+    """`added`, `replaced`, `removed`, and `awaited` because their features are unfinished"""
     done: bool
     """whether anything changed"""
 
@@ -50,14 +57,14 @@ def update_index(
     project: Project, model: SearchModel, *, rebuild: bool = False, progress: Progress = no_progress
 ) -> IndexUpdate:
     """Bring the index of this model up to date with all features, check it, and let it answer if it
-    passes. Shards that the index has are left alone, so a killed update goes on where it stopped.
+    passes. Shards that the index has are not touched, so a killed update goes on where it stopped.
 
-    rebuild: build another index from the first shard on; the present one answers until then
+    rebuild: build another index from the first shard on; the current one answers until it is done
 
-    Raises: DataError where there are no features, or features that do not go with the model.
+    Raises: DataError if there are no features, or features that do not go with the model.
     """
     root = project.root
-    with root.lock(collection.FOLDER):
+    with root.lock(SEARCH_FOLDER):
         finished, awaited = collection_shards(root)
         if not finished:
             raise DataError(
@@ -110,12 +117,12 @@ def _require_one_shard_per_video(project: Project, keys: Sequence[str]) -> None:
 def _with_begun_index(
     root: DataRoot, serving: CurrentIndex | None, place: str
 ) -> CurrentIndex | None:
-    """The index that answers, whose record names another one before that is begun, so that one that
-    is left half made can be removed."""
+    """The index that answers. Its record names another index before that is begun, so that one left
+    unfinished can be removed."""
     if serving is None or place in serving.made:
         return serving
     serving = replace(serving, made=(*serving.made, place))
-    collection.write_current(root, serving)
+    write_current(root, serving)
     return serving
 
 
@@ -129,7 +136,7 @@ class _FilledIndex:
     revision_before: int
     """-1 of a new index"""
     serving: CurrentIndex | None
-    """the index that answers, whose record names this one if it is new"""
+    """the index that answers; its record names this one if it is new"""
 
 
 def _fill(
@@ -141,8 +148,8 @@ def _fill(
     serving: CurrentIndex | None,
     progress: Progress,
 ) -> _FilledIndex:
-    """Describe all shards that have features, and take those into the index that it lacks; those
-    that are gone leave it."""
+    """Describe all shards that have features, add to the index those that it lacks, and remove
+    those that are gone."""
     url = project.root.url_of(place)
     settings = project.config.search.index
     index: FrameIndex | None = None
@@ -181,8 +188,8 @@ def _fill(
 
 
 def _recall_after_upkeep(index: FrameIndex) -> float:
-    """The recall of an index that was made fast: built again where that is too low, as lists of
-    vectors that have changed since may be of no use."""
+    """The recall of an index after its upkeep. If it is too low, the lists are rebuilt: those of
+    vectors that have changed since may be useless."""
     index.optimise()
     recall = index.recall()
     if recall < MIN_RECALL:
@@ -195,9 +202,9 @@ def _recall_after_upkeep(index: FrameIndex) -> float:
 def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str], str]:
     """Compare the features there are with the index that answers.
 
-    Returns shards with features whose descriptors are not theirs, each with a digest of model,
-    features and day; and a digest of what the index lacks, "" where it is this model's and lacks
-    nothing. Raises DataError for features of another model."""
+    Returns the shards whose descriptors are not those of their features, each with a digest of
+    model, features and day; and a digest of what the index lacks, "" if it is this model's and
+    lacks nothing. Raises DataError for features of another model."""
     root = project.root
     undescribed: dict[str, str] = {}
     described: dict[str, str] = {}
@@ -209,7 +216,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
         if recipe.shard.is_finished(recipe.provenance):
             described[key] = recipe.shard.read().data_sha256
         else:
-            today = str(datetime.now(UTC).date())  # a day later what failed is tried again
+            today = str(datetime.now(UTC).date())  # failed shards are tried again a day later
             undescribed[key] = digest_of([model.digest, features.digest(), today])
 
     serving = serving_index(root)
@@ -231,7 +238,7 @@ def outdated_index(project: Project, model: SearchModel) -> tuple[dict[str, str]
 
 
 def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild: bool) -> str:
-    """The folder of the index to bring up to date, which may not be there yet."""
+    """The folder of the index to bring up to date, which may not exist yet."""
     above = model_place(digest)
     there = [name for name in root.list_folders(above) if INDEX_NAME.fullmatch(name)]
     if not rebuild and serving is not None and serving.digest == digest:
@@ -246,8 +253,8 @@ def _place(root: DataRoot, digest: str, serving: CurrentIndex | None, *, rebuild
 def _serve(
     root: DataRoot, model: SearchModel, place: str, recall: float, before: CurrentIndex | None
 ) -> CurrentIndex:
-    """Let an index answer, and remove those that no rollback needs, of those that the record
-    names. The one that it replaces stays until the next call, for searches that have it open."""
+    """Let an index answer, and remove those indexes of the record that no rollback needs. The one
+    that it replaces stays until the next call, for searches that have it open."""
     in_use = [place] if before is None else [place, before.place]
     earlier = () if before is None else before.made
     places = list(dict.fromkeys([*in_use, *earlier]))  # newest first
@@ -275,7 +282,7 @@ def _serve(
         made=tuple(kept),
     )
     if serving != before:
-        collection.write_current(root, serving)
+        write_current(root, serving)
     return serving
 
 
@@ -285,7 +292,7 @@ def _network_of(place: str) -> str:
 
 
 def _remove_descriptors(root: DataRoot, digest: str) -> None:
-    """Remove what a network made but for its indexes."""
+    """Remove everything that a network made, except its indexes."""
     above = model_place(digest)
     remove(root, f"{above}/descriptors")
     root.delete(f"{above}/{blank_file.BLANK_FILE}")
@@ -294,6 +301,6 @@ def _remove_descriptors(root: DataRoot, digest: str) -> None:
 
 
 def remove(root: DataRoot, place: str) -> None:
-    """Remove a folder of ours, unless it is, or lies behind, a link to somewhere else."""
+    """Remove a folder of ours, unless it is a link to somewhere else, or is behind one."""
     if root.local is None or root.local_path(place).resolve() == root.local_path(place):
         root.delete_folder(place)

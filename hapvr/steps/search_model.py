@@ -20,7 +20,7 @@ from hapvr.scorer.bundle import open_networks
 from hapvr.scorer.description import SCORER_FILE, Description, read_description
 from hapvr.scorer.onnx_networks import ONNXRecord
 from hapvr.scorer.open_bundle import OpenBundle
-from hapvr.search.collection import CURRENT, CurrentIndex, current_index, serving_index
+from hapvr.search.current import CURRENT, CurrentIndex, current_index, serving_index
 from hapvr.steps.project import REGISTRY, Project
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class SearchModel:
     dims: int
     """D of the features that it takes"""
     embedding_dims: int
-    """d of what it makes of them"""
+    """d of the embeddings that it makes"""
     needs_extras: bool
     """see `hapvr.model.family`"""
     embeds_videos: bool
@@ -48,7 +48,7 @@ class SearchModel:
     embed: Callable[[NDArray[Any]], NDArray[np.float32]]
     """features [T, R, D] -> [T, r, d]"""
     description: Description | None
-    """of a bundle; models that came from outside do not say which features they go with"""
+    """of a bundle; models from outside do not say with which features they go"""
 
 
 def search_model(project: Project, uri: str | None = None) -> SearchModel:
@@ -57,7 +57,7 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
     uri: a registered model, a bundle, a network folder or a published .pth; None: the project's
         champion
 
-    Raises: DataError if there is none, saying what makes one.
+    Raises: DataError if there is none, saying how to get one.
     """
     model = uri or _default_model(project)
     if not model.startswith(REGISTERED):
@@ -73,8 +73,8 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
 
 
 def _default_model(project: Project) -> str:
-    """The champion; without a registry, as where MLflow is not installed, what the index names, or
-    the baseline that `hapvr index add` made, where the index is lost."""
+    """The champion. Without a registry, or without MLflow, the model that the index names; if the
+    index is lost, the baseline that `hapvr index add` made."""
     from hapvr.steps.baseline import stored_baseline
 
     if project.config.tracking.uri or project.root.exists(REGISTRY):
@@ -140,12 +140,11 @@ def _torch_model(
 def index_bundle(
     project: Project, current: CurrentIndex, model: str | None
 ) -> tuple[str, OpenBundle]:
-    """The model that the index names, or `model`, as answers name it, and its bundle.
+    """The model that the index names, or `model`, by its name in answers, and its bundle.
 
     model: a bundle folder or a name in the registry
 
-    Raises: DataError where there is none, and where it has another network than the index was made
-    with.
+    Raises: DataError if there is none, and if the index was made with another network.
     """
     named = model or current.model
     uri, folder = _located(project, named)
@@ -162,8 +161,8 @@ def index_bundle(
 
 
 def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...]:
-    """What to say where the index's model is not the champion (any more); nothing where no registry
-    answers, or only with an error."""
+    """Warnings if the index's model is not the champion, or no longer; none if no registry answers,
+    or only with an error."""
     try:
         champion = pinned_uri(_champion(project), project.tracking_uri)
     except (RegistryError, DamagedError, MissingPartError):
@@ -181,8 +180,8 @@ def registry_warnings(project: Project, current: CurrentIndex) -> tuple[str, ...
 
 
 def index_warning(project: Project) -> str:
-    """What speaks against believing the model that the index names: that its weights are random,
-    else ""; without an index, too."""
+    """Why the model that the index names is not to be trusted: its weights are random; else "",
+    also without an index."""
     if not project.root.exists(CURRENT):
         return ""
     _, folder = _located(project, current_index(project.root).model)
@@ -194,7 +193,7 @@ def _champion(project: Project) -> str:
 
 
 def _located(project: Project, model: str) -> tuple[str, Path]:
-    """A model as answers name it, `models:/NAME/VERSION` or a path, and where its files are."""
+    """The name of a model in answers, `models:/NAME/VERSION` or a path, and where its files are."""
     if model.startswith(REGISTERED):
         return located_bundle(model, project.tracking_uri)
     # models/KEY/bundle of a root that was moved
@@ -204,7 +203,7 @@ def _located(project: Project, model: str) -> tuple[str, Path]:
 
 
 def network_digest(network: VideoNetwork) -> str:
-    """16 hex digits of everything that decides the scores of a network; equal for networks that
+    """16 hex digits of everything that determines the scores of a network; equal for networks that
     score alike."""
     from hapvr.networks.weights import state_sha256
 

@@ -16,13 +16,9 @@ from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.search.blank_file import read_blank
-from hapvr.search.collection import (
-    CurrentIndex,
-    SearchableCollection,
-    VideoMetadata,
-    current_index,
-)
+from hapvr.search.collection import SearchableCollection, VideoMetadata
 from hapvr.search.confidence import Confidence, usual_prior
+from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.engine import SearchEngine
 from hapvr.search.frame_matrix import frame_matrix
 from hapvr.search.marks import Mark, read_marks
@@ -52,8 +48,8 @@ UNSURE = "unsure: the model was fitted on no searches, so it does not say how su
 
 @dataclass(kw_only=True, eq=False)
 class Searcher(SearchEngine):
-    """Searches the index of one project with the model that the index was made with. Any thread may
-    call it."""
+    """Searches the index of one project with the model that made the index. Threads may share
+    it."""
 
     project: Project
     current: CurrentIndex
@@ -63,15 +59,15 @@ class Searcher(SearchEngine):
     follows_registry: bool
     """whether the model is the version that the index names"""
     prior: float
-    """the share of matches among candidates that answers are stated for, see `usual_prior`"""
+    """the share of matches among candidates that answers assume, see `usual_prior`"""
     model: str = ""
     """`models:/NAME/VERSION` or a bundle"""
     untrained: bool = False
     """whether the model is the baseline"""
     damage: list[str] = field(default_factory=list)
-    """what is wrong with the files of the index that were checked; then nothing is answered"""
+    """what is wrong with the checked files of the index; if anything, there are no answers"""
     warnings: tuple[str, ...] = ()
-    """what every answer says of the model"""
+    """the warnings about the model in every answer"""
 
     @staticmethod
     def open(
@@ -82,12 +78,12 @@ class Searcher(SearchEngine):
     ) -> Searcher:
         """The searcher of a configuration file, or of a project that is open.
 
-        model: a bundle folder or a name in the registry, where the model that the index names is
-            not at hand; it must have the same network
+        model: a bundle folder or a name in the registry, if the model that the index names is not
+        at hand; it must have the same network
 
-        Raises: DataError where there is no index yet, where it is damaged, and where model, index
-        and features do not belong together, and MissingPartError where the model needs torch and
-        torch is not installed.
+        Raises: DataError if there is no index yet, if it is damaged, or if model, index and
+        features do not belong together; MissingPartError if the model needs torch and torch is not
+        installed.
         """
         project = config
         if not isinstance(project, Project):
@@ -136,8 +132,8 @@ class Searcher(SearchEngine):
         )
 
     def look_at_registry(self) -> None:
-        """Bring `warnings` up to date with the registry, whose versions come and go while a
-        searcher is open."""
+        """Bring `warnings` up to date with the registry, whose versions may change while a searcher
+        is open."""
         warnings = [self.scorer.warning] if self.scorer.warning else []
         if self.follows_registry:
             warnings += registry_warnings(self.project, self.current)
@@ -244,8 +240,8 @@ class Searcher(SearchEngine):
     def _matches(
         self, asked: Question, candidates: Sequence[ScoredCandidate], deadline: Deadline
     ) -> tuple[Match, ...]:
-        """The candidates that are shown: what people marked as a match, and of the others, in
-        order, as many as are asked for."""
+        """The candidates to show: those that people marked as a match, and as many of the others,
+        in order, as are asked for."""
         marks = read_marks(self.project.root)
         matches: list[Match] = []
         for candidate in candidates:
@@ -277,7 +273,7 @@ class Searcher(SearchEngine):
         probability: float | None,
         deadline: Deadline,
     ) -> Match:
-        """A candidate as answers show it; its rank is not known yet."""
+        """A candidate in the form of an answer, still without its rank."""
         segments: tuple[Segment, ...] = ()
         covered: tuple[float | None, float | None] = (None, None)
         if asked.options.segments:
@@ -307,7 +303,7 @@ class Searcher(SearchEngine):
     def views_of(
         self, query: Query, options: SearchOptions, deadline: Deadline = NEVER
     ) -> list[EmbeddedVideo]:
-        """`VideoScorer.views` of the part of a query that is asked for. Raises VideoError where it
+        """`VideoScorer.views` of the part of a query that is asked about. Raises VideoError if it
         has no frame."""
         part = query.features
         if options.part is not None:
@@ -336,8 +332,8 @@ class Searcher(SearchEngine):
     def fingerprint(self, stage: str, key: str, **asked: object) -> str:
         """`search_fingerprint` of a shard.
 
-        Raises: DataError for one that is not in the index, and from a model that was fitted on no
-        searches: nobody knows what is a match then.
+        Raises: DataError for a shard that is not in the index, and for a model that was fitted on
+        no searches, since it cannot tell what a match is.
         """
         if self.evidence is None:
             raise DataError(

@@ -1,17 +1,18 @@
-"""What searches found by the videos of a shard, as rows of a table; pairs of videos and matches of
-watch lists are kept so."""
+"""Results of searches for the videos of a shard, or within it, as rows of a table: pairs of videos,
+and matches of watch lists."""
 
 import pyarrow as pa
 
 from hapvr.data.stamped import read_rows, stamp
 from hapvr.files import digest_of
-from hapvr.search.collection import CURRENT, CollectionMetadata, current_index
+from hapvr.search.collection import CollectionMetadata
+from hapvr.search.current import CURRENT, current_index
 from hapvr.steps.project import Project
 from hapvr.steps.search_fingerprint import search_fingerprint
 
 
 def rows_place(stage: str, key: str) -> str:
-    """Where a step keeps what a search gave of a shard."""
+    """Where a step keeps the search results of a shard."""
     return f"{stage}/{key}/rows.parquet"
 
 
@@ -22,12 +23,12 @@ def outdated_shards(
     metadata: CollectionMetadata | None = None,
     **asked: object,
 ) -> dict[str, str]:
-    """Shards of the index whose rows a step has to make, as the model, the settings or what it asks
-    for are others; each with a digest that is another one if a champion comes back. Nothing is
-    outdated where there is no index.
+    """Shards of the index whose rows a step has to rebuild, because the model, the settings or its
+    questions have changed; each with a digest, which is a new one even if a former champion comes
+    back. Nothing is outdated if there is no index.
 
     schema: of the rows
-    metadata: of the collection, where somebody has it
+    metadata: of the collection, if it is open already
     asked: what the step adds to `search_fingerprint`
     """
     root = project.root

@@ -1,5 +1,4 @@
-"""One look at all sources, which a whole run goes by: what they hold, and what the manifest has of
-them."""
+"""One listing of all sources for a whole run: what they hold, and what the manifest has of them."""
 
 import os
 import time
@@ -31,20 +30,20 @@ LOCAL: tuple[Literal["folder"], Literal["own_videos"]] = ("folder", "own_videos"
 """Kinds of sources whose files are the user's."""
 
 ReadSource = FilesSource | OwnVideosSource
-"""A source that names a folder or a list; others are generated or ship."""
+"""A source that names a folder or a list; others are generated or ship with the package."""
 Entries = tuple[ManifestEntry, ...]
 OfferedEntries = Mapping[str, Entries | None]
-"""By name of the source; None where its files are offline."""
+"""Entries by name of the source; None where its files are offline."""
 
 
 class SourceListing:
     """What the sources hold, each scanned once, and the rows of the manifest, read once.
 
-    Who changes the manifest tells it so by `write`.
+    Whoever changes the manifest does so with `write`, so that the listing stays true.
     """
 
     def __init__(self, project: Project, *, notices: bool = False) -> None:
-        """notices: scans warn of what they leave out, which once in a run is enough."""
+        """notices: whether scans warn of what they skip; once per run is enough."""
         self._project = project
         self._notices = notices
         self._scans: dict[str, Entries | DataError] = {}
@@ -56,7 +55,7 @@ class SourceListing:
         return sorted(self._rows)
 
     def rows(self, *sources: str) -> list[ManifestRow]:
-        """The rows of these sources, of all where none is named, by shard."""
+        """The rows of these sources, by shard; of all sources if none is named."""
         return [
             row
             for key in self.shards()
@@ -70,16 +69,16 @@ class SourceListing:
         self._rows[shard] = list(rows)
 
     def replace(self, row: ManifestRow, replacement: ManifestRow) -> None:
-        """Write another row of a video in the place of this one."""
+        """Replace a row of a video by another."""
         rows = self._rows[row.shard]
         self.write(row.shard, [replacement if each == row else each for each in rows])
 
     def is_away(self, name: str) -> bool:
-        """As the function `is_away`, by the rows as they are now."""
+        """As the function `is_away`, by the current rows."""
         return _are_away(self._project, name, self.rows(*source_names(name)))
 
     def local_files(self) -> list[ManifestEntry]:
-        """The files of all folders that can be scanned, also of those whose known files are
+        """The files of all folders that can be scanned, including those whose known files are
         offline."""
         entries: list[ManifestEntry] = []
         for source in self._project.config.sources:
@@ -91,7 +90,7 @@ class SourceListing:
         return entries
 
     def offered(self) -> OfferedEntries:
-        """`videos_of` each source that is read, by name."""
+        """`videos_of` each source that names a folder or a list, by name."""
         return {
             source.name: self.videos_of(source)
             for source in self._project.config.sources
@@ -112,7 +111,7 @@ class SourceListing:
         if {source_of(key) for key in self._rows}.isdisjoint(source_names(source.name)):
             raise scan
         if not self._is_set_aside(source.name):
-            warnings.warn(f"{scan}. Correct that, or take it out of the sources")
+            warnings.warn(f"{scan}. Correct that, or remove it from the sources")
         return ()
 
     def _scan(self, source: ReadSource) -> Entries | DataError:
@@ -126,7 +125,7 @@ class SourceListing:
         return self._scans[source.name]
 
     def _is_set_aside(self, name: str) -> bool:
-        """Whether plans have moved all files of a source that are not there."""
+        """Whether plans have moved all missing files of a source."""
         planned = manifest.planned_moves(self._project.root)
         uris = [row.uri for row in self.rows(*source_names(name))]
         gone = [uri for uri in uris if not os.path.exists(path_of_text(uri))]
@@ -141,12 +140,12 @@ def _read_source(project: Project, source: ReadSource, notices: bool) -> Entries
 
 
 def source_names(name: str) -> list[str]:
-    """What a source of the configuration may be called in the manifest."""
+    """The names that a source of the configuration may have in the manifest."""
     return [f"{name}{part}" for part in PARTS]
 
 
 def offer_digest(project: Project, offered: OfferedEntries) -> str:
-    """Changes when a video or row of a source is added, removed or renamed."""
+    """A digest that changes when a video or row of a source is added, removed or renamed."""
     state: dict[str, object] = {}
     for source in project.config.sources:
         entries = offered.get(source.name)
@@ -163,8 +162,9 @@ def offer_digest(project: Project, offered: OfferedEntries) -> str:
 
 
 def unsettled_files(project: Project, offered: OfferedEntries, *, settle_s: float) -> list[Path]:
-    """Files that may still be being copied, as they were written to in the last settle_s seconds.
-    One whose time is further than that in the future, as the clock was set back, is none."""
+    """Files that may still be being copied, since they were written to in the last settle_s
+    seconds. A file whose time is more than that in the future, because the clock was set back, is
+    not one."""
     now = time.time()
     unsettled = []
     for source in project.config.sources:
@@ -191,17 +191,17 @@ def source_folders(project: Project) -> dict[str, Path]:
 
 
 def is_away(project: Project, name: str) -> bool:
-    """Whether a source had files, and all are gone but those that moved elsewhere or that a plan
-    has set aside. name: of the source in the manifest, or as the configuration has it."""
+    """Whether a source had files that are now all gone, other than by moving elsewhere or being set
+    aside by a plan. name: of the source in the manifest or in the configuration."""
     names = source_names(name)
     keys = [key for key in shard_keys(project.root) if source_of(key) in names]
-    # Of a whole drive this is asked for each shard, and most answers need the first rows alone.
+    # For a drive this is asked for each shard, and most answers need only the first rows.
     rows = (row for key in keys for row in read_manifest_shard(project.root, key))
     return _are_away(project, name, rows)
 
 
 def _are_away(project: Project, name: str, rows: Iterable[ManifestRow]) -> bool:
-    """As `is_away`, of a source that has these rows."""
+    """As `is_away`, for a source with these rows."""
     planned = manifest.planned_moves(project.root)
     folder = source_folders(project).get(name)
     is_empty = folder is not None and not any(iglob(f"{escape(str(folder))}/*"))
@@ -224,13 +224,13 @@ def _are_away(project: Project, name: str, rows: Iterable[ManifestRow]) -> bool:
 
 
 def possible_ids(entry: ManifestEntry) -> list[str]:
-    """What the manifest may call a file that has no id yet."""
+    """The ids that the manifest may give a file that has none yet."""
     source, _, name = entry.video_id.partition("/")
     return [f"{part}/{name}" for part in source_names(source)]
 
 
 def not_forgotten(root: DataRoot, entries: Iterable[ManifestEntry]) -> list[ManifestEntry]:
-    """The entries whose name and place were not forgotten."""
+    """The entries of which neither name nor place was forgotten."""
     forgotten = manifest.forgotten_digests(root)
     kept = []
     for entry in entries:

@@ -1,4 +1,4 @@
-"""What the sources of a configuration offer, and what the steps know of their files."""
+"""What the sources of a configuration offer, and what the steps have recorded of their files."""
 
 import os
 import time
@@ -43,9 +43,9 @@ from hapvr.video.sources import (
 
 CORPUS_FOLDER = "corpus"
 TICK_PLACE = "watch/tick.json"
-"""When the automation looked at the sources last."""
+"""Records when the automation last looked at the sources."""
 MISSING_STATE = " missing"
-"""Ends what `file_state` says of a file that is not there."""
+"""Ends the `file_state` of a missing file."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class OfferedVideos:
 def resolve_sources(
     project: Project, listing: SourceListing | None = None, *, progress: Progress = no_progress
 ) -> Iterator[OfferedVideos]:
-    """Read or generate all sources; generated ones that are already there are left alone. listing:
-    of a look that was taken before; None: a new one, which warns of what is left out.
+    """Read or generate all sources; existing generated ones are not touched. listing: one taken
+    before; None: a new one, which warns of what is skipped.
 
     Raises: DataError, ConfigError.
     """
@@ -85,8 +85,8 @@ def resolve_sources(
 def _warn_of_offline_files(source: str) -> None:
     warnings.warn(
         f"source {source}: none of its files is there; its videos stay as they are, and new ones "
-        "are left out, until their drive is back. "
-        f"If they are gone for good: `hapvr forget --offline {source}`"
+        "are skipped, until their drive is back. If they are gone for good: `hapvr forget "
+        f"--offline {source}`"
     )
 
 
@@ -103,7 +103,7 @@ def snapshot_sources(project: Project, *, settle_s: float) -> tuple[str, list[Pa
 def _named_videos(
     project: Project, source: NamedSource, progress: Progress
 ) -> Iterator[OfferedVideos]:
-    """The videos of a benchmark that ships, or of the generated corpus."""
+    """The videos of a shipped benchmark, or of the generated corpus."""
     if source.kind == "benchmark":
         from hapvr.benchmark.definition import load_definition  # which folders do without
 
@@ -132,8 +132,8 @@ def _own_videos(
     entries: Entries,
     progress: Progress,
 ) -> Iterator[OfferedVideos]:
-    """A user's clips, those to train on and those that are held out, and the benchmarks that are
-    made of these. A clip stays what it was first."""
+    """A user's clips, for training and held out, and the benchmarks that are made from the latter.
+    A clip keeps the role that it had first."""
     from hapvr.demo.clips_benchmark import split_user_videos
 
     folder = project.root.local_path(CORPUS_FOLDER)
@@ -164,7 +164,7 @@ def _own_videos(
 
 
 def inspected_videos(root: DataRoot, shards: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Shard and row of each video of these shards that the step `videos` has looked at, failed ones
+    """Shard and row of each video of these shards that the step `videos` has read, failed ones
     too."""
     for key in shards:
         index = Shard(root, VIDEOS_STAGE, key).find()
@@ -173,7 +173,7 @@ def inspected_videos(root: DataRoot, shards: Iterable[str]) -> Iterator[tuple[st
 
 
 def lost_files(project: Project) -> dict[str, tuple[int, int]]:
-    """Source -> of how many videos that could be read the file is not there now, and how many there
+    """Source -> how many of the videos that could be read have lost their file, and how many there
     are."""
     num_lost = Counter[str]()
     num_usable = Counter[str]()
@@ -187,9 +187,9 @@ def lost_files(project: Project) -> dict[str, tuple[int, int]]:
 
 
 def changed_shards(project: Project) -> dict[str, str]:
-    """Shards with a file that is not the one that the step `videos` read; each with a digest of
-    what its files are, and of the hour: what failed is tried again then. A file that is gone is not
-    one that changed."""
+    """Shards with a file that is not the one that the step `videos` read, each with a digest of its
+    present files and of the hour, so that failures are tried again an hour later. A file that is
+    gone has not changed."""
     hour = time.time() // 3600
     changed = {}
     for key in shard_keys(project.root):
@@ -206,7 +206,7 @@ def changed_shards(project: Project) -> dict[str, str]:
 
 
 def source_scenes(project: Project, source: Source) -> dict[str, str]:
-    """What clips of a source show, by path below its folder, from a CSV file with the columns
+    """The scenes of a source's clips, by path below its folder, from a CSV file with the columns
     `file` and `scene`; clips that it does not list are skipped. Raises DataError naming the
     file."""
     import polars as pl
@@ -226,7 +226,7 @@ def source_scenes(project: Project, source: Source) -> dict[str, str]:
 
 
 def file_state(row: ManifestRow) -> str:
-    """What tells whether a local file may have changed; remote ones count as unchanged once
+    """A text that tells whether a local file may have changed; remote files count as unchanged once
     fetched."""
     if is_remote(row.uri):
         return row.uri

@@ -1,4 +1,4 @@
-"""Step 8: one training run: its folder, its MLflow run, and the command that does it (asset
+"""Step 8: a training run: its folder, its MLflow run, and the command that trains (asset
 `similarity_model`)."""
 
 import json
@@ -22,7 +22,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.provenance import environment, git_revision, require_settings
 from hapvr.registry.runs import Tracker, complete_metrics
 from hapvr.registry.versions import LINEAGE_FILE
-from hapvr.search.collection import serving_index
+from hapvr.search.current import serving_index
 from hapvr.steps.benchmark_features import check_evaluation
 from hapvr.steps.ingested import require_ingested
 from hapvr.steps.model_places import CURRENT_NAME, MODELS, RUN_KEY, current_key
@@ -38,13 +38,14 @@ from hapvr.train import run_folder
 from hapvr.train.sources import SOURCES
 
 NETWORK_ARTIFACT = "network"
-"""Of an MLflow run: the trained network, as `hapvr.model.checkpoint.load_network` reads it."""
+"""The artifact of an MLflow run with the trained network, for
+`hapvr.model.checkpoint.load_network`."""
 DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One training, whatever became of it."""
+    """A training, whatever became of it."""
 
     key: str
     """names its folder below `models/`; a retry with the same key resumes from its checkpoint and
@@ -63,8 +64,8 @@ def tracker_of(project: Project) -> Tracker:
 
 
 def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
-    """Make or find the run's folder and MLflow run. Raises DataError for a bad key or missing
-    inputs, and as `check_evaluation` does, before there is any run."""
+    """Make or find the run's folder and MLflow run. Before there is any run, raises DataError for a
+    bad key or missing inputs, and as `check_evaluation` does."""
     if not RUN_KEY.fullmatch(key):
         raise DataError(
             f"training: run key {key!r} may hold letters, digits, - and _ only, at most 80 of them"
@@ -75,7 +76,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     config = project.config
     folder = project.root.local_path(f"{MODELS}/{key}")
     begun = _begun_record(folder)
-    # one that is repeated goes on with its shards: its record says what the network has seen
+    # a repeated training goes on with its shards: its record says what the network has seen
     shards = training_shards(project) if begun is None else begun["shards"]
     copies = copies_of(project) if begun is None else begun["copies"]
     labels = pair_labels(project, folder, shards, begun=begun is not None)
@@ -97,7 +98,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
 
 
 def _begun_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a training that has a checkpoint or a result, None of another."""
+    """The record of a training that has a checkpoint or a result; None for another training."""
     has_result = (folder / run_folder.RESULT_NAME).is_file()
     if has_result or run_folder.list_checkpoints(folder / run_folder.CHECKPOINTS):
         return run_folder.read_record(folder)
@@ -111,7 +112,7 @@ def _require_same_training(
     begun: Mapping[str, Any],
     digests: Mapping[str, str],
 ) -> None:
-    """Raise DataError where a training would go on with other settings or data."""
+    """Raise DataError if a training would go on with other settings or data."""
     before = load_config(folder / run_folder.CONFIG_NAME).training_identity()
     require_settings(
         {**before, "data": begun["data_digests"]},
@@ -130,7 +131,7 @@ def _start_run(
     num_shards: int,
     tags: Mapping[str, str],
 ) -> str:
-    """The id of the MLflow run of a training, which gets settings, tags and lineage."""
+    """Start the MLflow run of a training, with settings, tags and lineage; returns its id."""
     config = project.config
     tracker = tracker_of(project)
     skipped = ("sources", "data_root", "tracking", "watch")
@@ -148,8 +149,8 @@ def _start_run(
 
 
 def train_model(project: Project, *, run: str, progress: Progress = no_progress) -> dict[str, Any]:
-    """Train in processes of this one; Dagster's asset starts the same command through Pipes. run:
-    the training's key. Returns the trainer's result, and where it is."""
+    """Train in child processes; Dagster's asset starts the same command through Pipes. run: the
+    training's key. Returns the trainer's result, and where it is."""
     training = prepare_training(project, run, tags={})
     run_training(project, training)
     result = finish_training(project, training)
@@ -161,9 +162,9 @@ def train_model(project: Project, *, run: str, progress: Progress = no_progress)
 
 
 def training_command(project: Project, run: TrainingRun) -> list[str]:
-    """`hapvr.trainer`, by torchrun if it is several processes; on Linux it dies with the process
-    that started it. torchrun would be one more process that imports torch, so a single trainer runs
-    without it."""
+    """The command that runs `hapvr.trainer`, by torchrun for several processes; on Linux it dies
+    with the process that started it. torchrun would be one more process that imports torch, so a
+    single trainer runs without it."""
     num_processes = project.config.train.num_processes
     command = [sys.executable]
     if num_processes > 1:
@@ -183,9 +184,9 @@ def training_environment(project: Project) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "PYTHONPATH": os.pathsep.join(sys.path),
-        # What is there is delivered together and tried once, in less time than comes between: with
-        # a server that hangs, nothing piles up that the trainer would have to wait for. The end of
-        # a training delivers the rest.
+        # Metrics are delivered together and tried once, in less time than passes between two
+        # deliveries: so if a server hangs, nothing piles up that the trainer would have to wait
+        # for. The end of a training delivers the rest.
         "MLFLOW_ASYNC_LOGGING_BUFFERING_SECONDS": "10",
         "MLFLOW_ASYNC_LOGGING_THREADPOOL_SIZE": "1",
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -194,8 +195,8 @@ def training_environment(project: Project) -> dict[str, str]:
 
 
 def run_training(project: Project, run: TrainingRun) -> None:
-    """Train in processes of our own, whose output goes to this terminal. Raises DataError if it
-    fails."""
+    """Train in child processes, whose output goes to this terminal. Raises DataError if the
+    training fails."""
     process = subprocess.Popen(
         training_command(project, run),
         env=os.environ | training_environment(project),
@@ -214,8 +215,8 @@ def run_training(project: Project, run: TrainingRun) -> None:
 
 
 def fail_training(project: Project, run: TrainingRun) -> str:
-    """Close the MLflow run of a training that did not end well; returns what the trainer said, and
-    what to do."""
+    """Close the MLflow run of a training that failed; returns what the trainer reported, and what
+    to do."""
     file = run.folder / run_folder.FAILURE_NAME
     failure = read_text(file) if file.is_file() else ""
     failure = failure or "training: the process died; see its output"
@@ -223,7 +224,7 @@ def fail_training(project: Project, run: TrainingRun) -> str:
         file.write_text(failure, encoding="utf-8")
     try:
         tracker_of(project).client.set_terminated(run.mlflow_run_id, status="FAILED")
-    except Exception as error:  # of MLflow, too: what is told is why the training failed
+    except Exception as error:  # of MLflow, too: the caller is told why the training failed
         warnings.warn(f"the MLflow run {run.mlflow_run_id} stays open: {error}")
 
     return f"{failure} (run folder: {run.folder}; the same run resumes from its last checkpoint)"
@@ -232,8 +233,8 @@ def fail_training(project: Project, run: TrainingRun) -> str:
 def finish_training(
     project: Project, run: TrainingRun, *, make_current: bool = True
 ) -> dict[str, Any]:
-    """End the MLflow run with all it lacks, and make it the current model; returns the trainer's
-    result. Raises DataError if it is not complete."""
+    """Complete and end the MLflow run, and make this the current model; returns the trainer's
+    result. Raises DataError if the training is not complete."""
     result = training_result(run)
     run_id = run.mlflow_run_id
     tracker = tracker_of(project)
@@ -254,7 +255,7 @@ def finish_training(
 
 
 def training_result(run: TrainingRun) -> dict[str, Any]:
-    """What the trainer said at its end. Raises DamagedError if the training is not complete."""
+    """The trainer's result. Raises DamagedError if the training is not complete."""
     hint = f"run the training {run.key} again, which resumes from its last checkpoint"
     return asdict(
         read_json_as(run.folder / run_folder.RESULT_NAME, run_folder.TrainingResult, hint=hint)
@@ -263,8 +264,8 @@ def training_result(run: TrainingRun) -> dict[str, Any]:
 
 def trained_run(project: Project, key: str = "") -> TrainingRun:
     """The run of this key if it has trained a model, else the one whose training ended last. So a
-    chain evaluates and registers what it trained, also where another training has ended meanwhile.
-    Raises DataError if there is none yet."""
+    chain evaluates and registers the model that it trained, even if another training has ended
+    meanwhile. Raises DataError if there is none yet."""
     root = project.root
     if not (RUN_KEY.fullmatch(key) and root.exists(f"{MODELS}/{key}/{run_folder.RESULT_NAME}")):
         if not root.exists(CURRENT_NAME):
@@ -280,7 +281,7 @@ def trained_run(project: Project, key: str = "") -> TrainingRun:
 
 def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: str) -> None:
     """Raise DataError unless the run was trained on features of this backbone (weights and
-    precision) and, where it is given, this whitening. what: for the message."""
+    precision) and of this whitening, if one is given. what: for the message."""
     record = run_folder.read_record(run.folder)
     trained = {
         "backbone": record["weights"]["backbone"],
@@ -297,8 +298,8 @@ def require_trained_on(run: TrainingRun, settings: Mapping[str, Any], *, what: s
 def remove_old_trainings(project: Project) -> list[str]:
     """Remove trainings that ended `retention.run_days` ago, with folder, MLflow run and artifacts;
     returns their keys. Those that made a registered version stay, whatever its alias, and so do the
-    current model and that of the index. On a server runs are marked as deleted, and `mlflow gc`
-    there frees their space. Raises DataError where no registry answers."""
+    current model and that of the index. On a server, runs are only marked as deleted, and `mlflow
+    gc` frees their space there. Raises DataError if no registry answers."""
     root = project.root
     days = project.config.retention.run_days
     if days is None or not root.list_folders(MODELS):

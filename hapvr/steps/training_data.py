@@ -43,8 +43,8 @@ def has_stages(project: Project, key: str, *stages: str) -> bool:
 def pair_labels(
     project: Project, folder: Path, shards: Sequence[str], *, begun: bool
 ) -> PairLabels | None:
-    """The labelled pairs that `train.source` reads: those of the configuration, or those that a
-    training began with. Raises DataError for pairs that do not fit the videos."""
+    """The labelled pairs that `train.source` reads: those of the configuration, or those with which
+    a training began. Raises DataError for pairs that do not fit the videos."""
     if not project.config.train.reads_pairs:
         return None
     files = [features.FeatureFile(project.shard(features.STAGE, key)) for key in shards]
@@ -60,13 +60,13 @@ def pair_labels(
 
 
 def labels_digest(labels: PairLabels | None) -> dict[str, str]:
-    """The part of `data_digests` that labelled pairs are."""
+    """The digests of labelled pairs, a part of `data_digests`."""
     return {} if labels is None else {"labelled_pairs": labels.digest}
 
 
 def copies_of(project: Project) -> dict[str, str]:
-    """`name_digest` of a video -> its group of copies, by which `train.look_alikes` chooses: a
-    training keeps those it began with."""
+    """`name_digest` of a video -> its group of copies, for `train.look_alikes`. A training keeps
+    the groups with which it began."""
     table = read_rows(project.root, GROUPS_PLACE, GROUP_SCHEMA, damaged=True)
     groups = table.select(["video_id", "group"])
     if not project.config.train.look_alikes:
@@ -75,8 +75,8 @@ def copies_of(project: Project) -> dict[str, str]:
 
 
 def data_digests(project: Project, shards: list[str]) -> dict[str, str]:
-    """Digest of everything that training reads: whitening, and by shard views and embeddings, or
-    frames."""
+    """Digests of everything that a training reads: whitening, and for each shard views and
+    embeddings, or frames."""
     digests = {"whitening": load_whitening(project.root).sha256}
     for stage in stages_read(project):
         for key in shards:

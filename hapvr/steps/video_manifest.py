@@ -21,10 +21,10 @@ from hapvr.video.sources import ManifestEntry, is_remote
 
 @dataclass(frozen=True)
 class ManifestResult:
-    """What the manifest has become."""
+    """The manifest after the step."""
 
     shards: tuple[str, ...]
-    """all keys there are, old and new"""
+    """all keys, old and new"""
     new_shards: tuple[str, ...]
     digest: str
     """of all rows"""
@@ -37,15 +37,15 @@ class ManifestResult:
 
 
 def make_manifest(project: Project, *, progress: Progress = no_progress) -> ManifestResult:
-    """Append the videos that the sources offer and the manifest lacks, as new shards. Of rows once
-    written only the path changes, when a file has moved. One process at a time does this; another
-    waits.
+    """Append the videos that the sources offer and the manifest lacks, as new shards. In rows once
+    written only the path changes, when a file has moved. One process at a time does this; others
+    wait.
 
     Raises: as `manifest.require_shards` does.
     """
     root = project.root
     with root.lock(manifest.MANIFEST_STAGE):
-        # All that follows goes by this look; a file that arrives meanwhile is noticed next time.
+        # Everything below uses this listing; a file that arrives meanwhile is noticed next time.
         listing = SourceListing(project, notices=True)
         offer = offer_digest(project, listing.offered())
         manifest.require_shards(root, root.list_folders(VIDEOS_STAGE))
@@ -68,7 +68,7 @@ def make_manifest(project: Project, *, progress: Progress = no_progress) -> Mani
 
 
 class _Names:
-    """The ids of the manifest and of what is appended to it."""
+    """The ids of the manifest and of the videos that are appended to it."""
 
     def __init__(self, rows: Iterable[ManifestRow]) -> None:
         self.uri_of = {row.video_id: row.uri for row in rows}
@@ -78,11 +78,11 @@ class _Names:
     def give(
         self, offered: Iterable[ManifestEntry], remembered: Iterable[ManifestEntry]
     ) -> list[ManifestEntry]:
-        """Those of `remembered` that the manifest lacks, under ids that are free. offered: all that
-        the source holds.
+        """The entries of `remembered` that the manifest lacks, with ids that are free. offered:
+        everything that the source holds.
 
-        An id whose own file moved within the source is not free for another that took its place;
-        one whose file is not there any more is kept for it."""
+        An id whose own file moved within the source is not free for another file that took its
+        place. An id whose file is gone is kept for it."""
         offered_uris = {entry.uri for entry in offered}
         entries = []
         for entry in remembered:
@@ -95,7 +95,7 @@ class _Names:
         return entries
 
     def _free(self, video_id: str) -> str:
-        """The id, or the id with the first number that nothing has."""
+        """The id, or the id with the first free number."""
         for number in count(1):
             name = video_id if number == 1 else f"{video_id}~{number}"
             if name not in self._taken:
@@ -111,7 +111,7 @@ def _remembered(root: DataRoot, offered: OfferedVideos) -> list[ManifestEntry]:
     num_forgotten = len(offered.entries) - len(remembered)
     if num_forgotten:
         warnings.warn(
-            f"source {offered.source}: {num_forgotten} files are left out as their names were "
+            f"source {offered.source}: {num_forgotten} files are skipped because their names were "
             "forgotten; rename new ones"
         )
 
@@ -141,7 +141,7 @@ def _write_shards(
 ) -> list[str]:
     """Append entries to the manifest as shards of their source; returns the new keys."""
     source = offered.source
-    # One above the highest: shards below may be lost, and what others wrote is not overwritten.
+    # One above the highest, since shards below may be lost, and no shard is overwritten.
     numbers = [int(key.rpartition("-")[2]) for key in listing.shards() if source_of(key) == source]
     number = max(numbers, default=-1) + 1
     new_shards = []

@@ -1,10 +1,10 @@
-"""The index of one vector per video, which is kept up to date beside that of frames."""
+"""The index of one vector per video, kept up to date beside the index of frames."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hapvr.errors import DataError
-from hapvr.search.collection import CurrentIndex
+from hapvr.search.current import CurrentIndex
 from hapvr.search.descriptors import descriptor_shard, searchable_videos
 from hapvr.search.frame_index import FrameIndex
 from hapvr.search.indexes import create_index
@@ -15,7 +15,7 @@ from hapvr.steps.search_model import SearchModel
 
 @dataclass(frozen=True)
 class FilledVideos:
-    """An index of videos that has all shards."""
+    """An index of videos with all shards."""
 
     index: FrameIndex
     revision_before: int
@@ -23,7 +23,7 @@ class FilledVideos:
 
     @property
     def changed(self) -> bool:
-        """Whether it is another one than before."""
+        """Whether the index has changed."""
         return self.index.status().revision != self.revision_before
 
 
@@ -34,12 +34,12 @@ def fill_videos(
     finished: Sequence[str],
     awaited: Collection[str],
 ) -> FilledVideos | None:
-    """Take the vectors of videos of all described shards into the index of videos; shards that are
-    gone leave it.
+    """Add the video vectors of all described shards to the index of videos, and remove shards that
+    are gone.
 
     place: of the index of frames
     finished: shards whose frames are described
-    awaited: shards whose features are unfinished, which are left alone
+    awaited: shards whose features are unfinished, which are not touched
 
     Returns None for a model that has no vector of a whole video.
     """
@@ -71,13 +71,12 @@ def fill_videos(
 
 
 def first_stage_index(project: Project, current: CurrentIndex, uri: str) -> FrameIndex | None:
-    """The index of videos where the configuration lets it choose the candidates of searches, None
-    where votes of frames do.
+    """The index of videos, if by the configuration it chooses the candidates of searches; None if
+    votes of frames do.
 
-    uri: the model that the index was made with
+    uri: the model that made the index
 
-    Raises: DataError where the index has no vectors of whole videos, DamagedError for a damaged
-    one.
+    Raises: DataError if the index has no vectors of whole videos, DamagedError if it is damaged.
     """
     search = project.config.search
     if search.first_stage == "frames":

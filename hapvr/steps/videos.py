@@ -47,16 +47,16 @@ def make_videos(
     retry_gone: bool = True,
     progress: Progress = no_progress,
 ) -> StageResult:
-    """Fetch what is remote, probe every file, and write a row per video, failures with their
-    reason. The status is ok, unavailable, too_large, not_video, or failed.
+    """Fetch remote videos, probe every file, and write a row per video, failures with their reason.
+    The status is ok, unavailable, too_large, not_video, or failed.
 
-    A finished shard is left alone, unless `retry_failed`. Rows that are not tried again stay as
-    they are, and so do those of usable videos whose drive is offline, or which their site has no
-    more.
+    A finished shard is not touched, unless `retry_failed`. Rows that are not tried again stay as
+    they are, and so do those of usable videos whose drive is offline, or whose site no longer has
+    them.
 
-    retry_failed: try failed videos again, and files that are not videos where this program or its
-    limits are others than then.
-    retry_gone: with `retry_failed` also try unavailable videos, and all that is not a video.
+    retry_failed: try failed videos again, and files that were no videos if this program or its
+    limits have changed since.
+    retry_gone: with `retry_failed` also try unavailable videos, and all files that were no videos.
     """
     rows = {row.video_id: row for row in read_manifest_shard(project.root, key)}
     shard = project.shard(VIDEOS_STAGE, key)
@@ -107,7 +107,7 @@ class _VideosOfShard:
     recorded: Mapping[str, IndexRow]
     """rows of an earlier run"""
     states: dict[str, str]
-    """of the files, see `file_state`; they are what the shard is made of"""
+    """of the files, see `file_state`; they are the inputs of the shard"""
     offline: frozenset[str]
     """usable videos whose drive is away"""
     retry_failed: bool
@@ -125,13 +125,13 @@ class _VideosOfShard:
             if is_remote(uri):
                 row = _or_as_before(row, before)
             if row["reason"] == MISSING:
-                # its state was taken before it went; once back, it has changed
+                # its state was taken before it went; once it is back, it has changed
                 self.states[video_id] = f"{uri}{MISSING_STATE}"
 
             yield row | {"former_sha256": _former_sha256(row, before)}, data
 
     def still_hold(self, row: IndexRow, earlier: Provenance) -> bool:
-        """Whether a row of an earlier run does."""
+        """Whether a row of an earlier run still holds."""
         video_id = row["video_id"]
         if video_id not in self.states or earlier.inputs.get(video_id) != self.states[video_id]:
             return False
@@ -146,7 +146,7 @@ class _VideosOfShard:
 def _offline_states(
     project: Project, key: str, index: ShardIndex, states: Mapping[str, str]
 ) -> dict[str, str]:
-    """The recorded states of usable videos of a shard whose files are gone with their drive."""
+    """The recorded states of a shard's usable videos whose files are gone with their drive."""
     gone = [
         row["video_id"]
         for row in index.rows()
@@ -158,7 +158,7 @@ def _offline_states(
 
 
 def _unread_videos(recorded: Iterable[IndexRow]) -> frozenset[str]:
-    """Videos that were fetched and could not be read, so that they are fetched again."""
+    """Videos that were fetched but could not be read, and so are fetched again."""
     return frozenset(
         row["video_id"]
         for row in recorded
@@ -167,15 +167,15 @@ def _unread_videos(recorded: Iterable[IndexRow]) -> frozenset[str]:
 
 
 def _or_as_before(row: IndexRow, before: IndexRow | None) -> IndexRow:
-    """The row of a remote video, or its earlier one where no site has it any more."""
+    """The row of a remote video, or its earlier row if no site has it any more."""
     if row["status"] != STATUS_OK and before is not None and before["status"] == STATUS_OK:
         return before
     return row
 
 
 def _former_sha256(row: IndexRow, before: IndexRow | None) -> str | None:
-    """Digests of other contents that a video had, so that what was made of these can be forgotten,
-    too; None where it had no others."""
+    """Digests of former contents of a video, so that what was made of these can be forgotten, too;
+    None if it had no others."""
     if before is None:
         return None
     former = {before["sha256"], *(before.get("former_sha256") or "").split()}
@@ -184,7 +184,7 @@ def _former_sha256(row: IndexRow, before: IndexRow | None) -> str | None:
 
 def _is_tried_again(row: IndexRow, reader: str, *, retry_failed: bool, retry_gone: bool) -> bool:
     """Whether a video that cannot be used is tried again, although its file is the same. reader:
-    the versions and limits of now."""
+    the current versions and limits."""
     if row["status"] == STATUS_FAILED:
         return True
     if not retry_failed:
@@ -195,6 +195,7 @@ def _is_tried_again(row: IndexRow, reader: str, *, retry_failed: bool, retry_gon
 
 
 def content_digest(videos: Sequence[IndexRow]) -> str:
-    """Changes when a video's bytes or fate do, not when a file is only touched or moved."""
+    """A digest that changes with a video's bytes or fate, but not when a file is only touched or
+    moved."""
     rows = [(row["video_id"], row["status"], row["sha256"], row["reason"]) for row in videos]
     return hashlib.sha256(repr(rows).encode()).hexdigest()

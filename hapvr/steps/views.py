@@ -1,9 +1,9 @@
-"""Steps 6 and 7: augmented clips as region features, and as the teacher's embeddings, which give
-the pseudo labels.
+"""Steps 6 and 7: augmented clips as region features, and as the teacher's embeddings, from which
+pseudo labels follow.
 
-The assets `training_views` and `pseudo_labels` are made of the same clips. One pass draws each clip
-once and sends it through both networks. Each of the two can also be made alone, with the same
-result: a clip is determined by its plan and the settings of `views` (`hapvr.augment.views`).
+The assets `training_views` and `pseudo_labels` are made from the same clips. One pass draws each
+clip once and sends it through both networks. Each of the two can also be made alone, with the same
+result, since its plan and the settings of `views` determine a clip (`hapvr.augment.views`).
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -97,7 +97,7 @@ def make_views_and_labels(
 
 
 def _columns(video_id: str, hosts: Sequence[str], values: NDArray[Any]) -> Columns:
-    """The data of a video's views. values: [V x T, ...], what a network makes of their frames.
+    """The data of a video's views. values: [V x T, ...], a network's outputs for their frames.
 
     Raises: DataError for values that cannot be stored.
     """
@@ -114,7 +114,7 @@ def _columns(video_id: str, hosts: Sequence[str], values: NDArray[Any]) -> Colum
 def _output(
     project: Project, key: str, stage: str, inputs: dict[str, str]
 ) -> tuple[ShardRecipe, Embed]:
-    """A shard, and the network that makes its tensors of the drawn clips."""
+    """A shard, and the network that makes its tensors from the drawn clips."""
     config = project.config
     shape: tuple[int, ...]
     settings: dict[str, Any] = {

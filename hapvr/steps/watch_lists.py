@@ -53,7 +53,7 @@ SCHEMA = pa.schema(
         ("since", pa.string()),
     ]
 )
-"""since: when the pair was found first, ISO 8601, UTC."""
+"""since: when the pair was first found, ISO 8601, UTC."""
 
 Row = dict[str, Any]
 """A match, as of SCHEMA."""
@@ -61,7 +61,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class WatchMatches:
-    """The matches of one shard, and what making them did."""
+    """The matches of one shard, and what the step did."""
 
     table: pa.Table
     """see SCHEMA"""
@@ -76,9 +76,9 @@ class WatchMatches:
 def make_watch_matches(
     project: Project, searcher: Searcher, key: str, *, progress: Progress = no_progress
 ) -> WatchMatches:
-    """Compare with a shard of the index all queries that were not compared with it yet. Matches are
-    put into the outbox where `watch.webhook` is set: each (list, content of the query, content of
-    the video) only once, and none of a model with random weights.
+    """Compare with a shard of the index all queries that were not compared with it yet. If
+    `watch.webhook` is set, matches are put into the outbox: each (list, content of the query,
+    content of the video) only once, and none from a model with random weights.
 
     Raises: DataError for a shard that is not in the index, and for a model without calibration.
     """
@@ -107,8 +107,8 @@ def make_watch_matches(
         is_whole = not comparison.failed and len(compared) == len(comparison.compared)
         table = pa.Table.from_pylist(rows, schema=SCHEMA)
         announced = _announce(searcher, table) if is_posting else 0
-        # after the outbox, so that a kill between them loses no match; queries that failed are
-        # tried again, and those of a list that was removed meanwhile if it comes back
+        # after the outbox, so that a kill in between loses no match; failed queries are tried
+        # again, and so are those of a list that was removed meanwhile, if it comes back
         write_rows(
             root,
             place,
@@ -124,9 +124,9 @@ def make_watch_matches(
 def _of_what_is_left(
     project: Project, key: str, rows: Sequence[Row], lists: Collection[str]
 ) -> list[Row]:
-    """The matches whose video and list were not forgotten since the searcher was opened.
+    """The matches of which neither video nor list was forgotten since the searcher was opened.
 
-    lists: names of those that are there
+    lists: names of the existing lists
     """
     video_ids = {row["video_id"] for row in rows}
     forgotten = forgotten_of(project.root, video_ids, dict.fromkeys(video_ids, key))
@@ -134,8 +134,8 @@ def _of_what_is_left(
 
 
 def _within_shard(searcher: Searcher, key: str) -> Searcher:
-    """Searches a shard alone, compared exactly: no other shard's video takes a place among the
-    nearest."""
+    """A searcher of this shard alone that compares exactly, so that no other shard's video takes a
+    place among the nearest."""
     root = searcher.project.root
     described = searchable(descriptor_shard(root, searcher.current.digest, key))
     count = len(searcher.collection.video_ids(key))
@@ -143,18 +143,18 @@ def _within_shard(searcher: Searcher, key: str) -> Searcher:
 
 
 class _Comparison:
-    """Collects the matches of all queries with a shard: those of queries that were compared with it
-    before are kept."""
+    """Collects the matches of all queries with a shard, keeping those of queries that were compared
+    with it before."""
 
     def __init__(self, within: Searcher, stored: Sequence[Row], before: Collection[str]) -> None:
         """Start with nothing compared.
 
         within: searches the shard
-        stored: matches that were found before
-        before: digests of queries that they are of, see `_asked`
+        stored: matches found before
+        before: digests of the queries of these, see `_asked`
         """
         self.compared: list[str] = []
-        """digests of queries that the matches are of now"""
+        """digests of the queries that have been compared by now"""
         self.failed: dict[str, str] = {}
         """query -> why it could not be used"""
         self._rows: list[Row] = []
@@ -163,7 +163,7 @@ class _Comparison:
         self._before = before
 
     def take(self, name: str, query: WatchQuery) -> None:
-        """Add the matches of a query; those of before where it cannot be used now.
+        """Add the matches of a query, or its earlier ones if it cannot be used now.
 
         name: its digest, see `_asked`
         """
@@ -180,15 +180,14 @@ class _Comparison:
             self._rows += self._stored_rows(query)
 
     def _stored_rows(self, query: WatchQuery) -> list[Row]:
-        """The matches of a query that were found before; of all its list where that cannot be
-        read."""
+        """The earlier matches of a query; those of its whole list if the list cannot be read."""
         of_list = [row for row in self._stored if row["watch_list"] == query.watch_list.name]
         if query.problem:
             return of_list
         return [row for row in of_list if row["query"] == query.name]
 
     def rows_with_dates(self) -> list[Row]:
-        """All matches, with the time when each was found first."""
+        """All matches, each with the time when it was first found."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         since = {_event(row): row["since"] for row in self._stored}
         return [row | {"since": since.get(_event(row), now)} for row in self._rows]
@@ -207,8 +206,8 @@ def _announce(searcher: Searcher, table: pa.Table) -> int:
 
 
 def unwatched_shards(project: Project) -> dict[str, str]:
-    """Shards of the index that were not compared with the present queries by its model, each with a
-    digest of what asks for it."""
+    """Shards that the index's model has not compared with the present queries, each with a digest
+    of the reason."""
     queries = _asked(project)
     if not queries:
         return {}
@@ -231,8 +230,8 @@ def all_matches(project: Project) -> list[dict[str, Any]]:
 
 
 def clock_notes(project: Project) -> list[str]:
-    """What is wrong with the clocks of the videos that were found, a sentence each; nothing of
-    videos that cannot be read any more."""
+    """What is wrong with the clocks of the videos that were found, a sentence each; videos that
+    cannot be read any more are skipped."""
     notes: set[str] = set()
     for key in project.root.list_folders(STAGE):
         rows = read_rows(project.root, rows_place(STAGE, key), SCHEMA).to_pylist()
@@ -244,8 +243,8 @@ def clock_notes(project: Project) -> list[str]:
 
 
 def _asked(project: Project) -> dict[str, WatchQuery]:
-    """All queries, each by a digest of what its matches depend on in addition to the index: what it
-    is, and what people said."""
+    """All queries, each by a digest of what its matches depend on besides the index: its content,
+    and people's marks."""
     verdicts: dict[str, list[list[str]]] = defaultdict(list)
     for verdict in read_marks(project.root).verdicts():
         for content in verdict[:2]:
@@ -261,12 +260,13 @@ def _asked(project: Project) -> dict[str, WatchQuery]:
 
 
 def _stamp(project: Project, queries: Iterable[str]) -> dict[str, Any]:
-    """What a finished shard was compared with, and whether matches found before are posted."""
+    """The stamp of a finished shard: the queries it was compared with, and whether its matches were
+    posted."""
     return {"queries": list(queries), "posted": project.config.watch.webhook is not None}
 
 
 def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list[Row]:
-    """Rows of one query. Raises VideoError and DataError where it cannot be used."""
+    """The rows of one query. Raises VideoError and DataError if it cannot be used."""
     if query.problem:
         raise DataError(query.problem)
     options = SearchOptions(
@@ -287,7 +287,7 @@ def _compare(within: Searcher, query: WatchQuery, limits: ServingConfig) -> list
 
 
 def _row(within: Searcher, query: WatchQuery, match: Match) -> Row:
-    """A match as it is stored; when it was found first is added later."""
+    """A match in the form in which it is stored; when it was first found is added later."""
     part = match.segments[0] if match.segments else None
     return {
         "watch_list": query.watch_list.name,
@@ -309,5 +309,5 @@ def _row(within: Searcher, query: WatchQuery, match: Match) -> Row:
 
 
 def _event(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What makes a match the same one as before."""
+    """What identifies a match: two with equal values are the same."""
     return row["watch_list"], row["query_sha256"], row["video_sha256"]

@@ -1,5 +1,5 @@
-"""Watch lists and their queries: files and folders of the configuration, and the queries of
-searches that somebody keeps watching for."""
+"""Watch lists and their queries: files and folders of the configuration, and queries of searches
+that people watch for."""
 
 import hashlib
 import os
@@ -20,7 +20,8 @@ from hapvr.video.folders import VIDEO_SUFFIXES
 from hapvr.video.sources import is_picture, query_files, read_lines, text_of_path
 
 LISTS = "watch/lists"
-"""A folder per list that was made of the query of a search: its file, named after its SHA-256."""
+"""Has a folder for each list that was made of the query of a search, with the query's file, named
+after its SHA-256."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class WatchQuery:
 
 
 def watch_lists(project: Project) -> list[WatchList]:
-    """Those of the configuration, and those of `make_watch_list`."""
+    """The lists of the configuration, and those of `make_watch_list`."""
     root = project.root
     lists = list(project.config.watch.lists)
     for name in root.list_folders(LISTS):
@@ -54,7 +55,7 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
     """Make a list of the query of a search, with a copy of its file; returns the name of the list.
 
     Raises: VideoError `replaced` for a file that is not the one that was searched for, or has more
-    than max_bytes, and DataError where the data root is not a local folder or is full.
+    than max_bytes; DataError if the data root is not a local folder, or is full.
     """
     root = project.root
     root.local_path(LISTS)
@@ -82,7 +83,7 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> str:
-    """Copy what is left of a file; returns the SHA-256 of that."""
+    """Copy the rest of a file; returns its SHA-256."""
     digest = hashlib.sha256()
     while data := source.read(READ_BYTES):
         target.write(data)
@@ -92,8 +93,8 @@ def _copy(source: IO[bytes], target: IO[bytes]) -> str:
 
 
 def check_watch_list(root: DataRoot, name: str) -> None:
-    """Compare the copies of queries that a list has with their names, which are their digests: a
-    damaged one would find nothing. Raises DamagedError."""
+    """Compare the copies of a list's queries with their names, which are their digests: a damaged
+    copy would find nothing. Raises DamagedError."""
     for file in root.list_files(f"{LISTS}/{name}"):
         place = f"{LISTS}/{name}/{file}"
         if root.sha256(place) != file.partition(".")[0]:
@@ -101,7 +102,7 @@ def check_watch_list(root: DataRoot, name: str) -> None:
 
 
 def watch_queries(project: Project) -> list[WatchQuery]:
-    """All queries of all lists, also files and lists that cannot be read."""
+    """All queries of all lists, including files and lists that cannot be read."""
     queries: list[WatchQuery] = []
     root = project.root
     lists_folder = None if root.local is None else root.local / LISTS
@@ -136,8 +137,8 @@ def _query(watch_list: WatchList, file: Path, *, is_ours: bool) -> WatchQuery:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """The files of a folder, or of the lines of a text file. Raises OSError, ValueError and
-    DataError where there are none, as of a drive that is offline."""
+    """The files of a folder, or those named in a text file. Raises OSError, ValueError and
+    DataError if there are none, as on a drive that is offline."""
     if path.is_dir():
         files = list(query_files(path))
     else:
@@ -149,7 +150,7 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def _digest_or_none(file: Path) -> str:
-    """SHA-256 of a file; "" where it cannot be read: the search says why."""
+    """SHA-256 of a file; "" if it cannot be read, and the search will say why."""
     with suppress(OSError, ValueError):
         status = file.stat()
         return _digest(file, status.st_size, status.st_mtime_ns)
@@ -158,5 +159,6 @@ def _digest_or_none(file: Path) -> str:
 
 @lru_cache(maxsize=10_000)
 def _digest(file: Path, _num_bytes: int, _modified_ns: int) -> str:
-    """SHA-256 of a file, asked for at every tick: it is remembered while size and time stay."""
+    """SHA-256 of a file, asked for at every tick, so it is remembered while size and time stay the
+    same."""
     return file_sha256(file)

@@ -1,5 +1,5 @@
-"""A run of the watch lists: every shard that was not compared with the present queries is, and what
-was found is posted. And what people do with lists that were made of a search."""
+"""A run of the watch lists: it compares every shard that was not compared with the present queries,
+and posts the matches. Also what people do with lists that were made of a search."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,9 +18,10 @@ from hapvr.steps.watch_queries import LISTS, watch_queries
 
 @dataclass(frozen=True, kw_only=True)
 class WatchRun:
-    """shards: that were compared."""
+    """What a run of the watch lists did."""
 
     shards: tuple[str, ...]
+    """those that were compared"""
     delivery: Delivery
     failed: dict[str, str] = field(default_factory=dict)
     """Query -> why it could not be used."""
@@ -32,10 +33,10 @@ def run_watch_lists(
     *,
     searcher: Searcher | None = None,
 ) -> WatchRun:
-    """Compare the lists with what is new and post the matches that wait. Without a list it does
-    nothing but that.
+    """Compare the lists with what is new, and post the matches that wait. Without a list it only
+    posts.
 
-    searcher: of the index; opened where something is to be compared and none is given."""
+    searcher: of the index; if none is given, one is opened once something has to be compared."""
     keys = tuple(unwatched_shards(project))
     failed: dict[str, str] = {}
     for key in keys:
@@ -47,7 +48,8 @@ def run_watch_lists(
 
 
 def last_run_s(project: Project) -> float | None:
-    """When a shard was compared with the lists last, since 1970; None: none ever was."""
+    """When a shard was last compared with the lists, in seconds since 1970; None if none ever
+    was."""
     root = project.root
     places = [rows_place(STAGE, key) for key in root.list_folders(STAGE)]
     written_ns = [time_ns for time_ns in root.modified_ns(*places) if time_ns]
@@ -56,7 +58,7 @@ def last_run_s(project: Project) -> float | None:
 
 def remove_watch_list(project: Project, name: str) -> None:
     """Remove a list that was made of a search, with its copy of the query. Raises ArgumentError for
-    another one."""
+    another list."""
     if name not in project.root.list_folders(LISTS):
         raise ArgumentError(
             f"watch: {name!r:.200} is not a list that was made from a search; those of the "
@@ -67,7 +69,7 @@ def remove_watch_list(project: Project, name: str) -> None:
 
 
 def query_file(project: Project, sha256: str) -> Path | None:
-    """The file of a list with this content; None where no list has it any more."""
+    """The file in a list that has this content; None if no list has it any more."""
     for query in watch_queries(project):
         if query.sha256 == sha256:
             return query.path

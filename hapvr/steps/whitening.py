@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DECODED_FRAMES = 8
-"""Frames that a thread holds at their stored size."""
+"""How many frames a thread holds at their stored size."""
 VVS_NAMES = {"mean": "mean", "values": "denominator", "vectors": "components"}
-"""What a checkpoint of VVS calls the parts of its PCA."""
+"""The names of the parts of the PCA in a checkpoint of VVS."""
 
 
 @dataclass(frozen=True)
@@ -58,27 +58,27 @@ class WhiteningResult:
 
     whitening: Whitening
     provenance: Provenance
-    """its environment has `num_regions`, the vectors that it was fitted on"""
+    """its environment has `num_regions`, the number of vectors that it was fitted on"""
     done: bool
-    """False where it was there"""
+    """False if it existed already"""
 
 
 def make_whitening(project: Project, *, progress: Progress = no_progress) -> WhiteningResult:
-    """Fit on regions of a seeded sample of the frames of the training shards; only one process at a
-    time does.
+    """Fit on regions of a seeded sample of the frames of the training shards, in one process at a
+    time.
 
-    An existing one is kept while its settings hold, whatever arrives or leaves later, since all
-    features would have to be computed again. A few videos give fewer dimensions than
-    `whitening.dims`; then others move it, until a model is trained. Vectors of a network that was
-    made for copies are not whitened: nothing is fitted, and the whitening leaves them as they are.
-    Raises DataError without training frames, DamagedError where one that is damaged would become
-    another.
+    An existing whitening is kept while its settings hold, whatever videos arrive or leave later,
+    since another one would mean extracting all features again. Only a few videos give fewer
+    dimensions than `whitening.dims`; then more videos lead to a new fit, until a model is trained.
+    Vectors of a network that was made for copies are not whitened: nothing is fitted, and the
+    whitening leaves them as they are. Raises DataError without training frames, DamagedError if a
+    damaged whitening would be replaced by another one.
     """
     with project.root.lock(STAGE):
         encoder = open_encoder(project.config.backbone, project.config.device)
         earlier = _find_earlier(project)
         if earlier is not None and earlier.is_imported:
-            # One that is damaged has to be imported again.
+            # A damaged one has to be imported again.
             whitening = earlier.whitening or load_whitening(project.root)
             return WhiteningResult(whitening, earlier.provenance, done=False)
 
@@ -86,7 +86,7 @@ def make_whitening(project: Project, *, progress: Progress = no_progress) -> Whi
         if plan.kept is not None:
             return plan.kept
         if earlier is not None and project.root.exists(FORGETTING):
-            # Its inputs are named by their new digests at the end.
+            # At its end, the inputs are named by their new digests.
             raise DataError("whitening: `hapvr forget` has not ended; let it end, or repeat it")
 
         whitening, num_regions = _fit(project, encoder, list(plan.inputs), progress)
@@ -112,7 +112,7 @@ class _Earlier:
 
 
 def _find_earlier(project: Project) -> _Earlier | None:
-    """The whitening that is there, None where there is none."""
+    """The existing whitening; None if there is none."""
     provenance = whitening_provenance(project.root)
     if provenance is None:
         return None
@@ -124,18 +124,18 @@ def _find_earlier(project: Project) -> _Earlier | None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What becomes of the whitening: it is kept, or fitted."""
+    """Whether the whitening is kept or fitted."""
 
     settings: Mapping[str, Any]
     inputs: Mapping[str, str]
     """training shard -> digest of its frames"""
     kept: WhiteningResult | None = None
     wanted_sha256: str = ""
-    """of the whitening that has to result, as it replaces a damaged one; "" where any may"""
+    """of the required result, if it replaces a damaged whitening; "" if any is allowed"""
 
 
 def _plan(project: Project, encoder: FrameEncoder, earlier: _Earlier | None) -> _Plan:
-    """Whether an earlier whitening stays, and what a new one is fitted on."""
+    """Whether an earlier whitening stays, and on what a new one is fitted."""
     settings = _settings(project, encoder)
     inputs = _inputs(project)
     if earlier is None or differences(settings, earlier.provenance.settings):
@@ -151,7 +151,7 @@ def _plan(project: Project, encoder: FrameEncoder, earlier: _Earlier | None) -> 
 
 
 def _require_same(project: Project, whitening: Whitening, wanted_sha256: str) -> None:
-    """Raise DamagedError where a damaged whitening would become another, by which features were
+    """Raise DamagedError if the new whitening is not the damaged one with which features were
     computed."""
     if wanted_sha256 in ("", whitening.sha256) or not project.root.list_folders(FEATURES_STAGE):
         return
@@ -162,7 +162,7 @@ def _require_same(project: Project, whitening: Whitening, wanted_sha256: str) ->
 
 
 def _settings(project: Project, encoder: FrameEncoder) -> dict[str, Any]:
-    """What determines a whitening, besides the frames."""
+    """The settings that determine a whitening, besides the frames."""
     config = project.config
     settings = {
         "backbone": encoder.settings,
@@ -202,8 +202,8 @@ def _fit(
     dims = min(wanted, len(regions) - 1, regions.shape[1])
     if dims < wanted:
         warnings.warn(
-            f"whitening: so few frames give {dims} dimensions instead of {wanted}, and answers "
-            "that are less sure; more videos give more, as long as no model is trained"
+            f"whitening: so few frames give {dims} dimensions instead of {wanted}, and less "
+            "certain answers; more videos give more dimensions, as long as no model is trained"
         )
 
     return fit_whitening(regions, dims=dims), len(regions)
@@ -255,8 +255,8 @@ def _sample_regions(
 
 
 def squares(jpegs: Sequence[bytes], size_px: int, picture: Picture) -> Frames:
-    """[N, 3, size_px, size_px], frames of one video as a network sees them; a long one is never
-    whole in memory at its full size."""
+    """[N, 3, size_px, size_px], frames of one video as a network sees them. A long video is never
+    in memory as a whole at its full size."""
     box = seen_box(jpegs, picture)
     parts = [
         jpegs[start : start + DECODED_FRAMES] for start in range(0, len(jpegs), DECODED_FRAMES)
@@ -268,13 +268,13 @@ def squares(jpegs: Sequence[bytes], size_px: int, picture: Picture) -> Frames:
 
 def import_whitening(root: DataRoot, file: Path, *, dims: int | None) -> Whitening:
     """Make a published PCA the whitening of a data root; fitting then leaves it alone. Arguments
-    and errors: `read_pca`, and ArgumentError where there is another one."""
+    and errors: see `read_pca`, and ArgumentError if there is another whitening."""
     whitening = read_pca(file, dims=dims)
     is_there = whitening_provenance(root) is not None
     if is_there and root.read_json(PROVENANCE_NAME).get("sha256") != whitening.sha256:
         raise ArgumentError(
-            f"import: {root.url} has a whitening already, and with another all features have to "
-            "be computed again; remove whitening/ for that"
+            f"import: {root.url} has a whitening already, and another one means extracting all "
+            "features again; remove whitening/ for that"
         )
 
     origin = {"file": file.name, "sha256": file_sha256(file)}
@@ -331,8 +331,8 @@ def read_pca(file: Path, *, dims: int | None) -> Whitening:
 
 
 def _is_pca(mean: Tensor, values: Tensor, vectors: Tensor, *, positive: bool) -> bool:
-    """Whether these are finite, fit together, and the vectors are about as long as unit vectors.
-    positive: whether all values have to be above 0."""
+    """Whether these are finite and fit together, and the vectors have about unit length. positive:
+    whether all values have to be above 0."""
     if values.ndim != 1 or vectors.shape != (len(mean), len(values)):
         return False
     if positive and not bool((values > 0).all()):

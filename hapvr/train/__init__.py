@@ -1,1 +1,1 @@
-"""Training of attention and comparator, on cached views or on views that are drawn in the step."""
+"""Training of attention and comparator, on cached views or on views drawn during the step."""

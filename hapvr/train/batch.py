@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 STRENGTHS: tuple[Literal["weak", "strong"], ...] = ("weak", "strong")
-"""Of the views of a video in a batch: the weak view is its anchor, the strong view its positive."""
+"""The views of a video in a batch: the weak one is its anchor, the strong one its positive."""
 
 
 @dataclass  # not frozen, as Fabric refuses to move those
@@ -30,10 +30,11 @@ class Batch:
     video_ids: tuple[str, ...]
     """of all B clips"""
     source_ids: Tensor
-    """int64 [B, 2], the videos that each clip shows, its own and its host (-1: none), as numbers
-    that are the same in all batches"""
+    """int64 [B, 2], the videos that each clip shows, its own and its host (-1: none), numbered
+    alike in all batches"""
     num_frames: Tensor | None = None
-    """int64 [B], the frames of each clip before it repeats itself or is padded; None: all count"""
+    """int64 [B], the number of frames of each clip before it repeats itself or is padded; None: all
+    count"""
     clips_per_item: int = len(STRENGTHS)
     easy_frames: Tensor | None = None
     """[A, E, R + k, D], frames without content that may be inserted into each of A anchors; E = 0:

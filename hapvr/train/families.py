@@ -1,4 +1,4 @@
-"""What trains a network, by its family."""
+"""The training of each family of networks."""
 
 from torch import nn
 
@@ -16,8 +16,8 @@ from hapvr.train.vvs import SuppressionTraining
 def build_training(
     settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int
 ) -> nn.Module:
-    """What trains a network of its family: called with a batch and its number, it returns the loss
-    [] and its terms [] by name.
+    """The training of a network by its family: called with a batch and its number, it returns the
+    loss [] and its terms [] by name.
 
     Whatever else changes while training, such as a memory bank or a key encoder, is a buffer or a
     submodule, so that it is in the checkpoint and on the device. Random draws are functions of the
@@ -25,8 +25,8 @@ def build_training(
     as an uninterrupted one. DDP waits for a gradient of every weight, and the gradients that it
     averages over processes are those of one process with the whole batch.
 
-    num_videos: of the training.
-    batch_videos: of a batch.
+    num_videos: in the training.
+    batch_videos: in a batch.
 
     Raises:
         ConfigError: settings that do not fit these."""

@@ -44,9 +44,9 @@ class TrainingData:
 
     root: DataRoot
     shards: Sequence[str]
-    """Of the training split."""
+    """The shards of the training split."""
     digests: Mapping[str, str]
-    """Of all that is read; a checkpoint of other data is refused."""
+    """Digests of everything that is read; a checkpoint of other data is refused."""
     copies: Mapping[str, str]
     """See `hapvr.train.sampler.look_alikes`."""
 
@@ -55,8 +55,8 @@ class Trainer:
     """One process of a training up to `train.steps`, which resumes from the newest checkpoint in
     `folder`.
 
-    validate: network -> metrics, of which "mean" chooses the best weights; without it the last ones
-    are the result.
+    validate: network -> metrics, of which "mean" chooses the best weights; without `validate` the
+    last weights are the result.
     open_loggers: called on rank 0 with the first step; its loggers get losses, learning rate,
     gradient norm, clips a second and validation.
 
@@ -160,17 +160,17 @@ class Trainer:
             yield
 
     def _notices(self) -> list[str]:
-        """What somebody who reads the log of the training should know."""
+        """What the log of the training should tell its readers."""
         settings = self._settings
         if self._source.batch_items == settings.batch_videos:
             return []
         return [
-            f"batches hold {self._source.batch_items}, all that there are; train.batch_videos is "
-            f"{settings.batch_videos}"
+            f"batches hold all {self._source.batch_items} videos or pairs that there are; "
+            f"train.batch_videos is {settings.batch_videos}"
         ]
 
     def _loader(self, first_step: int) -> DataLoader[Any]:
-        """Reads the batches from a step on, in order."""
+        """The loader of the batches from a step on, in order."""
         settings = self._settings
         return DataLoader(
             cast("Dataset[Any]", self._source),
@@ -187,7 +187,7 @@ class Trainer:
 
     @property
     def _log_every(self) -> int:
-        """A short training logs a hundred steps, or all."""
+        """How often to log: a short training logs a hundred steps, or all."""
         return max(1, min(20, self._settings.steps // 100))
 
     def _begin_log(self, first_step: int, messages: Sequence[str]) -> None:
@@ -230,7 +230,8 @@ class Trainer:
             self._best = {"step": step, "value": metrics["mean"], "weights": weights}
 
     def save(self, step: int) -> None:
-        """Write the checkpoint from which step `step` follows; rank 0 alone does."""
+        """Write the checkpoint from which the training goes on with step `step`; only rank 0
+        does."""
         if not self._fabric.is_global_zero:
             return
         values = {
@@ -245,8 +246,8 @@ class Trainer:
 
     def _resume(self) -> tuple[int, list[str]]:
         """Restore the newest checkpoint that can be read; returns the first step to do, and the
-        faults of newer ones. Raises DataError, which names the file, for a checkpoint of other
-        settings or data, and if all are damaged."""
+        faults of newer checkpoints. Raises DataError, which names the file, for a checkpoint of
+        other settings or data, and if all are damaged."""
         faults: list[str] = []
         for path in reversed(run_folder.list_checkpoints(self._folder / run_folder.CHECKPOINTS)):
             try:
@@ -274,7 +275,7 @@ class Trainer:
     def _require_own(self, path: Path, values: Mapping[str, Any]) -> None:
         """Raise DataError for a checkpoint of other settings or data."""
         changes = differences(self._identity, json.loads(values["identity"]))
-        # Another family has other settings, too, so it comes first.
+        # Another family has other settings, too, so the family is named first.
         changes.sort(key=lambda text: "network.family" not in text)
         if changes:
             raise DataError(

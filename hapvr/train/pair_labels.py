@@ -1,8 +1,8 @@
-"""Labelled pairs of videos and their distractors: reading the files of a user or of VCDB, and
-checking them against the videos that there are.
+"""Labelled pairs of videos and their distractors: reads the files of a user or of VCDB, and checks
+them against the videos of the collection.
 
-Errors name the file and the line. What was checked is stored in the folder of the training, which
-keeps what it began with.
+Errors name the file and the line. Checked labels are stored in the folder of the training, which
+keeps those it began with.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from hapvr.tables import MAX_USER_BYTES, TABLE_ERRORS, read_user_table
 from hapvr.train.settings import PairsConfig
 
 LABELS_NAME = "pair_labels.json"
-"""In the folder of a training."""
+"""The file of labels in the folder of a training."""
 NAME_COLUMNS = ("query", "reference")
 TIME_COLUMNS = ("query_start_s", "query_end_s", "reference_start_s", "reference_end_s")
 ROUNDING_S = 1.0
-"""By how much a time may exceed the length of a video, since people note whole seconds."""
+"""How many seconds a time may exceed the length of a video, since people note whole seconds."""
 MAX_ANNOTATION_BYTES = 1 << 24
 _VCDB_TIME = re.compile(r"(\d{1,2}):([0-5]\d):([0-5]\d)")
 
 
 class CopiedSegment(BaseModel, frozen=True):
-    """Footage that two videos share; times are seconds of each."""
+    """Footage that two videos share; times are seconds in each."""
 
     query: str
     reference: str
@@ -53,7 +53,7 @@ class CopiedSegment(BaseModel, frozen=True):
 
     @property
     def shorter_s(self) -> float:
-        """How long it is in the video where it is shorter."""
+        """Its length in the video where it is shorter."""
         in_query = self.query_end_s - self.query_start_s
         return min(in_query, self.reference_end_s - self.reference_start_s)
 
@@ -72,7 +72,7 @@ class CopiedSegment(BaseModel, frozen=True):
 class PairLabels(BaseModel, frozen=True):
     """What a training on labelled pairs knows of its videos.
 
-    They are stored by `name_digest`, so that nothing of a training names a video that was
+    They are stored by `name_digest`, so that no file of a training names a video that was
     forgotten. distractors: videos that share no footage with those of the copies."""
 
     copies: tuple[CopiedSegment, ...]
@@ -84,8 +84,8 @@ class PairLabels(BaseModel, frozen=True):
 
     @staticmethod
     def read(folder: Path, video_ids: Collection[str]) -> PairLabels:
-        """Those in the folder of a training. video_ids: of all training videos. Raises DamagedError
-        for a file that cannot be read, and DataError where one of its videos is gone."""
+        """Read them from the folder of a training. video_ids: of all training videos. Raises
+        DamagedError for a file that cannot be read, and DataError if one of its videos is gone."""
         hint = "train again, with another run key"
         stored = read_json_as(folder / LABELS_NAME, PairLabels, hint=hint)
         named = {name_digest(video_id): video_id for video_id in video_ids}
@@ -113,12 +113,12 @@ class PairLabels(BaseModel, frozen=True):
 
 
 class _Placed(BaseModel, frozen=True):
-    """A segment as it is written, and where: the file and the line."""
+    """A segment as it was written, and where: file and line."""
 
     place: str
     segment: CopiedSegment
     is_own_footage: bool = False
-    """Whether VCDB pairs a video with itself there, which labels nothing."""
+    """Whether VCDB pairs a video with itself here, which labels nothing."""
 
 
 def read_pair_labels(
@@ -133,9 +133,9 @@ def read_pair_labels(
     resolve: makes a path of the configuration absolute. video_ids: the training videos that have
     features. length_s: seconds of one of them.
 
-    Raises DataError, which names the file, the line and what to do, for what cannot be read, videos
-    that are not there, times outside them, a distractor that is in a pair, and another number of
-    segments than was expected."""
+    Raises DataError, which names the file, the line and what to do, for a file that cannot be read,
+    an unknown video, times outside a video, a distractor that is in a pair, and an unexpected
+    number of segments."""
     assert settings.path is not None  # `Config` checks it
     path = resolve(settings.path)
     read = _read_vcdb if settings.format == "vcdb" else _read_table
@@ -197,7 +197,7 @@ def _read_table(path: Path) -> Iterator[_Placed]:
 
 
 def _csv_rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The number of each line, and its values by column; a value that is missing is None."""
+    """The number of each line, and its values by column; a missing value is None."""
     require_regular(path, max_bytes=MAX_USER_BYTES)
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file)
@@ -273,7 +273,7 @@ def _vcdb_segment(line: str, place: str) -> _Placed:
 
 
 class _Names:
-    """Finds videos by their id or, where one alone has it, by their file name."""
+    """Finds videos by their id or, where only one has it, by their file name."""
 
     def __init__(self, video_ids: Collection[str]) -> None:
         self._ids = set(video_ids)
@@ -282,7 +282,7 @@ class _Names:
             self._of_file[video_id.rpartition("/")[2]].append(video_id)
 
     def find(self, name: str, place: str) -> str:
-        """The id of the video that a file names at this place. Raises DataError."""
+        """The id of the video that a file of labels names at this place. Raises DataError."""
         if name in self._ids:
             return name
         candidates = self._of_file.get(name, [])

@@ -15,7 +15,9 @@ CPU = torch.device("cpu")
 class Ranks:
     """The place of this process among those of a training.
 
-    rank: its number. world_size: how many they are. device: that of this process."""
+    rank: its number
+    world_size: the number of processes
+    device: of this process"""
 
     rank: int = 0
     world_size: int = 1
@@ -30,8 +32,8 @@ def gather(values: Tensor) -> Tensor:
 
 
 class _GatherRanks(torch.autograd.Function):
-    """torch's own, torch.distributed.nn.functional.all_gather, mixes up gradients that are not
-    contiguous on gloo."""
+    """An all-gather of our own: on gloo, torch.distributed.nn.functional.all_gather mixes up
+    gradients that are not contiguous."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ class TrainingModule(nn.Module):
         self.objective = objective
 
     def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the objective says of the similarities. Nothing is drawn."""
+        """The objective of the similarities. Nothing is drawn at random."""
         first_row = batch.first_row
         own = self.network.embed(batch.regions)
         frame_labels = batch.frame_labels

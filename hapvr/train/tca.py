@@ -20,10 +20,10 @@ from hapvr.train.batch import STRENGTHS, Batch
 class ContrastTraining(nn.Module):
     """Clips to the loss of their video vectors, in one process.
 
-    Each anchor is compared with its own positive and with the videos of the bank. Negatives of the
-    anchors enter the bank, or where a batch has none its positives. With `batch_negatives` these
-    are also negatives of the other anchors. What shows an anchor's own video or host is never its
-    negative.
+    Each anchor is compared with its own positive and with the videos of the bank. The anchors'
+    negatives enter the bank, or the positives if a batch has no negatives. With `batch_negatives`
+    positives are also negatives of the other anchors. A clip that shows an anchor's own video or
+    host is never its negative.
 
     num_videos: whose vectors may be in the bank. batch_videos: anchors of a batch. Raises
     ConfigError for a bank that is larger than the collection, or smaller than what a step adds, and
@@ -61,8 +61,8 @@ class ContrastTraining(nn.Module):
 
     @torch.no_grad()
     def begin_step(self, batches: Sequence[Batch], first_number: int) -> None:
-        """Move the key encoder on, and with `bank_order: before` put the negatives of all batches
-        of the step into the bank. first_number: of the first of these batches."""
+        """Update the key encoder, and with `bank_order: before` put the negatives of all batches of
+        the step into the bank. first_number: the number of the first of these batches."""
         if self.key_network is not None:
             follow(self.key_network, self.network, momentum=self._settings.contrast.momentum)
         if self.bank is None or self._settings.contrast.bank_order == "after":
@@ -94,7 +94,8 @@ class ContrastTraining(nn.Module):
             usable.append(batch.labels[rows][:, rows + 1] < 0)
 
         if self.bank is not None:
-            negatives.append(self.bank.vectors.clone())  # what enters later does not change them
+            # a clone, which vectors that enter later do not change
+            negatives.append(self.bank.vectors.clone())
             usable.append(self.bank.usable(batch.source_ids[rows]))
 
         positive = (anchors * positives).sum(1, keepdim=True)
@@ -109,7 +110,7 @@ class ContrastTraining(nn.Module):
         return self.network if self.key_network is None else self.key_network
 
     def _seeded(self, name: str, number: int, device: torch.device) -> AbstractContextManager[None]:
-        """What dropout draws inside follows from the seed and the number of the batch."""
+        """Inside the block, dropout depends only on the seed and the number of the batch."""
         return seeded(derive_seed(self._settings.seed, name, number, 0), device)
 
     def _vectors(self, network: ContextNetwork, batch: Batch, rows: Tensor) -> Tensor:

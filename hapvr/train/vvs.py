@@ -19,10 +19,10 @@ from hapvr.seeding import derive_seed, numpy_rng, seeded
 from hapvr.train.batch import STRENGTHS, Batch
 
 WEIGHTS = {"video": 1.0, "frame": 1.0, "saliency": 1.0, "distractor": 0.5}
-"""Of the losses in the total."""
+"""The weights of the losses in the total."""
 
 MARGIN = 0.5
-"""Of both triplet losses."""
+"""The margin of both triplet losses."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SuppressionTraining(nn.Module):
     """Clips to the four losses of VVS, in one process: normalisation, negatives and distractors are
     of a whole batch.
 
-    Of labelled pairs, negatives and inserted frames are those of the batch's source. Of views, the
+    With labelled pairs, negatives and inserted frames come from the batch's source. With views, the
     anchor is the weak view of a video and the positive its strong view; the negative of an anchor
     is the clip of the batch with the most similar vector that shares no video and no host with it,
     and the distractor frames are those of a small magnitude of other videos in the batch. Number
@@ -54,7 +54,7 @@ class SuppressionTraining(nn.Module):
         self._seed = settings.seed
 
     def forward(self, batch: Batch, batch_number: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-        """The losses of VVS, weighed and by name; those of triplets where there is a triplet."""
+        """The weighted losses of VVS by name; triplet losses only if there is a triplet."""
         network = self.network
         regions, pooled, injected = self._anchor_clips(batch, batch_number)
         clips = batch.regions
@@ -109,8 +109,8 @@ class SuppressionTraining(nn.Module):
     def _anchor_clips(
         self, batch: Batch, batch_number: int
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Regions of the anchors, and where distractors are told from content their pooled vectors
-        and the label of each frame, with distractor frames inserted."""
+        """Regions of the anchors, with distractor frames inserted; if distractors are told from
+        content, also their pooled vectors and the label of each frame."""
         rows = batch.anchor_rows
         network = self.network
         if not network.needs_extras:
@@ -132,7 +132,7 @@ class SuppressionTraining(nn.Module):
             is_easy = easy_frames(magnitude, max_magnitude=network.settings.max_magnitude)
             drawn = self._draw_easy(is_easy, batch.labels[rows], count, batch_number)
             easy = (regions.flatten(0, 1)[drawn], pooled.flatten(0, 1)[drawn])
-            # An own frame that may be a distractor too has no label.
+            # One of its own frames that may be a distractor too has no label.
             own = torch.ones_like(is_easy[rows], dtype=torch.int8).masked_fill(is_easy[rows], -1)
 
         easy_regions, easy_pooled = easy

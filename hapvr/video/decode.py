@@ -1,5 +1,4 @@
-"""Opening files with PyAV: what a video says about itself, and all its pictures in display
-order."""
+"""Opens files with PyAV: what a video says about itself, and all its pictures in display order."""
 
 import contextlib
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from hapvr.video.probe import MAX_PIXELS, VideoProbe, check_file, check_size, pr
 
 
 class WebPPictures(Pictures):
-    """The frames of a WebP film, which FFmpeg does not read."""
+    """The frames of a WebP film, a format that FFmpeg does not read."""
 
     def __init__(self, path: Path, image: Image.Image) -> None:
         self._path = path
@@ -92,20 +91,20 @@ def _open_webp(path: Path) -> Iterator[tuple[VideoProbe, Pictures]]:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How much of a stream its decoder does."""
+    """How a stream is decoded."""
 
     threads: int = 1
     archive_codecs: bool = False
-    """whether those of ARCHIVE_DECODERS decode, too"""
+    """whether the ARCHIVE_DECODERS are allowed, too"""
     unsmoothed_px: int | None = None
-    """short side from which on the edges of blocks are not smoothed, as pictures are made so small
-    that nobody sees it; None: of no picture"""
+    """short side from which on the edges of blocks are not smoothed, since pictures are then made
+    so small that nobody sees it; None: they are always smoothed"""
 
 
 @contextlib.contextmanager
 def open_stream(path: Path, decoding: Decoding) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """The file and the stream that is its video: the largest that is neither a still picture nor
-    much shorter than another, the first of equals.
+    """The opened file, and the stream that is its video: the largest that is neither a still
+    picture nor much shorter than another; among equals the first.
 
     Raises: VideoError not_video, no_video_stream, unsupported_codec, decode_error, too_large.
     """
@@ -142,7 +141,7 @@ def _check_codec(path: Path, name: str, decoders: frozenset[str]) -> None:
 
 
 def _prepare(stream: VideoStream, decoding: Decoding) -> None:
-    """Each thread holds a picture: the larger they are, the fewer threads."""
+    """Set up the decoder. Each thread holds a picture, so larger pictures get fewer threads."""
     context = stream.codec_context
     options = {"codec_whitelist": context.name}
     least_px = decoding.unsmoothed_px
@@ -172,13 +171,13 @@ def is_webp_film(path: Path) -> bool:
 def open_video(
     path: Path, *, threads: int = 1, archive_codecs: bool = False
 ) -> Iterator[tuple[VideoProbe, Pictures]]:
-    """What the file says of its video, see `open_stream`, and the pictures of it.
+    """What the file says of its video, see `open_stream`, and the video's pictures.
 
-    Times are those of the file's own clock, from the file's start as players count: the first
-    picture may come later than the sound. Where timestamps are missing or the clock is broken, the
-    nominal time between frames is taken, see `PictureClock`; where those of display run backwards
-    more often than those of decoding, the latter count. Damaged packets are skipped; it ends when
-    no more can be read.
+    Times follow the file's own clock, from the file's start as players count: the first picture may
+    come later than the sound. Where timestamps are missing or the clock is broken, the nominal time
+    between frames is used, see `PictureClock`; where display times run backwards more often than
+    decoding times, the latter are used. Damaged packets are skipped; the iteration ends when no
+    more can be read.
 
     Raises: VideoError missing_file, empty_file, not_video, no_video_stream, unsupported_codec,
     no_frames if the stream is empty, decode_error if there were packets and all failed; too_large,
@@ -198,7 +197,7 @@ def open_video(
 
 
 def probe_video(path: Path, *, archive_codecs: bool = False) -> VideoProbe:
-    """What `open_video` gives of the file, and raises. The first frame is decoded, so a file that
-    passes has at least one."""
+    """The `VideoProbe` that `open_video` gives; raises as it does. The first frame is decoded, so a
+    file that passes has at least one."""
     with open_video(path, archive_codecs=archive_codecs) as (probe, _):
         return probe

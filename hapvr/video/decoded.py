@@ -25,10 +25,10 @@ DECODED_FRAMES = 8
 
 
 class DecodedFrames:
-    """The frames of one video, decoded when they are asked for. Any thread may ask."""
+    """The frames of one video, decoded on demand. Threads may share it."""
 
     def __init__(self, jpegs: Sequence[bytes], picture: Picture) -> None:
-        """picture: what of a frame the network sees."""
+        """picture: which part of a frame the network sees."""
         self._jpegs = jpegs
         self._picture = picture
         places = spread_places(len(jpegs), SAMPLED_FRAMES)
@@ -41,8 +41,8 @@ class DecodedFrames:
         return len(self._jpegs)
 
     def part(self, start: int, end: int) -> tuple[NDArray[np.uint8], Hashes]:
-        """The frames from `start` to `end` - 1, [N, 3, H, W] of what the network sees, and the
-        hashes of the frames, [N]."""
+        """The frames from `start` to `end` - 1, [N, 3, H, W], as far as the network sees them, and
+        their hashes, [N]."""
         frames = [self._frame(place) for place in range(start, min(end, len(self)))]
         hashes = [picture_hash(grey_levels(frame), self._content) for frame in frames]
         shown = cut_to(np.stack(frames).transpose(0, 3, 1, 2), self._film)
@@ -54,8 +54,8 @@ class DecodedFrames:
         return decode_jpeg(self._jpegs[place]) if decoded is None else decoded
 
     def squares(self, size_px: int) -> tuple[NDArray[np.uint8], Hashes]:
-        """[T, 3, size_px, size_px] and [T], as `part` has them of all frames; a long video is never
-        whole in memory at its full size."""
+        """[T, 3, size_px, size_px] and [T], as of `part`, for all frames. A long video is never in
+        memory as a whole at its full size."""
 
         def squares_from(start: int) -> tuple[NDArray[np.uint8], Hashes]:
             frames, hashes = self.part(start, start + DECODED_FRAMES)

@@ -1,8 +1,8 @@
 """Remote videos as files: YouTube ids, pages that yt-dlp knows, and plain http(s) links to files.
 
 yt-dlp reads whatever a server sends. It therefore runs in processes that are killed at their
-deadline, have limits of memory and file size, start no other programs, and do not follow an address
-of the internet into the local network. While it is fetched, a video is `<stem>.new.*`; a finished
+deadline, have limits on memory and file size, start no other programs, and cannot be led from an
+internet address into the local network. While it is fetched, a video is `<stem>.new.*`; a finished
 file is `<stem>.<suffix>` with a record of its size and digest next to it. Only files that a record
 describes are ever replaced; anything else under such a name is set aside.
 """
@@ -45,8 +45,8 @@ BACKOFF_S = 2.0
 MAX_WAIT_S = 60.0
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 YOUTUBE_PROGRAM = "deno"
-"""Solves the puzzles of YouTube's player for yt-dlp, where it is installed; the one program that
-may be started."""
+"""Solves the puzzles of YouTube's player for yt-dlp, where it is installed. It is the only program
+that may be started."""
 
 _LOG = logging.getLogger(__name__)
 _LOG.addHandler(logging.NullHandler())
@@ -62,14 +62,14 @@ class _Record:
 
 
 class Downloader(contextlib.ExitStack):
-    """Fetches videos in `config.workers` processes. A context; `download` may be called from as
-    many threads."""
+    """Fetches videos in `config.workers` processes. Use it as a context manager; as many threads
+    may call `download`."""
 
     def __init__(self, config: DownloadConfig, *, backoff_s: float = BACKOFF_S) -> None:
         super().__init__()
         self._config = config
         self._backoff_s = backoff_s
-        # a process reads pages and playlists whole
+        # a process reads whole pages and playlists
         limits = {resource.RLIMIT_DATA: 2**30, resource.RLIMIT_FSIZE: config.max_bytes}
         self._pool = self.enter_context(
             open_pool(workers=config.workers, limits=limits, prepare=guard_process)
@@ -88,10 +88,10 @@ class Downloader(contextlib.ExitStack):
 
         Failures that may pass (dropped connections, 429, 5xx; status failed) are tried
         `config.retries` times more with growing waits, each resuming the partial file. timeout_s:
-        for this call, with the start of its process; None: that of the configuration, for the
+        for this call, including the start of its process; None: that of the configuration, for the
         attempts alone. again: fetch it although it is finished; the old file stays until the new
-        one stands. Raises ArgumentError for a local uri, and DataError where the disk is full. No
-        failure of the network raises."""
+        one is there. Raises ArgumentError for a local uri, and DataError where the disk is full.
+        Network failures raise nothing."""
         if not is_remote(entry.uri):
             raise ArgumentError(
                 f"download: {entry.uri!r} is not an http(s) URL or youtube:<id>; it needs no "
@@ -119,15 +119,14 @@ class Downloader(contextlib.ExitStack):
             result = DownloadResult(
                 "failed", "timeout", f"not done after {limit_s:g} s; a later run resumes it"
             )
-        except Exception as error:  # whatever a server provokes in yt-dlp costs this download only
+        except Exception as error:  # whatever a server provokes in yt-dlp costs only this download
             problem = f"the download process failed ({type(error).__name__}: {error})"
             result = DownloadResult("failed", "crashed", problem)
 
         if result.reason == "disk_full":
             raise DataError(
-                f"download: {folder} cannot take more ({result.message}); free space, then "
-                "run again: finished files are "
-                "kept and partial ones resumed"
+                f"download: {folder} has no room left ({result.message}); free space, then run "
+                "again: finished files are kept and partial ones resumed"
             )
         if result.path is not None:
             return replace(result, path=_place(result.path, finished))
@@ -136,14 +135,14 @@ class Downloader(contextlib.ExitStack):
 
 
 def file_stem(video_id: str) -> str:
-    """A file name without suffix that any file system takes, and that nothing in the id can steer
+    """A file name without suffix that any file system takes. Nothing in the id can make it lead
     elsewhere."""
     return hashlib.blake2b(video_id.encode(), digest_size=16).hexdigest()
 
 
 def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
-    """The file that our record says was fetched of a video, and the record; None where there is
-    none, or it is a link."""
+    """The file of a video that was fetched by our record, and the record; None where there is none,
+    or the file is a link."""
     stem = file_stem(video_id)
     try:
         record = read_json_as(folder / f"{stem}.json", _Record, hint="it is fetched again")
@@ -161,8 +160,7 @@ def fetched_file(video_id: str, folder: Path) -> tuple[Path, _Record] | None:
 
 
 def remove_fetched(video_id: str, folder: Path) -> None:
-    """Remove the file that our record says was fetched of a video, the record, and what is fetched
-    of it."""
+    """Remove the file of a video that was fetched by our record, the record, and partial files."""
     target = folder / file_stem(video_id)
     fetched = fetched_file(video_id, folder)
     if fetched is not None:
@@ -172,8 +170,8 @@ def remove_fetched(video_id: str, folder: Path) -> None:
 
 
 def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
-    """Give a new file its name. What stands there goes only if it is what the old record says; else
-    it is set aside."""
+    """Give a new file its name. A file that already has this name is removed only if it is the one
+    of the old record; else it is set aside."""
     path = new.with_name(new.name.replace(".new.", "."))
     record = _Record(path.name, new.stat().st_size, file_sha256(new))
     recorded = {} if old is None else {old[0]: old[1].sha256}
@@ -190,8 +188,8 @@ def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
 
 
 def _remove_pieces(target: Path, *, all_of_them: bool = False) -> None:
-    """Remove what a download left, but for a partial file of one piece, which can be resumed.
-    Pieces of a stream cannot: a process that is killed between adding a piece and noting it would
+    """Remove what a download left, except a partial file of one piece, which can be resumed. A
+    stream in pieces cannot: a process that is killed between adding a piece and recording it would
     add it twice."""
     paths = list(target.parent.glob(f"{target.name}.new.*"))
     whole = not all_of_them and not any(path.suffix == ".ytdl" for path in paths)
@@ -207,12 +205,11 @@ _may_go_local = True
 
 
 def guard_process() -> None:
-    """From now on, this process starts no program but YOUTUBE_PROGRAM, and that only for YouTube's
-    own pages.
+    """From now on this process starts only YOUTUBE_PROGRAM, and that only for YouTube's own pages.
 
     yt-dlp hands live and unusual streams to ffmpeg, which knows no limits; to yt-dlp it now looks
-    as if no such program were installed. Nor does it connect to the local network, unless the
-    address that it was given lies there."""
+    as if no such program were installed. Nor does this process connect to the local network, unless
+    the address it was given is there."""
 
     starts = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "os.system")
 
@@ -238,8 +235,7 @@ def guard_process() -> None:
 def _fetch(
     uri: str, target: Path, config: DownloadConfig, backoff_s: float, timeout_s: float
 ) -> DownloadResult:
-    """Fetch one video as `<target>.new.<suffix>`. Network failures are results; nothing is raised
-    for them."""
+    """Fetch one video as `<target>.new.<suffix>`. Network failures are results, not exceptions."""
     global _allowed_program, _may_go_local
     youtube = uri.lower().startswith("youtube:")
     _allowed_program = YOUTUBE_PROGRAM if youtube else ""
@@ -294,7 +290,7 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
             raise RefusedError("failed", "live", "it is being broadcast; fetch it when it is over")
 
     return {
-        # pictures only: sound is never used, and one stream needs no merging
+        # only pictures: sound is never used, and a single stream needs no merging
         "format": f"bv*[height<=?{height}]/b[height<=?{height}]/wv*/w",
         "outtmpl": {"default": str(target).replace("%", "%%") + ".new.%(ext)s"},
         "logger": _LOG,
@@ -307,12 +303,12 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
         "cachedir": False,
         "fixup": "never",
         "external_downloader": {"default": "native"},
-        "retries": 0,  # `_fetch` tries again, also where the page fails
-        "skip_unavailable_fragments": False,  # a video with a hole is not a whole video
+        "retries": 0,  # `_fetch` tries again, even when the page fails
+        "skip_unavailable_fragments": False,  # a video with a hole is not whole
         "fragment_retries": 3,
         "socket_timeout": min(30.0, config.timeout_s),
         "ratelimit": config.rate_limit_bytes_s,
-        # a copy: yt-dlp writes the cookies that it ends with
+        # a copy, since yt-dlp writes its cookies back
         "cookiefile": io.StringIO(read_text(config.cookies_file, errors="replace"))
         if config.cookies_file
         else None,
@@ -320,7 +316,7 @@ def _options(target: Path, config: DownloadConfig) -> dict[str, Any]:
 
 
 def _is_local(host: str | None) -> bool:
-    """Whether a host has an address outside of the internet, such as this machine's own."""
+    """Whether a host has an address that is not on the internet, such as this machine's own."""
     try:
         entries = socket.getaddrinfo(host, None) if host else []
     except OSError:
@@ -332,7 +328,8 @@ def _is_local(host: str | None) -> bool:
 
 
 def _is_global(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether it is of the internet; of one that stands for an IPv4 address, whether that is."""
+    """Whether an address is on the internet; for one that stands for an IPv4 address, whether that
+    address is."""
     if isinstance(address, ipaddress.IPv6Address):
         within = ipaddress.IPv4Address(int(address) % 2**32) if address in NAT64 else None
         if embedded := within or address.ipv4_mapped or address.sixtofour:

@@ -1,4 +1,4 @@
-"""What came of a download, and what an error of yt-dlp means for its video."""
+"""The outcome of a download, and what an error of yt-dlp means for its video."""
 
 import errno
 import re
@@ -30,12 +30,14 @@ _NEEDS_PROGRAM = re.compile("ffmpeg|rtmpdump|mplayer|mpv")
 
 @dataclass(frozen=True)
 class DownloadResult:
-    """What came of one video. path: its file if status is ok. reason: "" or a short code."""
+    """The outcome for one video."""
 
     status: Status
     reason: str = ""
+    """a short code; "" if status is ok"""
     message: str = ""
     path: Path | None = None
+    """the file, if status is ok"""
 
 
 class RefusedError(Exception):
@@ -44,8 +46,8 @@ class RefusedError(Exception):
 
 
 def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
-    """Status and reason of an error of yt-dlp, by the first telling cause in its chain. max_bytes:
-    the limit of a file."""
+    """Status and reason for an error of yt-dlp, from the first cause in its chain that tells
+    anything. max_bytes: the limit of a file."""
     message = first_line(error).removeprefix("ERROR: ")
     causes = _causes_of(error)
     for cause in causes:
@@ -62,7 +64,7 @@ def classify_failure(error: BaseException, *, max_bytes: int) -> DownloadResult:
 
 
 def _causes_of(error: BaseException) -> list[BaseException]:
-    """The error and what it comes from, the nearest first."""
+    """The error and its causes, the nearest first."""
     causes = [error]
     for cause in causes:  # which grows in the meantime
         wrapped = (getattr(cause, "exc_info", None) or (None, None))[1]
@@ -75,7 +77,7 @@ def _causes_of(error: BaseException) -> list[BaseException]:
 
 
 def _result_of(cause: BaseException, message: str, *, max_bytes: int) -> DownloadResult | None:
-    """What one cause says; None where it says nothing."""
+    """The result that one cause tells; None where it tells nothing."""
     if isinstance(cause, RefusedError):
         return DownloadResult(*cause.args)
     if isinstance(cause, MemoryError):

@@ -1,4 +1,4 @@
-"""When the last picture of a video goes, and whether the file's end is missing."""
+"""When the last picture of a video disappears, and whether the file's end is missing."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,21 +9,21 @@ from hapvr.video.probe import VideoProbe
 from hapvr.video.sampler import TOLERANCE_S
 
 MAX_ROUNDING_S = 0.1
-"""By so much, or a frame, a video may seem longer than its footage."""
+"""A video may seem longer than its footage by this much, or by one frame."""
 
 
 class Ending(NamedTuple):
     """How a video ends."""
 
     end_s: float
-    """when its last picture goes"""
+    """when its last picture disappears"""
     missing: str = ""
     """what of its end is missing, or \"\""""
 
 
 def ending_of(path: Path, probe: VideoProbe, last: Picture, pictures: Pictures) -> Ending:
-    """When the last picture goes. Where the file declares a later end than its packets show, the
-    picture stays until then in a whole file, and the end is missing from another."""
+    """When the last picture disappears. Where the file declares a later end than its packets show,
+    the picture stays until then if the file is whole; if not, the end is missing."""
     # a little less: a video of ten seconds has ten sampling times, whatever its container rounds
     rounding_s = min(pictures.interval_s, MAX_ROUNDING_S)
     packets_end_s = last.time_s + max(last.lasts_s - rounding_s, 2 * TOLERANCE_S)

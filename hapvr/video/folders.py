@@ -1,4 +1,4 @@
-"""What is below a folder of videos, and what of it is not read."""
+"""The files below a folder of videos, and those among them that are not read."""
 
 import os
 from collections import Counter
@@ -70,20 +70,20 @@ SYSTEM_FOLDERS = (
     "lost+found",
     "copies-aside",
 )
-"""Folders of recycle bins, thumbnails and snapshots of systems and network storage, and of files
-that a plan has set aside, in lower case; names that begin with a dot are hidden."""
+"""Names, in lower case, of folders for recycle bins, thumbnails and snapshots of systems and
+network storage, and for files that a plan has set aside; names that begin with a dot are hidden."""
 ASIDE_MARKER = ".hapvr-aside"
-"""A file in each folder that a plan has moved copies to, whatever its name."""
+"""A file in each folder to which a plan has moved copies, whatever the folder's name."""
 
 
 @dataclass(frozen=True)
 class FolderListing:
-    """What is below a folder."""
+    """The result of listing a folder."""
 
     files: tuple[Path, ...]
     """that may be read"""
     excluded: Mapping[str, int]
-    """folder or pattern -> how many videos it leaves out"""
+    """folder or pattern -> how many videos it excludes"""
     outside: tuple[Path, ...]
     """links that lead out of the folder, which are not followed"""
     unlisted: tuple[str, ...]
@@ -91,8 +91,8 @@ class FolderListing:
 
 
 def list_folder(root: Path, *, exclude: Sequence[str] = (), of: str = "") -> FolderListing:
-    """All files but hidden ones, those in hidden, linked and system folders, those that a pattern
-    excludes, and those in folders that may not be read.
+    """All files except hidden ones, those in hidden, linked and system folders, those that a
+    pattern excludes, and those in folders that may not be read.
 
     exclude: see `is_excluded`. of: begins the message of the DataError for a folder that is missing
     or cannot be read."""
@@ -148,7 +148,8 @@ def _leads_outside(link: Path, top: Path) -> bool:
 
 
 def _excluding(folder: Path, root: Path, exclude: Sequence[str]) -> str | None:
-    """Why a folder is not read: the name of a system folder, or a pattern; None where it is."""
+    """Why a folder is not read: the name of a system folder, or a pattern; None where it is
+    read."""
     if folder.name.lower() in SYSTEM_FOLDERS or os.path.exists(folder / ASIDE_MARKER):
         return folder.name
     return _matching(folder.relative_to(root), exclude)

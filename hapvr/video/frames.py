@@ -15,31 +15,31 @@ from hapvr.video.settings import Picture
 Image.preinit()  # else each process that decodes one file loads Pillow's plugins again
 
 MAX_ASPECT = 8
-"""Frames longer than this many short sides are squeezed, so that a 2 x 4000 strip cannot become a
-giant picture."""
+"""Frames whose long side exceeds this many short sides are squeezed, so that a 2 x 4000 strip
+cannot become a giant picture."""
 
 SAMPLED_FRAMES = 8
-"""Frames, spread evenly, in which bars are looked for."""
+"""The number of frames, spread evenly, in which bars are looked for."""
 
 MEAN_FRAMES = 24
 MEAN_SIDE_PX = 16
 
 HASH_VERSION = 1
 """Of the perceptual hashes: the pHash of Zauner, "Implementation and benchmarking of perceptual
-image hash functions", 2010, section 3.2.1, on the picture without black bars. It changes with the
-hash of the same frame."""
+image hash functions", 2010, section 3.2.1, on the picture without black bars. Raised when the same
+frame gets another hash."""
 NO_HASH = 0
 """The hash of a frame that shows nothing; half of the bits of any other are set."""
 HASH_SIDE_PX = 32
 Hashes = NDArray[np.uint64]
-"""They survive what changes no shapes (scaling, grey, noise, compression, colours), whatever a
-network makes of that, and nothing that does (crops, flips, pictures in pictures). Exact copies
-differ in a few bits, unrelated frames in about 32."""
+"""Perceptual hashes. They survive edits that change no shapes (scaling, grey, noise, compression,
+colours), whatever a network makes of these, and none that do (crops, flips, pictures in pictures).
+Exact copies differ in a few bits, unrelated frames in about 32."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
-# the eight lowest frequencies of each direction make bits, but for the constant one
+# the eight lowest frequencies of each direction, without the constant one, give the bits
 _FREQUENCY = np.arange(1, 9)[:, None]
 _PIXEL = np.arange(HASH_SIDE_PX)
 _COSINES = np.sqrt(2 / HASH_SIDE_PX) * np.cos(
@@ -57,9 +57,11 @@ def display_size(
 ) -> tuple[int, int]:
     """Width and height of the picture a viewer sees, scaled to the wanted short side.
 
-    width_px, height_px: as stored. pixel_aspect: width of a pixel over its height; values outside
-    [1/8, 8] are taken for errors and read as 1. rotation_deg: a multiple of 90. short_side_px: None
-    keeps the stored resolution."""
+    width_px, height_px: as stored
+    pixel_aspect: width of a pixel over its height; values outside [1/8, 8] are taken for errors and
+        read as 1
+    rotation_deg: a multiple of 90
+    short_side_px: None keeps the stored resolution"""
     aspect = pixel_aspect if 1 / MAX_ASPECT <= pixel_aspect <= MAX_ASPECT else 1.0
     width = width_px * aspect
     height = float(height_px)
@@ -126,8 +128,8 @@ def decode_jpegs(jpegs: Sequence[bytes]) -> NDArray[np.uint8]:
 
 
 def in_threads(work: Callable[[Item], Made], items: Sequence[Item]) -> list[Made]:
-    """`work` of each item in order, by four threads: while Pillow decodes, others run, though more
-    of them gain nothing."""
+    """`work` of each item, in order, by four threads: while Pillow decodes, other threads can run,
+    but more than four gain nothing."""
     with ThreadPoolExecutor(4) as threads:
         return list(threads.map(work, items))
 
@@ -166,7 +168,7 @@ def squeeze(frames: NDArray[np.uint8], size_px: int) -> NDArray[np.uint8]:
 
 def square(frames: NDArray[np.uint8], size_px: int, picture: Picture) -> NDArray[np.uint8]:
     """[B, 3, H, W] -> [B, 3, size_px, size_px] uint8, as a network sees a frame. The colours of a
-    pixel are side by side in memory, as Pillow decodes them; a network that wants it otherwise
+    pixel are side by side in memory, as Pillow decodes them; a network that wants them otherwise
     copies them once."""
     if picture == "squeezed":
         return squeeze(frames, size_px)
@@ -174,8 +176,8 @@ def square(frames: NDArray[np.uint8], size_px: int, picture: Picture) -> NDArray
 
 
 def content_box(frames: Sequence[NDArray[np.uint8]]) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of what shows something, as shares of width and height; (0, 0, 1,
-    1) where nothing does.
+    """Left, top, right and bottom of the part that shows something, as shares of width and height;
+    (0, 0, 1, 1) where nothing does.
 
     frames: [H, W] luma of one frame or more. Rows and columns belong to a bar if they are at an
     edge and near black in every frame."""
@@ -198,8 +200,8 @@ def spread(jpegs: Sequence[bytes], count: int) -> list[bytes]:
 
 
 def noise_level(jpegs: Sequence[bytes]) -> float:
-    """Standard deviation of noise in grey levels, of 255, from the quietest tenth of the blocks of
-    three frames: texture is local.
+    """Standard deviation of noise in grey levels, of 255, measured in the quietest tenth of the
+    blocks of three frames, since texture is local.
 
     The estimator of Immerkaer, "Fast noise variance estimation", CVIU 1996, per block of 16 x 16
     pixels; 0 for smaller pictures.
@@ -221,7 +223,7 @@ def noise_level(jpegs: Sequence[bytes]) -> float:
 
 
 def mean_picture(jpegs: Sequence[bytes]) -> bytes:
-    """The mean of a few of a video's frames without bars, MEAN_SIDE_PX rows of as many grey
+    """The mean of a few of a video's frames, without bars: MEAN_SIDE_PX rows of as many grey
     levels."""
     frames = [luma(jpeg) for jpeg in spread(jpegs, MEAN_FRAMES)]
     left, top, right, bottom = content_box(frames)
@@ -244,12 +246,12 @@ def luma(jpeg: bytes) -> NDArray[np.uint8]:
 
 
 def grey_levels(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[H, W], what `luma` gives of a frame that is decoded, [H, W, 3] RGB."""
+    """[H, W], as `luma` gives it, of a frame that is decoded already, [H, W, 3] RGB."""
     return np.asarray(Image.fromarray(frame).convert("L"))
 
 
 def _shown(rows: NDArray[np.uint8]) -> tuple[int, int]:
-    """The first row that is not a bar, and the one behind the last."""
+    """The first row that is not part of a bar, and the one after the last."""
     # near black to 95 %, so that a logo or subtitle on a bar leaves it one; noise of compression
     # next to an edge stays below 24
     lit = np.flatnonzero(np.percentile(rows, 95, axis=1) > 24)

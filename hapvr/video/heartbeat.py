@@ -1,9 +1,7 @@
-"""How a worker shows that it gets on with a file, so that only a worker that makes no progress is
-killed.
+"""How a worker shows its progress with a file, so that only a worker without progress is killed.
 
-The work calls `beat` whenever something was done. In the same worker, a thread ends the process
-where no beat came for too long. The process that waits for the worker can show the words of the
-beats.
+The work calls `beat` whenever it got on. A thread of the same worker ends the process if no beat
+comes for too long. The process that waits for the worker can show the words of the beats.
 """
 
 import contextlib
@@ -17,16 +15,17 @@ from multiprocessing.connection import Connection
 from hapvr.progress import clock_text
 
 SILENT_EXIT = 75
-"""Exit code of a worker whose work stood still."""
+"""Exit code of a worker whose work came to a halt."""
 
 MAX_WORDS_BYTES = 400
-"""Of one beat's words: a pipe takes so few bytes whole or not at all."""
+"""The longest words of a beat: a pipe takes so few bytes whole or not at all."""
 LEAST_PAUSE_S = 0.2
-"""Between two beats whose words are passed on."""
+"""The shortest pause between two beats whose words are passed on."""
 
 
 class BeatReader:
-    """The end of the pipe that the waiting process keeps. A context: it closes both ends."""
+    """The end of the pipe that the waiting process keeps. As a context manager it closes both
+    ends."""
 
     def __init__(self) -> None:
         self._receiving, self.sending = get_context("spawn").Pipe(duplex=False)
@@ -41,7 +40,7 @@ class BeatReader:
         self.sending.close()
 
     def words(self) -> list[str]:
-        """What the workers said since the last call, each beat once."""
+        """What the workers reported since the last call, each beat once."""
         try:
             data = os.read(self._receiving.fileno(), 1 << 16)
         except BlockingIOError:
@@ -50,7 +49,7 @@ class BeatReader:
 
 
 class _Work:
-    """What this process, a worker, does now."""
+    """What this process, a worker, is doing now."""
 
     def __init__(self) -> None:
         self.sending: Connection | None = None
@@ -67,7 +66,7 @@ def connect(sending: Connection) -> None:
 
 
 def beat(words: str = "") -> None:
-    """The work of this process got on. words: which file, and how far it is."""
+    """Report that the work of this process got on. words: which file, and how far it is."""
     _work.beaten_s = time.monotonic()
     if not words or _work.sending is None:
         return
@@ -80,8 +79,8 @@ def beat(words: str = "") -> None:
 
 
 class FileBeats:
-    """The beats of what a confined process does with a file: how far it was when it said so
-    last."""
+    """Beats for the work of a confined process on a file: they say how far it was by its last
+    report."""
 
     def __init__(self, name: str, work: str) -> None:
         """name: of the file; work: what is done, as in "decoding"."""
@@ -97,7 +96,7 @@ class FileBeats:
 
 @contextlib.contextmanager
 def ended_when_silent(limit_s: float) -> Iterator[None]:
-    """End this process, by SILENT_EXIT, where the block goes on without a beat for `limit_s`."""
+    """End this process with SILENT_EXIT if the block goes on without a beat for `limit_s`."""
     ended = threading.Event()
     beat()
 

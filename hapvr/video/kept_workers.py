@@ -1,8 +1,8 @@
-"""Workers that stay for a while after their work, as starting one takes half a second of a
-processor.
+"""Workers that are kept for a while after their work, since starting one takes half a second of
+processor time.
 
-Whoever asks for workers gets idle ones or new ones, which nobody else uses meanwhile. Workers that
-are left with work, as by somebody who stopped early, end at once.
+A caller gets idle workers or new ones, which nobody else uses meanwhile. Workers that are given
+back with unfinished work, as by a caller that stopped early, end at once.
 """
 
 import atexit
@@ -22,13 +22,13 @@ from hapvr.video.heartbeat import BeatReader, connect
 from hapvr.workers import open_pool
 
 IDLE_S = 60.0
-"""Workers that had no work for so long end."""
+"""Workers that have had no work for so long are ended."""
 MAX_IDLE = 2
-"""Groups of workers that may be idle at once; the oldest ends where there are more."""
+"""How many groups of workers may be idle at once; if there are more, the oldest is ended."""
 
 
 def _working_directory() -> str:
-    """That of this process; "" where it was removed."""
+    """The working directory of this process; "" where it was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -37,20 +37,20 @@ def _working_directory() -> str:
 
 @dataclass(frozen=True)
 class WorkerKind:
-    """What is the same for workers that may stand for each other."""
+    """What workers must have in common to replace each other."""
 
     num_workers: int
     memory_bytes: int
     file_limit: tuple[int, int] = field(
         default_factory=functools.partial(resource.getrlimit, resource.RLIMIT_FSIZE)
     )
-    """most bytes of a file that this process may write, which its workers have from it"""
+    """the largest file that this process may write, in bytes; its workers inherit this"""
     directory: str = field(default_factory=_working_directory)
-    """where relative paths begin, which its workers have from it"""
+    """where relative paths start from; its workers inherit this"""
 
 
 class Workers:
-    """Processes with limited memory, and what they say of their work."""
+    """Processes with limited memory, and their reports."""
 
     def __init__(self, kind: WorkerKind) -> None:
         self.kind = kind
@@ -72,7 +72,7 @@ class Workers:
         return future
 
     def are_idle(self) -> bool:
-        """Whether they are there and have nothing to do."""
+        """Whether they are alive and have nothing to do."""
         return self._pool.active and all(future.done() for future in self._futures)
 
     def end(self) -> None:
@@ -83,8 +83,8 @@ class _Shelf:
     """Idle workers of this process, in the order in which they became idle."""
 
     def __init__(self) -> None:
-        # Iterators that nobody reads to their end give back their workers where they are collected
-        # as garbage, which may be while this thread holds the lock.
+        # Iterators that are not read to their end give back their workers when they are garbage
+        # collected, which may be while this thread holds the lock.
         self._lock = threading.RLock()
         self._timers: dict[Workers, threading.Timer] = {}
         # Workers must not be garbage themselves then: their pipes would be closed before.
@@ -97,7 +97,7 @@ class _Shelf:
         return workers
 
     def give_back(self, workers: Workers) -> None:
-        """Keep workers that are idle, and end those that were left with work."""
+        """Keep idle workers, and end those with unfinished work."""
         self._lent.discard(workers)
         if workers.are_idle():
             self._keep(workers)
@@ -136,26 +136,27 @@ class _Shelf:
     def _end(self, workers: Workers) -> None:
         with self._lock:
             timer = self._timers.pop(workers, None)
-        if timer is not None:  # else somebody else took them or ended them
+        if timer is not None:  # if not, somebody else took them or ended them
             timer.cancel()
             workers.end()
 
 
 _shelves = [_Shelf()]
-"""The last one is that of this process. A forked process keeps those of its parent, whose workers
-are not its own: they are neither used nor ended there."""
+"""The last shelf is that of this process. A forked process keeps the shelves of its parent, whose
+workers are not its own: it neither uses nor ends them."""
 os.register_at_fork(after_in_child=lambda: _shelves.append(_Shelf()))
 
 
 @atexit.register
 def end_idle_workers() -> None:
-    """End the workers that wait for work, which this process does by itself at its end."""
+    """End the workers that wait for work; this process does so by itself when it ends."""
     _shelves[-1].end_all()
 
 
 @contextlib.contextmanager
 def borrowed_workers(kind: WorkerKind) -> Iterator[Workers]:
-    """Workers that nobody else has. They end with the block where it leaves them with work."""
+    """Workers that nobody else has. They are ended with the block if it leaves them with unfinished
+    work."""
     shelf = _shelves[-1]
     workers = shelf.lend(kind)
     workers.beats.words()  # those of the work before

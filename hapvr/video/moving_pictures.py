@@ -1,5 +1,5 @@
-"""Pictures that move: WebP, PNG and AVIF files with several frames, which are films. Their names do
-not tell them from still pictures, their first bytes do."""
+"""Pictures that move: WebP, PNG and AVIF files with several frames, which are films. Not their
+names, but their first bytes tell them from still pictures."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +13,14 @@ from hapvr.errors import VideoError
 
 MOVING_SUFFIXES = frozenset({".apng", ".avif", ".png", ".webp"})
 MAX_CHUNKS = 100
-"""Of a PNG file in front of its picture."""
+"""The most chunks of a PNG file before its picture."""
 USUAL_S = 0.1
-"""How long browsers show a frame that says that it stays for no time."""
+"""How long browsers show a frame whose declared time is 0."""
 
 
 def is_moving_picture(path: Path) -> bool:
-    """Whether this is a picture with several frames, by its name and first bytes; False for what
-    cannot be read."""
+    """Whether this is a picture with several frames, by its name and first bytes; False for a file
+    that cannot be read."""
     if path.suffix.lower() not in MOVING_SUFFIXES:
         return False
     try:
@@ -64,8 +64,9 @@ def _is_moving_png(file: BinaryIO, head: bytes) -> bool:
 
 
 def webp_frames(path: Path, image: Image.Image) -> Iterator[tuple[float, NDArray[np.uint8]]]:
-    """Of each frame how long it stays, in seconds, and its pixels [H, W, 3]. Raises VideoError
-    decode_error where the first one cannot be decoded; a damaged film ends."""
+    """For each frame how long it stays, in seconds, and its pixels [H, W, 3]. Raises VideoError
+    decode_error if the first frame cannot be decoded; the film ends where a later one is
+    damaged."""
     for number in range(getattr(image, "n_frames", 1)):
         try:
             image.seek(number)

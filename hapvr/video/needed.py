@@ -1,6 +1,6 @@
 """Thorough sampling that decodes no more than it needs: the pictures on display at the sampling
-times, and those from which these are predicted. Its frames and times are those of decoding every
-picture; a file for which that is not sure is left to that.
+times, and those from which these are predicted. Its frames and times are the same as if every
+picture were decoded; where that is not certain, every picture of the file is decoded instead.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ CODECS = frozenset(
         "vp9",
     }
 )
-"""Decoders whose key frames let one begin in the middle of a file."""
+"""Decoders that can begin in the middle of a file, at a key frame."""
 
 
 class ShownPicture(NamedTuple):
-    """A picture, and when it goes."""
+    """A picture, and when it disappears."""
 
     picture: Picture
     until_s: float
 
 
 class _Awaited(NamedTuple):
-    """A picture that the decoder has not given yet."""
+    """A picture that the decoder has not delivered yet."""
 
     stamp: int
     time_s: float
@@ -73,7 +73,7 @@ class NeededPictures:
         progress: Callable[[float], None],
     ) -> None:
         """
-        skips: whether pictures that no other needs are left out, see SKIPPING_CODECS
+        skips: whether the decoder leaves out pictures that no other needs, see SKIPPING_CODECS
         progress: is told the time of each picture that is decoded
         """
         self._reader = reader
@@ -85,12 +85,12 @@ class NeededPictures:
         self._num_unused = 0
         """pictures in a row that are not needed"""
         self._held = Held()
-        """packets in the order of decoding, from the last that was decoded on"""
+        """packets in the order of decoding, from the last decoded one on"""
         self._unordered: list[tuple[float, int, TimedPacket]] = []
-        """a heap of packets before which others may still be shown, by their times"""
+        """packets before which others may still be shown, as a heap by their times"""
         self._awaited = deque[_Awaited]()
         self._early: dict[int, Picture] = {}
-        """pictures that came out of the decoder before it was known whether they are needed"""
+        """pictures that the decoder delivered before it was known whether they are needed"""
         self._first_s: float | None = None
         self._last: TimedPacket | None = None
         """the packet that is shown last, of those whose order is known"""
@@ -98,13 +98,13 @@ class NeededPictures:
         """its time by the clock"""
 
     def all_but_last(self) -> Iterator[ShownPicture]:
-        """Those that another picture follows; the decoder may hold some back."""
+        """The needed pictures that another picture follows; the decoder may hold some back."""
         for packet in self._reader.packets():
             if self._num_read and packet.packet.has_sidedata("new_extradata"):
                 raise UnsuitedError("the stream changes")
             self._num_read += 1
             self._held.add(packet)
-            # an edit list hides some that others need
+            # an edit list hides pictures that others need
             if not packet.packet.is_discard:
                 heapq.heappush(self._unordered, (packet.time_s, self._num_read, packet))
             while self._unordered and self._unordered[0][0] < packet.due_s:
@@ -121,12 +121,13 @@ class NeededPictures:
         return self._last._replace(time_s=self._last_s)
 
     def end(self, end_s: float) -> Iterator[ShownPicture]:
-        """What is left, where the last picture goes then."""
+        """The remaining needed pictures; the last picture disappears at `end_s`."""
         yield from self._show(end_s)
         yield from self._drain()
 
     def _order(self, packet: TimedPacket) -> Iterator[ShownPicture]:
-        """The next packet in the order of display; it decides about the one before it."""
+        """Take the next packet in the order of display. It decides whether the one before it is
+        needed."""
         last = self._last
         if last is not None and not 0 < packet.time_s - last.time_s <= LONG_STEP_S:
             raise UnsuitedError("pictures do not follow one another")
@@ -138,7 +139,7 @@ class NeededPictures:
         self._last_s = time_s
 
     def _show(self, until_s: float) -> Iterator[ShownPicture]:
-        """The last picture, which goes then, where it is needed."""
+        """Show the last picture, which disappears at `until_s`, if it is needed."""
         if self._last is None or self._first_s is None:
             return
         due_before = number_due(self._last_s, self._first_s, self._fps)
@@ -150,8 +151,8 @@ class NeededPictures:
             yield from self._decode_to(self._last, until_s)
 
     def _decode_to(self, wanted: TimedPacket, until_s: float) -> Iterator[ShownPicture]:
-        """Decode what a picture needs, from the last key frame on. Packets before that one which
-        were not decoded yet are left out."""
+        """Decode what a picture needs, from the last key frame on. Earlier packets that were not
+        decoded are skipped."""
         packets = self._held.take_through(wanted)
         keys = [
             number
@@ -174,13 +175,13 @@ class NeededPictures:
             yield from self._matched(self._reader.decode([packet]))
 
     def _drain(self) -> Iterator[ShownPicture]:
-        """Those that the decoder still has."""
+        """The awaited pictures that the decoder still holds."""
         yield from self._matched(self._reader.drain())
         if self._awaited:
             raise UnsuitedError("a picture does not come out of the decoder")
 
     def _matched(self, pictures: Iterable[Picture]) -> Iterator[ShownPicture]:
-        """Those that are awaited; later ones are put aside."""
+        """The awaited pictures among these; later ones are put aside."""
         for picture in pictures:
             self._progress(picture.time_s)
             stamp = picture.frame.pts
@@ -207,8 +208,8 @@ def sample_needed(
 ) -> SparseSample:
     """The thorough sample of a video.
 
-    Raises: UnsuitedError for a video of which every picture is to be decoded; VideoError as
-    `open_stream`.
+    Raises: UnsuitedError for a video whose pictures must all be decoded; VideoError as
+        `open_stream`.
     """
     if is_webp_film(path):
         raise UnsuitedError("a WebP film")

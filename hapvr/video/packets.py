@@ -18,15 +18,15 @@ from av.stream import Disposition, Stream
 
 from hapvr.errors import VideoError
 
-# Containers of recordings. Left out on purpose: playlists and scripts (hls, dash, concat, sdp),
-# which name other files or servers to read, and still pictures. Sound formats are in so that they
-# are not taken for damaged files.
+# Containers of recordings. Playlists and scripts (hls, dash, concat, sdp), which name other files
+# or servers to read, and still pictures are missing on purpose. Formats of sound are here so that
+# such files are not taken for damaged ones.
 _FORMATS = (
     "3gp,aac,ac3,apng,asf,avi,dv,f4v,flac,flv,gif,gxf,h261,h263,h264,hevc,ivf,m4v,matroska,mjpeg,mov,mp3,mpeg,mpegts,"
     "mpegvideo,mxf,nut,obu,ogg,rm,vc1,wav,webm,wtv,yuv4mpegpipe"
 )
-# Decoders of what cameras, phones, editors and sites make. FFmpeg has 500 more, each a way in for a
-# hostile file.
+# Decoders for the files that cameras, phones, editors and sites make. FFmpeg has 500 more, each a
+# way in for a hostile file.
 DECODERS = frozenset(
     {
         "apng",
@@ -61,7 +61,7 @@ ARCHIVE_DECODERS = frozenset({"cfhd", "ffv1", "jpeg2000", "rv10", "rv20", "rv30"
 """Decoders of archives and of old downloads, which `sampling.archive_codecs` adds."""
 _PARTS = Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
 """Streams of this kind are the cover picture of a song, or a tile of a phone's photo."""
-# the decoders here are those with which FFmpeg looks into streams when it opens a file
+# `open_container` adds the decoders with which FFmpeg may look into streams when it opens a file
 _OPEN_OPTIONS = {
     "format_whitelist": _FORMATS,
     "protocol_whitelist": "file",
@@ -71,20 +71,20 @@ _WITHOUT_EDITS = {"advanced_editlist": "0"}
 LONGEST_GAP_S = 86_400.0
 """A longer gap between two pictures is an error of the clock, unless sound fills it."""
 LONG_ENOUGH = 0.5
-"""Part of the longest stream's length that the film has at least: a menu or trailer is shorter."""
+"""The least length of the film, as a part of the longest stream's: a menu or trailer is shorter."""
 MAX_REORDERED = 16
-"""Pictures that a codec stores behind a later one."""
+"""The most pictures that a codec stores behind a later one."""
 HEAD_BYTES = 1 << 14
 PADDING_BYTES = 64
-"""A writer may count so many more."""
+"""By how many bytes a file may be shorter than it declares: writers may count padding."""
 UNKNOWN_BYTES = 1 << 60
 """A length that is not known counts as longer than any file."""
 MEDIA_BOXES = frozenset({b"mdat", b"moof", b"moov"})
 """Of MP4; what follows them may be anything that a program has added."""
 MAX_BOXES = 1_000_000
-"""A film in fragments has two a second or fewer."""
+"""The most boxes that are read; a film in fragments has at most two per second."""
 END_BYTES = 1 << 16
-"""An index behind the last packet of a whole file may have so many bytes, or a hundredth of it."""
+"""How long an index behind the last packet may be; or a hundredth of the file, if that is more."""
 
 
 def open_container(path: Path, decoders: frozenset[str] = DECODERS) -> InputContainer:
@@ -111,14 +111,16 @@ def text_of(error: Exception) -> str:
 
 @dataclass
 class PacketTimes:
-    """The packets of a file, in its order. times_s: of display, else of decoding; of_picture:
-    whether a packet is one of the video stream; end_bytes: where the last one ends;
-    sound_has_times: AVI stores none, so that its sound never pauses."""
+    """The packets of a file, in the file's order."""
 
     times_s: array[float] = field(default_factory=lambda: array("d"))
+    """when each is displayed, or else decoded"""
     of_picture: array[int] = field(default_factory=lambda: array("b"))
+    """whether each belongs to the video stream"""
     end_bytes: int = 0
+    """where the last one ends"""
     sound_has_times: bool = True
+    """False for AVI, which stores no times of sound, so that its sound never pauses"""
 
     @property
     def num_pictures(self) -> int:
@@ -126,13 +128,13 @@ class PacketTimes:
 
     @property
     def last_picture_s(self) -> float | None:
-        """None for a file without pictures."""
+        """The latest time of a picture; None for a file without pictures."""
         pictures_s = np.asarray(self.times_s)[np.asarray(self.of_picture, bool)]
         return float(pictures_s.max()) if len(pictures_s) else None
 
     @property
     def last_s(self) -> float:
-        """Of any stream."""
+        """The latest time of any stream."""
         return max(self.times_s, default=0.0)
 
     def has_sound(self, before_s: float, after_s: float) -> bool:
@@ -143,11 +145,13 @@ class PacketTimes:
         return len(minutes) >= (after_s - before_s) / 60 / 2
 
     def is_broken(self, before_s: float, after_s: float) -> bool:
-        """Whether the step of the video's clock from one time to a later one is an error of it.
+        """Whether the step of the video's clock from one time to a later one is an error of the
+        clock.
 
-        Sound that fills the gap shows that the clock is right. It is wrong where pictures, or sound
-        that runs on, come back to times in the gap behind it, or where it is longer than any
-        recording pauses. Everything else is a pause, as cameras make that record only what moves.
+        Sound that fills the gap shows that the clock is right. The clock is wrong if, behind the
+        gap, pictures come back to times within it, or sound runs on there, or if the gap is longer
+        than any pause of a recording. Everything else is a pause, as in cameras that record only
+        what moves.
         """
         if self.has_sound(before_s, after_s):
             return False
@@ -159,14 +163,14 @@ class PacketTimes:
         behind = np.flatnonzero(of_picture & (times_s >= middle_s))
         if not len(behind):
             return False
+
         rest_s = times_s[behind[0] :]
         rest_of_picture = of_picture[behind[0] :]
-        came_back = rest_of_picture & (rest_s < middle_s)
-        ran_on = ~rest_of_picture & (rest_s > before_s + 1) & (rest_s < middle_s)
-        ran_on &= self.sound_has_times
-        num_back = int(came_back.sum())
-        often = num_back > MAX_REORDERED or 2 * num_back >= rest_of_picture.sum()
-        return often or bool(ran_on.any())
+        num_back = int((rest_of_picture & (rest_s < middle_s)).sum())
+        comes_back = num_back > MAX_REORDERED or 2 * num_back >= rest_of_picture.sum()
+        is_in_gap = (rest_s > before_s + 1) & (rest_s < middle_s)
+        runs_on = self.sound_has_times and bool((~rest_of_picture & is_in_gap).any())
+        return bool(comes_back) or runs_on
 
 
 def scan_packets(path: Path, *, stream_index: int) -> PacketTimes:
@@ -204,8 +208,8 @@ def _packets(container: InputContainer) -> Iterator[Packet[Stream]]:
 
 def films(path: Path, container: InputContainer) -> list[int]:
     """The indexes of the streams that may be the video, the likeliest first: films before still
-    pictures, such as covers that are not marked as one, long ones before short ones, then the
-    largest."""
+    pictures, such as covers that are not marked as one; then long ones before short ones; then
+    large ones before small ones."""
     streams = [
         stream
         for stream in container.streams.video
@@ -240,7 +244,7 @@ def films(path: Path, container: InputContainer) -> list[int]:
 
 
 def _declared_s(container: InputContainer, index: int) -> float:
-    """How long a stream is, as the file says; as long as the file where it says nothing."""
+    """How long a stream is, as the file says; the length of the file if it does not say."""
     stream = container.streams[index]
     track_s = tag_s(stream.metadata.get("DURATION", ""))
     if track_s is not None:
@@ -281,8 +285,8 @@ def _moving(path: Path, indexes: set[int]) -> set[int]:
 
 
 def is_whole(path: Path, *, format_name: str, num_pictures: int, packets: PacketTimes) -> bool:
-    """Whether the file's own structure shows that no end of it is missing. num_pictures: as the
-    file declares, 0 where it does not. False where nothing shows it."""
+    """Whether the file's own structure shows that its end is not missing; False if nothing shows
+    it. num_pictures: as the file declares, 0 if it does not."""
     if num_pictures and packets.num_pictures >= num_pictures:
         return True
     if format_name == "flv":
@@ -320,7 +324,7 @@ def declared_bytes_of(path: Path, *, format_name: str) -> int | None:
 
 
 def _cut_mp4_bytes(path: Path) -> int | None:
-    """Where the media of an MP4 file would end that is cut within it; None of a whole one."""
+    """Where the media of an MP4 file that was cut within them would end; None for a whole file."""
     file_bytes = path.stat().st_size
     place = 0
     with path.open("rb") as file:

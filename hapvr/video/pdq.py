@@ -2,8 +2,7 @@
 with ThreatExchange.
 
 Written from "The TMK+PDQF Video-Hashing Algorithm and the PDQ Image-Hashing Algorithm", hashing.pdf
-of https://github.com/facebook/ThreatExchange, whose recommended distance and quality are those
-here.
+of https://github.com/facebook/ThreatExchange. Distance and quality are those that it recommends.
 """
 
 import csv
@@ -22,13 +21,14 @@ from hapvr.files import require_regular
 from hapvr.tables import MAX_USER_BYTES
 
 MAX_DISTANCE = 31
-"""Bits in which hashes of one picture differ at most, others in about 128."""
+"""The most bits in which hashes of one picture differ; those of unrelated pictures differ in about
+128."""
 MIN_QUALITY = 50
-"""The quality from which on a frame is compared."""
+"""The least quality of a frame that is compared."""
 MAX_LINE_BYTES = 1 << 12
-"""Longer lines are not a list."""
+"""A file with longer lines is not a list."""
 MAX_LINES_FOR_HASH = 100
-"""More lines for each hash, and for the first thousand that have none, are not a list."""
+"""A file with more lines than this for each hash, and for a thousand more, is not a list."""
 Hashes = NDArray[np.uint8]
 """[N, 32], the bytes of hashes in the order of their hexadecimal digits."""
 
@@ -53,9 +53,9 @@ def pdq(picture: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
 
 @lru_cache(16)
 def _smoothing(pixels: int) -> NDArray[np.float64]:
-    """[64, pixels]: takes a row of luma through two box filters, and then the centre of every 64th
-    of it. A box has a 128th of the pixels, rounded up, of which an even number reaches further to
-    the right; it is cut off at the edges."""
+    """[64, pixels]: passes a row of luma through two box filters, and then takes the centre of
+    every 64th of it. A box is a 128th of the pixels wide, rounded up; an even box reaches further
+    to the right. It is cut off at the edges."""
     box = -(-pixels // 128)
     offset = np.arange(pixels) - np.arange(pixels)[:, None]
     inside = (offset >= -((box - 1) // 2)) & (offset <= box // 2)
@@ -64,12 +64,12 @@ def _smoothing(pixels: int) -> NDArray[np.float64]:
 
 
 def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
-    """The hashes of a text or CSV file with one in each line, and the line's number, from 1, and
-    other fields of each.
+    """The hashes of a text or CSV file with one hash per line, each with its line number, from 1,
+    and the other fields of the line.
 
-    Left out are empty lines, a header (a first line without a digit), lines below MIN_QUALITY by
-    their column `quality` or as vPDQ's (frame, quality, hash, timestamp), and, with a warning,
-    others.
+    Skipped are empty lines, a header (a first line without a digit), lines below MIN_QUALITY by
+    their column `quality` or in vPDQ's form (frame, quality, hash, timestamp), and, with a warning,
+    all other lines without exactly one hash.
 
     Raises: OSError, and DataError if nothing is left.
     """
@@ -102,7 +102,7 @@ def read_hashes(path: Path) -> tuple[Hashes, list[tuple[int, str]]]:
 
 @dataclass
 class _HashList:
-    """What was read of a list of hashes so far."""
+    """What was read from a list of hashes so far."""
 
     hashes: list[bytes] = field(default_factory=list)
     places: list[tuple[int, str]] = field(default_factory=list)
@@ -112,7 +112,7 @@ class _HashList:
     """by the header; None without one"""
 
     def is_unlikely(self, number: int) -> bool:
-        """Whether a file with so few hashes up to this line is not a list."""
+        """Whether a file with so few hashes up to this line is surely not a list."""
         return number > MAX_LINES_FOR_HASH * (len(self.hashes) + 1000)
 
     def begin(self, header: list[str]) -> None:
@@ -142,7 +142,7 @@ def _fields_of(line: str) -> list[str]:
 
 
 def _quality_of(fields: list[str], column: int | None) -> str:
-    """The quality that a line says, or "". column: by the header; None without one."""
+    """The quality that a line states, or "". column: from the header; None without one."""
     if column is not None:
         return fields[column] if column < len(fields) else ""
     vpdq = _VPDQ.fullmatch(",".join(fields))
@@ -158,8 +158,8 @@ def _name_broken(path: Path, numbers: list[int]) -> None:
 
 
 def distances(first: Hashes, second: Hashes) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """Bits that differ from the nearest hash of the other list, of those of the first [N], and the
-    other way round [M]; 256 for none."""
+    """In how many bits each hash of the first list differs from the nearest one of the second, [N],
+    and the other way round, [M]; 256 where the other list is empty."""
     ours = np.ascontiguousarray(first).view(np.uint64).T
     theirs = np.ascontiguousarray(second).view(np.uint64).T
     near = np.full(len(first), 256, np.uint16)

@@ -1,12 +1,12 @@
-"""When a video's pictures are shown: the file's own clock, counted from the file's start as players
-do, and repaired only where it is broken."""
+"""When a video's pictures are shown: by the file's own clock, counted from the file's start as
+players do, and repaired only where it is broken."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 LONG_STEP_S = 600.0
-"""A longer step from one picture to the next is looked into: the picture may stay so long, or the
+"""A longer step from one picture to the next is examined: either the picture stays so long, or the
 clock is broken."""
 
 NOTED_STEP_S = 1.0
@@ -14,30 +14,36 @@ NOTED_STEP_S = 1.0
 
 
 class Jump(NamedTuple):
-    """A step of a broken clock, in seconds from the file's start; time_s: of the picture behind it,
-    as it is counted instead."""
+    """A step of a broken clock, in seconds from the file's start."""
 
     from_s: float
     to_s: float
     time_s: float
+    """which the picture behind the step gets instead"""
 
 
 @dataclass
 class _Hand:
-    """One of the two clocks of a file, that of display or that of decoding. time_s: of the last
-    picture. known_s, stamp_s: time and timestamp of the last picture that had one."""
+    """One of the two clocks of a file, that of display or that of decoding."""
 
     time_s: float = 0.0
+    """of the last picture"""
     known_s: float = 0.0
+    """time of the last picture that had a timestamp"""
     stamp_s: float | None = None
+    """that timestamp"""
     backward_steps: int = 0
     jumps: list[Jump] = field(default_factory=list)
 
 
 class PictureClock:
-    """Gives each picture its time. start_s: the file's start on its own clock, None where the file
-    has none. interval_s: nominal, taken where timestamps are missing or wrong. is_broken: whether a
-    step of more than LONG_STEP_S, from one timestamp to another, is an error of the clock."""
+    """Gives each picture its time.
+
+    start_s: the file's start on its own clock; None if the file has none
+    interval_s: the nominal one, used where timestamps are missing or wrong
+    is_broken: whether a step of more than LONG_STEP_S, from one timestamp to another, is an error
+        of the clock
+    """
 
     def __init__(
         self,
@@ -79,12 +85,12 @@ class PictureClock:
 
     @property
     def _trusted(self) -> _Hand:
-        """The clock of display, unless it runs back more often than that of decoding."""
+        """The display clock, unless it runs back more often than the decoding clock."""
         by_decoding = self._display.backward_steps > self._decoding.backward_steps
         return self._decoding if by_decoding else self._display
 
     def _begin(self, hand: _Hand, stamp_s: float | None) -> None:
-        """The first picture."""
+        """Take the first picture."""
         if stamp_s is None:
             return
         hand.stamp_s = stamp_s
@@ -97,7 +103,7 @@ class PictureClock:
             hand.time_s = hand.known_s = max(late_s, 0.0)
 
     def _advance(self, hand: _Hand, stamp_s: float | None) -> None:
-        """Any other picture."""
+        """Take any other picture."""
         if stamp_s is None or hand.stamp_s is None:
             hand.time_s += self._interval_s
         else:
@@ -125,7 +131,7 @@ class PictureClock:
 
 
 def jumps_said(jumps: list[Jump]) -> str:
-    """What the jumps mean for the times of the video, in words; "" without jumps."""
+    """A sentence on what the jumps mean for the times of the video; "" without jumps."""
     if not jumps:
         return ""
     first = jumps[0]

@@ -18,30 +18,31 @@ from hapvr.video.picture_clock import LONG_STEP_S, PictureClock
 from hapvr.video.probe import check_size, positive
 
 PAUSE_S = 60.0
-"""How much of a pause of more than LONG_STEP_S is sampled."""
+"""How many seconds of a pause longer than LONG_STEP_S are sampled."""
 
 
 class Picture(NamedTuple):
-    """A decoded frame. time_s: when it is shown, in seconds from the file's start; lasts_s: how
-    long, as its packet says, or the nominal time."""
+    """A decoded frame."""
 
     time_s: float
+    """when it is shown, in seconds from the file's start"""
     lasts_s: float
+    """for how long, by its packet, or else the nominal time"""
     frame: VideoFrame
 
 
 @dataclass
 class Damage:
-    """Pictures that did not come, or came out damaged, between others that did. A recording is cut
-    anywhere, so its ends may need pictures that it does not have."""
+    """Pictures between good ones that are missing or damaged. Damage at the ends does not count: a
+    recording may be cut anywhere, so its ends may need pictures that it does not have."""
 
     num_pictures: int = 0
     first_s: float = 0.0
-    """when the first of them is shown, or the picture before it"""
+    """when the first of them, or the picture before it, is shown"""
     _last_good_s: float = 0.0
     _num_good: int = 0
     _num_unsure: int = 0
-    """behind the last good one"""
+    """after the last good one"""
 
     def add_good(self, time_s: float) -> None:
         if self._num_unsure and self._num_good > MAX_REORDERED:
@@ -56,7 +57,7 @@ class Damage:
         self._num_unsure += 1
 
     def __str__(self) -> str:
-        """What is missing of the video, "" where nothing is."""
+        """What the video lacks, in words; "" for nothing."""
         if not self.num_pictures:
             return ""
         are = "picture is" if self.num_pictures == 1 else "pictures are"
@@ -79,11 +80,11 @@ class Pictures:
             start_s=self.start_s, interval_s=self.interval_s, is_broken=self._is_broken
         )
         self.num_declared = stream.frames
-        """pictures that the file has as it says; 0 where it does not"""
+        """the number of pictures that the file declares; 0 where it does not"""
         self.ends_early = False
-        """whether declared pictures did not come, as far as that is known without timestamps"""
+        """whether declared pictures are missing, as far as that is known without timestamps"""
         self.is_damaged = False
-        """whether a packet did not decode, or a picture came out damaged, so far"""
+        """whether, so far, a packet did not decode or a picture was damaged"""
         self.damage = Damage()
         self._pictures: Iterator[Picture] = self._decode()
 
@@ -94,17 +95,17 @@ class Pictures:
         return next(self._pictures)
 
     def put_back(self, picture: Picture) -> None:
-        """Give this picture again, before the others."""
+        """Put a picture back, to be given again before the others."""
         self._pictures = chain([picture], self._pictures)
 
     @cached_property
     def packets(self) -> PacketTimes:
-        """Read from the file when they are first asked for."""
+        """The packet times, read from the file on first use."""
         return scan_packets(self._path, stream_index=self._stream.index)
 
     def sampled_s(self, picture: Picture, until_s: float) -> float:
-        """For how long a picture that is shown until then is sampled: a pause is not worth as many
-        frames as a picture that people talk about."""
+        """For how many seconds a picture that is shown until `until_s` is sampled: a silent pause
+        is not worth as many frames as a picture that people talk over."""
         if until_s - picture.time_s <= LONG_STEP_S:
             return LONG_STEP_S
         start_s = self.start_s or 0.0

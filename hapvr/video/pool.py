@@ -1,7 +1,7 @@
 """Sampling and inspecting videos in worker processes.
 
-A worker that makes no progress, crashes or takes too much memory is killed. A bad file therefore
-costs one row and no more. A good file takes as long as it takes.
+A worker that makes no progress, crashes or takes too much memory is killed. So a bad file costs one
+row and no more, and a good file may take as long as it needs.
 """
 
 import functools
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import av
-import av.subtitles.stream  # PyAV loads it late: again in each process that decodes one file
+import av.subtitles.stream  # PyAV would load it late, again in each process that decodes one file
 from pebble import ProcessExpired, ProcessFuture
 from pydantic import ConfigDict, TypeAdapter
 
@@ -24,6 +24,7 @@ from hapvr import __version__
 from hapvr.errors import VideoError
 from hapvr.files import file_sha256
 from hapvr.processors import processors
+from hapvr.video.confinement import missing_protection
 from hapvr.video.decode import probe_video
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.heartbeat import (
@@ -37,7 +38,7 @@ from hapvr.video.kept_workers import WorkerKind, borrowed_workers
 from hapvr.video.moving_pictures import is_moving_picture
 from hapvr.video.probe import VideoProbe, check_file
 from hapvr.video.sampling import Reading, sample_frames
-from hapvr.video.sandbox import call_confined, missing_protection, report
+from hapvr.video.sandbox import call_confined, report
 from hapvr.video.settings import SamplingConfig, SamplingMode
 from hapvr.video.sources import is_picture
 from hapvr.video.stills import read_picture
@@ -46,21 +47,21 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_THREADS = 8
-"""Of one decoder. Each holds a picture of its own."""
+"""The most threads of one decoder. Each holds a picture of its own."""
 LOOK_EVERY_S = 0.5
-"""How often the words of workers are passed on while a result is awaited."""
+"""How often the reports of workers are passed on while a result is awaited."""
 LOOKAHEAD = 3
-"""Results held per worker while an earlier one is awaited. This bounds memory."""
+"""Results held per worker while an earlier one is awaited, which limits memory."""
 
 killed_workers = Counter[str]()
 """Workers of this process that were killed or died, by reason: `timeout` or `crashed`."""
 
 RETRYABLE = frozenset({"timeout", "crashed"})
-"""Reasons of the machine rather than of the file."""
+"""Reasons that are due to the machine rather than to the file."""
 
 
 def reader_state(config: SamplingConfig) -> str:
-    """What another try of a file that failed may differ in: versions and limits."""
+    """What may make another try of a failed file end differently: versions and limits."""
     library = ".".join(map(str, av.library_versions["libavcodec"]))
     limits = f"{config.timeout_s:g} {config.max_memory_bytes} {config.archive_codecs}"
     return f"{__version__} {library} {limits}"
@@ -68,7 +69,7 @@ def reader_state(config: SamplingConfig) -> str:
 
 @dataclass(frozen=True)
 class SampledVideo:
-    """One video's sampled frames, or the reason why there are none."""
+    """The sampled frames of one video, or the reason why there are none."""
 
     __pydantic_config__ = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -85,7 +86,7 @@ class SampledVideo:
     message: str = ""
     """what happened; with reason \"\" what is missing of the video, or wrong with its clock"""
     is_partial: bool = False
-    """frames were decoded, and something is missing"""
+    """frames were decoded, but something is missing"""
     num_bytes: int = 0
     """of the file, 0 if it cannot be read"""
     file_sha256: str = ""
@@ -95,7 +96,7 @@ class SampledVideo:
 
 
 _ANSWER = TypeAdapter(SampledVideo)
-"""What a confined process says of a file: it may be a lie, but it is not a pickle."""
+"""The answer of a confined process about a file: it may be a lie, but it is not a pickle."""
 
 
 def sample_videos(
@@ -110,11 +111,13 @@ def sample_videos(
 ) -> Generator[SampledVideo, None, None]:
     """Sample (video id, file) pairs in worker processes; one result per pair, in their order.
 
-    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason. frames:
-    False decodes the first one alone and keeps none. digest: read each file once more for its
-    file_sha256; a file that changes while it is decoded then fails with reason changed_file.
-    pictures: a file that is named as a still picture is a video of one frame. left_s, doing: see
-    `in_workers`.
+    Frames are JPEG (RGB). A video that fails raises nothing: its result has the reason.
+
+    frames: False decodes only the first frame and keeps none
+    digest: read each file once more for its file_sha256; a file that changes while it is decoded
+        then fails with reason changed_file
+    pictures: a file that has the name of a still picture is a video of one frame
+    left_s, doing: see `in_workers`
     """
     if missing := missing_protection():
         warnings.warn(
@@ -141,7 +144,8 @@ def sample_videos(
 
 
 def _threads_each(num_files: int) -> int:
-    """Threads of each decoder, so that no core is idle where few files are decoded at once."""
+    """The number of threads of each decoder, so that no core is idle where few files are decoded at
+    once."""
     return max(1, min(processors() // max(num_files, 1), MAX_THREADS))
 
 
@@ -233,13 +237,13 @@ def in_workers(
     """Compute function(item) for each item in at most `config.workers` processes; yield (item,
     result) in the items' order.
 
-    A worker in which the function runs for `config.timeout_s` without `heartbeat.beat` is
-    killed, and the item's result is a VideoError with reason timeout. If the worker dies, exceeds
+    A worker in which the function runs for `config.timeout_s` without `heartbeat.beat` is killed,
+    and the item's result is a VideoError with reason timeout. If the worker dies, exceeds
     `config.max_memory_bytes` or raises, the reason is crashed. A VideoError that the function
-    raises is the item's result. Memory holds at most LOOKAHEAD results per worker.
+    raises is the item's result. At most LOOKAHEAD results per worker are in memory.
 
-    left_s: the seconds, above 0, that may still be waited for all items together; when they are
-    over, the reason is timeout. doing: is told the words of the workers' beats."""
+    left_s: for how many seconds, above 0, to wait for all items together; when they are over, the
+    reason is timeout. doing: is called with the words of the workers' beats."""
     iterator = iter(items)
     first = list(itertools.islice(iterator, config.workers))
     if not first:
@@ -276,8 +280,8 @@ def _await(
     beats: BeatReader,
     doing: Callable[[str], None] | None,
 ) -> bool:
-    """Wait for the result, passing on what workers say; False where the time of all items is over
-    before it is there."""
+    """Wait for the result, passing on what workers report; False if the time for all items is over
+    first."""
     end_s = None if left_s is None else time.monotonic() + left_s()
     while not future.done():
         pause_s = None if doing is None else LOOK_EVERY_S
@@ -306,12 +310,12 @@ def _result(future: ProcessFuture[Any], config: SamplingConfig) -> Any:
             killed_workers["timeout"] += 1
             return VideoError(
                 "timeout",
-                f"video: nothing new of it for {config.timeout_s:g} s; see sampling.timeout_s",
+                f"video: no progress for {config.timeout_s:g} s; see sampling.timeout_s",
             )
 
         killed_workers["crashed"] += 1
         return _crash(error)
-    except Exception as error:  # whatever a damaged file provokes in a decoder costs this item only
+    except Exception as error:  # whatever a damaged file provokes in a decoder costs only this item
         return _crash(error)
 
 

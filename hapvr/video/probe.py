@@ -1,4 +1,4 @@
-"""What a file's headers and its first frame say of its video, and which files are refused before
+"""What a file's headers and its first frame say about its video, and which files are refused before
 they are opened."""
 
 import math
@@ -21,7 +21,7 @@ from hapvr.video.frames import display_size
 from hapvr.video.packets import tag_s, text_of
 
 MAX_PIXELS = 8192 * 8192
-"""Frames with more pixels are refused: they are attacks or mistakes, and one of them fills a
+"""Frames with more pixels are refused: they are attacks or mistakes, and a single one fills a
 worker's memory."""
 
 
@@ -30,13 +30,13 @@ class VideoProbe:
     """What a video's headers and first frame say. Headers may lie."""
 
     duration_s: float | None
-    """when the picture ends, from the file's start; None where the file does not say"""
+    """when the picture ends, in seconds from the file's start; None where the file does not say"""
     of_picture: bool
-    """whether the duration is surely the picture's, and not that of longer sound"""
+    """whether this is surely the picture's duration, and not that of longer sound"""
     fps: float | None
     """None where the file does not say"""
     width_px: int
-    """as displayed, after rotation and pixel aspect; so is the height"""
+    """as displayed, after rotation and pixel aspect, like the height"""
     height_px: int
     codec: str
     pixel_aspect: float
@@ -49,7 +49,7 @@ class VideoProbe:
 
 
 class FileState(NamedTuple):
-    """What changes when a file does."""
+    """Values that change when a file does."""
 
     path: str
     device: int
@@ -59,8 +59,8 @@ class FileState(NamedTuple):
 
 
 def check_file(path: Path) -> FileState:
-    """The state of a regular file of a byte or more; pipes and devices block, and what was never
-    written is read as long as if it were there.
+    """The state of a regular file that is not empty. Others are refused: pipes and devices block,
+    and reading parts that were never written takes as long as if they existed.
 
     Raises: VideoError missing_file, empty_file, unwritten_file or not_video.
     """
@@ -84,8 +84,8 @@ def check_file(path: Path) -> FileState:
     if status.st_size > MAX_UNWRITTEN and _is_unwritten(path):
         raise VideoError(
             "unwritten_file",
-            f"video: {path} has {status.st_size} bytes, of which only "
-            f"{512 * status.st_blocks} were written, as of a download that goes on; let it end",
+            f"video: {path} has {status.st_size} bytes, of which only {512 * status.st_blocks} "
+            "were written, as in a running download; let it end",
         )
 
     return FileState(
@@ -139,7 +139,7 @@ def probe_of(container: InputContainer, stream: VideoStream, first: VideoFrame) 
 
 
 def _declared_end(container: InputContainer, stream: VideoStream) -> tuple[float | None, bool]:
-    """When the picture ends as headers say, in seconds from the file's start, or None; and whether
+    """When the picture ends by the headers, in seconds from the file's start, or None; and whether
     that is surely the picture's end, and not that of longer sound."""
     start_s = (container.start_time or 0) / av.time_base
     track_s = tag_s(stream.metadata.get("DURATION", ""))
@@ -165,7 +165,7 @@ def _is_mirrored(frame: VideoFrame) -> bool:
     """Whether the frame's display matrix exchanges left and right, in addition to any rotation."""
     try:
         matrix: Any = frame.side_data.get("DISPLAYMATRIX")
-    except ValueError:  # it has data of a kind that PyAV does not know
+    except ValueError:  # it has side data of a kind that PyAV does not know
         return False
 
     if not matrix:

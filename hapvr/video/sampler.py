@@ -13,29 +13,29 @@ from hapvr.video.pictures import Picture
 from hapvr.video.probe import VideoProbe
 
 TOLERANCE_S = 6e-4
-"""Slack for containers that round timestamps to milliseconds: a frame at 1.0004 s counts as shown
-at 1 s."""
+"""Tolerance for containers that round timestamps to milliseconds: a frame at 1.0004 s counts as
+shown at 1 s."""
 
 MAX_UNUSED = 10_000
-"""Pictures in a row that fall between two sampling times: a stream with more, whose clock hardly
+"""The most pictures in a row between two sampling times: a stream with more, whose clock hardly
 moves, is not read to its end."""
 MAX_UNUSED_PER_S = 2000
-"""As many per second of sampling, where that is more."""
+"""The same per second between sampling times, where that is more."""
 
 Keep = Callable[[NDArray[np.uint8]], Any]
-"""Gets a frame [H, W, 3] uint8 RGB and returns what is held of it."""
+"""Takes a frame [H, W, 3] uint8 RGB and returns what is kept of it."""
 
 
 class Wanted(NamedTuple):
-    """What a sample is to be."""
+    """What a sample should contain."""
 
     fps: float
-    """frames a second of the video"""
+    """frames per second of the video"""
     short_side_px: int | None
     """of the frames, after rotation and pixel aspect; None keeps the stored resolution"""
     keep: Keep
     max_frames: int | None = None
-    """only the first of the video"""
+    """only the first ones of the video"""
 
 
 class Display:
@@ -94,8 +94,8 @@ class Sampler:
         self.is_full = False
 
     def show(self, picture: Picture, *, until_s: float, longest_s: float) -> None:
-        """A picture that is shown until then, and sampled for so long. Sampling ends, `is_full`,
-        where more frames are due than wanted, or where the clock does not move on."""
+        """Take a picture that is shown until `until_s`, and sampled for at most `longest_s`. The
+        sampler `is_full` once more frames are due than wanted, or the clock stands still."""
         fps = self._wanted.fps
         if self._first_s is None:
             self._first_s = picture.time_s
@@ -118,7 +118,8 @@ class Sampler:
             self.missing = f"the clock stands still at {picture.time_s:.1f} s; the rest is not read"
 
     def _limited(self, numbers: range) -> range:
-        """As many of the sampling times as may still be kept; fewer than are due fill it."""
+        """As many of the due sampling times as may still be kept; the sampler is full if these are
+        not all."""
         if self._wanted.max_frames is None:
             return numbers
         left = self._wanted.max_frames - len(self.kept)
@@ -128,15 +129,15 @@ class Sampler:
 
 
 def number_due(time_s: float, first_s: float, fps: float) -> int:
-    """How many sampling times there are before a time. first_s: of the first picture."""
+    """How many sampling times there are before a time. first_s: time of the first picture."""
     return math.ceil((time_s - first_s - TOLERANCE_S) * fps)
 
 
 def stands_still(num_unused: int, fps: float) -> bool:
-    """Whether a clock hardly moves, as so many pictures in a row were not due."""
+    """Whether a clock hardly moves, since so many pictures in a row were not due."""
     return num_unused > max(MAX_UNUSED, MAX_UNUSED_PER_S / fps)
 
 
 def read_text(read_s: float) -> str:
-    """What is missing of a video of which only the first seconds were read."""
+    """What a video lacks of which only the first seconds were read, in words."""
     return f"the first {read_s:g} s were read; see sampling.max_frames"

@@ -23,7 +23,7 @@ from hapvr.video.stream_reader import UnsuitedError
 
 
 class Samples(NamedTuple):
-    """Sampled frames, and what was kept of each."""
+    """The sampled frames, as they were kept, and their times."""
 
     probe: VideoProbe
     frames: list[Any]
@@ -34,7 +34,7 @@ class Samples(NamedTuple):
     clock_note: str
     """what was wrong with the file's clock, or \"\""""
     mode: SamplingMode = "thorough"
-    """how the video was sampled, which may be another way than the wanted one"""
+    """how the video was sampled, which may differ from the wanted mode"""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,12 @@ class Reading:
     """How a file is read."""
 
     threads: int = 1
-    """of the decoder; damage is decoded by one, so that it looks the same on every machine"""
+    """of the decoder; damage is decoded by one thread, so that it looks the same on every
+    machine"""
     archive_codecs: bool = False
     """whether those of ARCHIVE_DECODERS are decoded, too"""
     progress: Callable[[float], None] = lambda seconds: None
-    """is told the time of pictures"""
+    """is called with the times of pictures"""
 
 
 def _itself(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -66,16 +67,17 @@ def sample_frames(
     """Frames of a video, all of the first one's size.
 
     Thoroughly: those on display at 0, 1/fps, 2/fps ... seconds after the first one (method 1.1);
-    what they do not need is not decoded where that is sure to change nothing (`sample_needed`). A
-    frame that stays for more than LONG_STEP_S is sampled so long, or for PAUSE_S where there is no
-    sound beside it. A video shorter than 1/fps gives one frame; a damaged video gives the frames
-    that can be decoded. With max_frames, the file is read only up to the frame after these.
+    pictures that these do not need are not decoded where that surely changes nothing
+    (`sample_needed`). A frame that stays for more than LONG_STEP_S is sampled all that time, or for
+    PAUSE_S where there is no sound beside it. A video shorter than 1/fps gives one frame; a damaged
+    video gives the frames that can be decoded. With max_frames, the file is read only up to the
+    frame after these.
 
-    By key frames: see `hapvr.video.sparse`. Videos that are short, damaged, or unsuited to it in
-    another way, are sampled thoroughly.
+    By key frames: see `hapvr.video.sparse`. Videos that are short, damaged, or otherwise unsuited
+    to this mode, are sampled thoroughly.
 
     short_side_px: the frames' short side after rotation and pixel aspect; None: as stored
-    keep: gets a frame [H, W, 3] uint8 RGB and returns what to hold of it; called once for a frame
+    keep: takes a frame [H, W, 3] uint8 RGB and returns what to keep of it; called once for a frame
     that is shown at several sampling times
 
     Raises: VideoError as `open_video` does.
@@ -136,7 +138,7 @@ def _fill(
     progress: Callable[[float], None],
     gives_up: bool,
 ) -> None:
-    """Show all pictures to a sampler, or those until it is full. gives_up: where one is damaged."""
+    """Show pictures to a sampler until it is full. gives_up: whether to stop at a damaged one."""
     timed: Iterator[Picture | None] = chain(pictures, [None])
     for picture, following in pairwise(timed):
         if picture is None or (pictures.is_damaged and gives_up):

@@ -1,5 +1,5 @@
-"""Which videos there are, and how they become files and frames: settings of sources, downloads and
-sampling."""
+"""Settings of sources, downloads and sampling: which videos there are, and how they become files
+and frames."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from hapvr.settings import Rate, Settings
 Split = Literal["train", "validation", "test"]
 CopyEdits = Literal["usual", "hard"]
 Picture = Literal["cropped", "squeezed"]
-"""How a frame becomes a square: its middle, or all of it with another aspect ratio."""
+"""How a frame becomes a square: by its middle, or by all of it with another aspect ratio."""
 SamplingMode = Literal["thorough", "key_frames"]
 """Which frames are sampled: those on display, or key frames."""
 SourceName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
@@ -19,18 +19,17 @@ Patterns = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...],
     Field(
         description="patterns of files and folders that are not read, such as `*.part.mp4` or "
-        "`drafts`; one with a slash means the path below the folder"
+        "`drafts`; one with a slash applies to the path below the folder"
     ),
 ]
 PARTS = ("", "-train", "-held-out")
-"""What the names of a source's videos may have behind the name in the configuration; no other
-source may have such a name."""
+"""Suffixes that a source's name may get in the manifest; no other source may have such a name."""
 
 
 class FilesSource(Settings):
     """`folder`: all files below `path` that have a video's suffix; one that turns out not to be a
     video becomes a failed row. `list`: a CSV or Parquet file with a column `url`, `video_id` (of
-    YouTube) or both; an address without an id is the id, and shown."""
+    YouTube) or both; an address without an id becomes the id, and so is shown."""
 
     kind: Literal["folder", "list"]
     name: SourceName
@@ -62,7 +61,7 @@ class OwnVideosSource(Settings):
     """a CSV file with the columns `file` and `scene`: clips of one scene are all trained on or all
     held out"""
     edits: CopyEdits = "usual"
-    """of the held-out clips; `hard`: each is altered by several strong edits at once"""
+    """edits of the held-out clips; `hard`: each combines several strong edits"""
 
 
 Source = Annotated[FilesSource | NamedSource | OwnVideosSource, Field(discriminator="kind")]
@@ -87,14 +86,15 @@ class SamplingConfig(Settings):
     """also decode FFV1, JPEG 2000, v210, CineForm and RealVideo; see SECURITY.md for the risk"""
 
     def identity_fields(self) -> dict[str, Any]:
-        """What determines the frames; the rest only says how the work is done. Frames of all modes
-        may be mixed: each video says how it was sampled."""
+        """The settings that determine the frames; the others only say how the work is done. Frames
+        of all modes may be mixed: each video records how it was sampled."""
         limits = {"mode", "workers", "timeout_s", "max_memory_bytes", "archive_codecs"}
         return self.model_dump(mode="json", exclude=limits)
 
 
 class DownloadConfig(Settings):
-    """How remote videos are fetched (yt-dlp, by the proxy that the environment names, if any)."""
+    """How remote videos are fetched (by yt-dlp, through the proxy that the environment names, if
+    any)."""
 
     max_height_px: int = Field(default=480, ge=144)
     max_bytes: int = Field(default=500_000_000, ge=1)
@@ -104,9 +104,10 @@ class DownloadConfig(Settings):
     cookies_file: Path | None = None
     workers: int = Field(default=4, ge=1, le=64, description="videos of a shard fetched at once")
     folder: Path | None = None
-    """where files are kept, if not in `downloads` of the data root; needed where that is an object
+    """where files are kept, if not in `downloads` of the data root; required if that is an object
     store"""
 
     def identity_fields(self) -> dict[str, Any]:
-        """What determines which file a video becomes; the rest only says how it is fetched."""
+        """The settings that determine which file a video becomes; the others only say how it is
+        fetched."""
         return self.model_dump(mode="json", include={"max_height_px", "max_bytes"})

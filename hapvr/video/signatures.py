@@ -1,4 +1,4 @@
-"""Whether a file is a film by its first bytes, whatever its name says. Nothing is decoded."""
+"""Whether a file is a film by its first bytes, whatever its name. Nothing is decoded."""
 
 from pathlib import Path
 
@@ -26,14 +26,14 @@ OTHER_BRANDS = (
     b"mif",
     b"msf",
 )
-"""How the brands of sound and of pictures begin, in a file of boxes."""
+"""The beginnings of the brands of sound and of pictures, in a file of boxes."""
 TRANSPORT_PACKETS = ((0, 188), (4, 192))
-"""Where the first mark of a transport stream is, and how far the next ones follow."""
+"""Where the first sync byte of a transport stream is, and the distance to the next ones."""
 TRANSPORT_MARK = 0x47
 
 
 def is_film(path: Path) -> bool:
-    """Whether a file begins as films do; False for what cannot be read."""
+    """Whether a file begins as films do; False for a file that cannot be read."""
     try:
         with open_regular(path) as file:
             head = file.read(HEAD_BYTES)

@@ -22,10 +22,10 @@ from hapvr.video.signatures import is_film
 
 MAX_ID_LENGTH = 1024
 LOOKED_AT = 100
-"""Files of one suffix whose first bytes are read, to tell whether they are films: folders of photos
-have millions, and each costs an access to a disk or a server."""
+"""How many files of one suffix are read, their first bytes only, to tell whether they are films:
+folders of photos have millions of files, and each costs an access to a disk or a server."""
 OUR_ENDINGS = (PART_SUFFIX, ".sh.record")
-"""Of names of files that are being written, and of records of plans."""
+"""Endings of our own files: those that are being written, and records of plans."""
 _YOUTUBE_ID = re.compile(r"[A-Za-z0-9_-]{11}")
 _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 _LIKE_AN_ESCAPE = re.compile(rb"\\(?=x[0-9a-f]{2})")
@@ -36,16 +36,16 @@ _URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ManifestEntry:
-    """One video. video_id: "<source>/<name>", NFC. uri: a local path (`path_of_text`), an http(s)
-    URL, or youtube:<id>."""
+    """One video."""
 
     video_id: str
+    """<source>/<name>, in Unicode normal form C"""
     uri: str
+    """a local path (`path_of_text`), an http(s) URL, or youtube:<id>"""
 
 
 def files_below(root: Path, *, of: str = "") -> list[Path]:
-    """The files of `list_folder`, which raises; folders that cannot be read are named in
-    warnings."""
+    """The files of `list_folder`, and its errors; warnings name folders that cannot be read."""
     listing = list_folder(root, of=of)
     for problem in listing.unlisted:
         warnings.warn(problem)
@@ -55,8 +55,9 @@ def files_below(root: Path, *, of: str = "") -> list[Path]:
 def scan_folder(
     root: Path, *, source: str, exclude: Sequence[str] = (), notices: bool = True
 ) -> tuple[ManifestEntry, ...]:
-    """All videos below a folder, by suffix, sorted by video id; what is inside of such a file is
-    judged later, as a row. Links to files outside of it, and to others of these, are left out.
+    """All videos below a folder, by suffix, sorted by video id; the contents of a file are judged
+    later, in its row. Links to files outside of the folder, and to others of these files, are
+    skipped.
 
     exclude: as in `list_folder`. notices: name in warnings what is left out; once is enough. Raises
     DataError as `list_folder` does, and where there is no video."""
@@ -80,7 +81,7 @@ def scan_folder(
 
 
 def _without_videos(files: Sequence[Path]) -> str:
-    """What is in a folder without videos, and what is expected there."""
+    """What a folder without videos holds, and what is expected there."""
     films = _films_among(files)
     if films:
         return f"though {min(films)} is one by its first bytes; rename it, for example to .mp4"
@@ -89,7 +90,7 @@ def _without_videos(files: Sequence[Path]) -> str:
 
 
 def _linked(files: Sequence[Path], root: Path) -> tuple[list[Path], set[Path]]:
-    """Links to files outside of a folder, and those to files that are listed themselves."""
+    """Links to files outside of a folder, and links to files that are listed themselves."""
     top = Path(os.path.realpath(root))
     targets = {path: Path(os.path.realpath(path)) for path in files if os.path.islink(path)}
     places = {top / path.relative_to(root) for path in files if path not in targets}
@@ -135,14 +136,14 @@ def query_files(folder: Path) -> list[Path]:
 
 
 def _name_left_out(where: str, files: Collection[Path], kinds: tuple[str, ...]) -> None:
-    """Warn of files that are left out by their names. kinds: see `_name_others`."""
+    """Warn of files that are skipped because of their names. kinds: see `_name_others`."""
     films = _films_among(files)
     _name_films(where, films)
     _name_others(where, set(files) - films, kinds)
 
 
 def _films_among(files: Iterable[Path]) -> set[Path]:
-    """Those that are films by their first bytes; of each suffix only some are looked at."""
+    """The files that are films by their first bytes; of each suffix only some are read."""
     films = set[Path]()
     looked_at = Counter[str]()
     for path in sorted(files):
@@ -155,7 +156,7 @@ def _films_among(files: Iterable[Path]) -> set[Path]:
 
 
 def _name_films(where: str, films: Collection[Path]) -> None:
-    """Warn of films that are left out, as their names do not say what they are."""
+    """Warn of films that are skipped because their names do not say what they are."""
     if not films:
         return
     suffixes = Counter(path.suffix.lower() or "no suffix" for path in films)
@@ -167,8 +168,8 @@ def _name_films(where: str, films: Collection[Path]) -> None:
 
 
 def _name_others(where: str, files: Iterable[Path], kinds: tuple[str, ...]) -> None:
-    """Warn of files that are left out, by suffix. kinds: beginnings of the media types that may be
-    meant, beside unknown ones."""
+    """Warn of files that are skipped, by suffix. kinds: beginnings of the media types to name,
+    besides unknown types."""
     unknown = (one for one in files if not one.name.endswith(OUR_ENDINGS))
     others = [one for one in unknown if (guess_type(one.name)[0] or kinds[0]).startswith(kinds)]
     if counted := sorted(Counter(one.suffix.lower() or "no suffix" for one in others).items()):
@@ -182,12 +183,12 @@ def entries_of_files(
     """Entries of files below root, sorted by video id; control characters and bytes that are not
     UTF-8 are escaped.
 
-    An id that would be too long ends in a digest of the name, as do all but one of files whose
-    names differ only in their Unicode form."""
+    An id that would be too long ends in a digest of the name. So do all but one of several files
+    whose names differ only in their Unicode form."""
     names = {text_of_path(path.relative_to(root)): path for path in files}
     entries: dict[str, ManifestEntry] = {}
-    # of names that are equal in normal form, the one that is in this form comes first and has the
-    # plain id
+    # of names that are equal in normal form, the one that has this form comes first and gets
+    # the plain id
     for name in sorted(names, key=lambda text: (not unicodedata.is_normalized("NFC", text), text)):
         readable = _CONTROLS.sub(lambda found: _escaped(found[0].encode()), name)
         video_id = f"{source}/{unicodedata.normalize('NFC', readable)}"
@@ -204,7 +205,7 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
 
     A row without a URL needs an 11-character YouTube id; one without an id is named by its
     percent-quoted URL. Raises DataError naming the first wrong row."""
-    import polars as pl  # those who only ask which files are videos need none
+    import polars as pl  # not needed to tell which files are videos
 
     from hapvr.tables import TABLE_ERRORS, read_user_table
 
@@ -252,7 +253,7 @@ def text_of_path(path: Path) -> str:
 
 
 def path_of_text(text: str) -> Path:
-    """The path that `text_of_path` made this text of."""
+    """The path from which `text_of_path` made this text."""
     name = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), os.fsencode(text))
     return Path(os.fsdecode(name))
 
@@ -262,9 +263,9 @@ def _escaped(name: bytes) -> str:
 
 
 def read_lines(path: Path, *, folder: Path) -> list[str]:
-    """The lines of a list of videos without blank ones and comments: what begins with # and names
-    no file in the folder. Its bytes are names of files as the file system has them, whatever their
-    encoding; UTF-16 is known by its mark. Raises OSError, ValueError."""
+    """The lines of a list of videos, without blank lines and comments: lines that begin with # and
+    name no file in the folder. The list's bytes are names as the file system has them, in any
+    encoding; UTF-16 is recognised by its mark. Raises OSError, ValueError."""
     content = read_bytes(path)
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         content = os.fsencode(content.decode("utf-16"))
@@ -274,8 +275,8 @@ def read_lines(path: Path, *, folder: Path) -> list[str]:
 
 
 def is_inside(video_id: str, folder: str) -> bool:
-    """Whether an id is that of a folder of ids, or below it. folder: whole parts of ids, SOURCE or
-    SOURCE/FOLDER, with or without a slash at the end; "" holds every id."""
+    """Whether an id is that of a folder of ids, or below it. folder: SOURCE or SOURCE/FOLDER, in
+    whole names, with or without a slash at the end; "" holds every id."""
     parts = folder.rstrip("/")
     return not parts or video_id == parts or video_id.startswith(f"{parts}/")
 
@@ -303,8 +304,8 @@ def validate_video_id(video_id: str) -> str:
 
 
 def _shortened(video_id: str, name: str) -> str:
-    """An id of allowed length that ends in a digest of the name, so that it is the same in the next
-    scan."""
+    """An id of allowed length that ends in a digest of the name, so that the next scan gives the
+    same."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
     return f"{video_id[: MAX_ID_LENGTH - len(digest) - 1]}~{digest}"
 

@@ -1,5 +1,5 @@
-"""Sampling that decodes key frames, and more only where they are far apart. What it keeps is shown
-at the times that it says."""
+"""Sampling that decodes key frames, and more only where they are far apart. Each kept frame has the
+time at which it is shown."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from hapvr.video.stream_reader import (
 )
 
 MIN_GAP_S = 3.5
-"""Key frames that follow sooner are left out: each costs as much as ten other frames, and streams
-that have one every two seconds show little new in it."""
+"""Key frames that follow sooner are skipped: each costs as much as ten other frames, and in streams
+with one every two seconds it shows little that is new."""
 MAX_GAP_S = 10.5
 """Where kept frames would be further apart, one more is decoded. Encoders put a key frame every 250
-frames unless told otherwise, which is 10.4 s at 24 frames a second: a file made so needs none."""
+frames unless told otherwise, which is 10.4 s at 24 frames a second: such a file needs no more."""
 MIN_KEPT = 4
-"""A video that would have fewer frames is so short that all it costs to decode it is little."""
+"""A video that would have fewer frames is so short that decoding all of it costs little."""
 FILMS_OF_PICTURES = frozenset({"apng", "gif"})
-"""Containers of short films without sound, in which nothing is to be saved."""
+"""Containers of short films without sound, where nothing can be saved."""
 
 
 class SparseSample(NamedTuple):
-    """What is sampled of a video of which not every picture is decoded."""
+    """The sample of a video that was not decoded in full."""
 
     probe: VideoProbe
     kept: list[Any]
@@ -97,7 +97,7 @@ class EverySample:
         self.is_full = False
 
     def take(self, picture: Picture) -> None:
-        """The next picture; the sample is full where there is one more than wanted."""
+        """Take the next picture; the sample is full once there is one more than wanted."""
         if len(self.kept) == self._wanted.max_frames:
             self.is_full = True
             self.missing = read_text(self.times_s[-1] + 1 / self._wanted.fps - self.times_s[0])
@@ -108,25 +108,26 @@ class EverySample:
 
 
 class KeyFrames:
-    """Key frames at least MIN_GAP_S apart, or one a period where all frames are key frames; and one
-    more wherever there would be none for MAX_GAP_S."""
+    """Key frames at least MIN_GAP_S apart, or one per period where all frames are key frames; and
+    one more frame wherever there would be none for MAX_GAP_S."""
 
     def __init__(self, reader: StreamReader, period_s: float) -> None:
         self._reader = reader
         self._period_s = period_s
         self._held = Held()
-        """from the last key frame on, or behind what was decoded for a frame between key frames"""
+        """packets from the last key frame on, or after those decoded for a frame between key
+        frames"""
         self._is_open = False
-        """whether the decoder goes on from what it decoded last"""
+        """whether the decoder can go on from what it decoded last"""
         self._last: Picture | None = None
-        """what was kept last, at the time at which it was kept"""
+        """the frame kept last, with the time under which it was kept"""
         self._is_between = False
-        """whether that was no key frame"""
+        """whether that frame was not a key frame"""
         self._gap_s = period_s
-        """how far from it the next key frame may be kept"""
+        """the least distance from it to the next key frame that is kept"""
 
     def all(self) -> Iterator[Picture]:
-        """Each with the time at which it is shown."""
+        """All kept frames, each with the time at which it is shown."""
         for packet in self._reader.packets():
             if packet.is_key:
                 yield from self._until(packet.due_s)
@@ -159,7 +160,7 @@ class KeyFrames:
         return picture
 
     def _until(self, due_s: float) -> Iterator[Picture]:
-        """What is kept between key frames, up to a time up to which all packets are there."""
+        """The frames kept between key frames, up to `due_s`; all packets up to then were read."""
         if self._last is None or due_s < self._last.time_s + MAX_GAP_S:
             return
         packets = self._held.take()
@@ -175,8 +176,8 @@ class KeyFrames:
         yield from self._filled(newest, due_s)
 
     def _filled(self, newest: Picture | None, until_s: float) -> Iterator[Picture]:
-        """The newest picture, or once more the last one where it stays, so that no more than
-        MAX_GAP_S are left."""
+        """The newest picture, or the last one once more if it stays, so that no gap exceeds
+        MAX_GAP_S."""
         while self._last is not None and until_s >= self._last.time_s + MAX_GAP_S:
             if newest is not None and newest.time_s > self._last.time_s:
                 picture = newest

@@ -14,8 +14,8 @@ PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 
 
 def read_picture(path: Path, *, short_side_px: int) -> NDArray[np.uint8]:
-    """A picture as one frame, [H, W, 3] uint8 RGB, min(H, W) = short_side_px, turned upright as its
-    EXIF data says. Raises VideoError: not_video for another format, too_large, decode_error."""
+    """A picture as one frame, [H, W, 3] uint8 RGB, min(H, W) = short_side_px, turned upright by its
+    EXIF data. Raises VideoError: not_video for another format, too_large, decode_error."""
     try:
         with Image.open(path, formats=PICTURE_FORMATS) as image:
             check_size(path, image.width, image.height)

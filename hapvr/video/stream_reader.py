@@ -1,4 +1,4 @@
-"""The packets of a video stream, in order, of which only those are decoded that a sample needs."""
+"""The packets of a video stream, in order; only those that a sample needs are decoded."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from hapvr.video.probe import check_size, positive
 from hapvr.video.sampler import MAX_UNUSED
 
 SKIPPING_CODECS = frozenset({"h264", "mpeg1video", "mpeg2video", "mpeg4"})
-"""Decoders that leave out exactly those pictures that no other needs. That of HEVC also leaves out
-some that pictures of higher temporal layers need."""
+"""Decoders that can leave out exactly those pictures that no other needs. The one of HEVC is not
+among them: it also leaves out some that pictures of higher temporal layers need."""
 
 MAX_HELD_BYTES = 256 * 2**20
-"""Packets that are read and not decoded yet: ten seconds at 200 Mbit/s."""
+"""The most bytes of packets that are read but not decoded yet: ten seconds at 200 Mbit/s."""
 MAX_WITHOUT_KEY_S = 10.0
-"""What a recording that was cut anywhere may have before its first key frame."""
+"""How many seconds a recording that was cut anywhere may have before its first key frame."""
 MAX_REORDERED_S = 2.0
 """A larger difference between a packet's times of display and of decoding, beyond that of
 MAX_REORDERED pictures, is an error of one of the two clocks."""
 ALONE = (PictureType.I, PictureType.NONE)
-"""What a key frame is that needs no other one; some decoders do not say."""
+"""The picture types of a key frame that needs no other frame; some decoders give none."""
 
 
 class UnsuitedError(Exception):
-    """A video that cannot be sampled in one way, and is to be sampled more thoroughly."""
+    """A video that this mode cannot sample, and that is to be sampled more thoroughly."""
 
 
 class TimedPacket(NamedTuple):
@@ -46,7 +46,7 @@ class TimedPacket(NamedTuple):
     time_s: float
     """when its picture is shown"""
     due_s: float
-    """when it is decoded: all pictures that are shown before then came before it"""
+    """when it is decoded: all pictures that are shown before then came before it in the file"""
     lasts_s: float
     is_key: bool
 
@@ -59,18 +59,18 @@ class Held:
     num_bytes: int = 0
 
     def add(self, packet: TimedPacket) -> None:
-        """Raises: UnsuitedError where they are too many."""
+        """Add a packet. Raises UnsuitedError if there are too many."""
         self.packets.append(packet)
         self.num_bytes += packet.packet.size
         if len(self.packets) > MAX_UNUSED or self.num_bytes > MAX_HELD_BYTES:
             raise UnsuitedError("too many pictures between two sampling times")
 
     def take(self) -> list[TimedPacket]:
-        """All of them."""
+        """Take all packets."""
         return self._taken(len(self.packets))
 
     def take_through(self, last: TimedPacket) -> list[TimedPacket]:
-        """Those up to this one; none if it was taken before."""
+        """Take the packets up to this one; none if it was taken before."""
         for number, packet in enumerate(self.packets):
             if packet is last:
                 return self._taken(number + 1)
@@ -84,9 +84,9 @@ class Held:
 
 
 class StreamReader:
-    """Reads one stream once. What shows that its clock is broken, that it is damaged, or that its
-    key frames need other frames, raises UnsuitedError: all that is left to `sample_frames` by
-    every picture, which knows what to say of it."""
+    """Reads one stream once. Raises UnsuitedError at any sign that the clock is broken, that the
+    stream is damaged, or that key frames need other frames: such videos are left to sampling by
+    every picture, which can tell what is wrong."""
 
     def __init__(self, path: Path, container: InputContainer, stream: VideoStream) -> None:
         if container.start_time is None or stream.time_base is None:
@@ -96,7 +96,7 @@ class StreamReader:
         self._stream = stream
         self._start_s = container.start_time / av.time_base
         self._unit_s = float(stream.time_base)
-        """of the timestamps of packets and frames"""
+        """the unit of the timestamps of packets and frames"""
         rate = positive(stream.average_rate) or positive(stream.guessed_rate) or 25.0
         self._interval_s = 1 / max(rate, 0.01)
         self._shown_s = float("-inf")
@@ -109,7 +109,7 @@ class StreamReader:
         return (packet.packet.pts or 0) * self._unit_s
 
     def packets(self) -> Iterator[TimedPacket]:
-        """All from the first key frame on."""
+        """All packets from the first key frame on."""
         due_s = None
         seen_key = False
         for packet in self._demuxed():
@@ -124,7 +124,7 @@ class StreamReader:
                 raise UnsuitedError("no key frame where the video begins")
 
     def decode(self, packets: Iterable[TimedPacket]) -> Iterator[Picture]:
-        """The pictures that come out of the decoder, which may be those of earlier packets."""
+        """The pictures that the decoder delivers, which may be those of earlier packets."""
         for timed in packets:
             try:
                 frames = timed.packet.decode()
@@ -134,7 +134,7 @@ class StreamReader:
             yield from self._pictures(frames)
 
     def drain(self) -> Iterator[Picture]:
-        """The pictures that the decoder still has; it then takes a key frame next."""
+        """The pictures that the decoder still holds; the next packet must be a key frame."""
         context = self._stream.codec_context
         try:
             frames = context.decode(None)
@@ -146,11 +146,11 @@ class StreamReader:
         self._is_restarted = True
 
     def leave_out_unneeded(self, leaves_out: bool) -> None:
-        """Whether what is decoded next is left out where no other picture needs it."""
+        """Choose whether the decoder leaves out pictures that no other needs."""
         self._stream.codec_context.skip_frame = "NONREF" if leaves_out else "DEFAULT"
 
     def begin_at(self, key: TimedPacket) -> None:
-        """Take no picture that is shown before this key frame: it may need frames that the decoder
+        """Drop pictures that are shown before this key frame: they may need frames that the decoder
         has not seen."""
         self._shown_s = max(self._shown_s, key.time_s - self._interval_s / 2)
 
@@ -196,7 +196,7 @@ class StreamReader:
         return TimedPacket(packet, time_s, due_s, lasts_s, packet.is_keyframe)
 
     def _pictures(self, frames: Iterable[object]) -> Iterator[Picture]:
-        """Those that are shown after the last one."""
+        """The pictures that are shown after the last one."""
         for frame in frames:
             if not isinstance(frame, VideoFrame):
                 continue

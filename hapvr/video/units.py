@@ -10,7 +10,7 @@ LENGTH_PLACES = {"h264": 4, "hevc": 21}
 14496-15, AVCDecoderConfigurationRecord and HEVCDecoderConfigurationRecord)."""
 UNIT_CODECS = frozenset(LENGTH_PLACES)
 START = b"\x00\x00\x01"
-"""In front of each part of a picture of MPEG-2; then comes its code."""
+"""It precedes each part of a picture of MPEG-2, and the part's code follows it."""
 FIRST_SLICE = 0x01
 LAST_SLICE = 0xAF
 MAX_ROWS_PX = 2800
@@ -21,14 +21,14 @@ FORBIDDEN_BIT = 0x80
 
 @dataclass(frozen=True)
 class UnitLengths:
-    """How long units are, in front of each."""
+    """How the length of a unit is written before it."""
 
     num_bytes: int
-    """of a length; 0 where units begin with a mark instead, as in a transport stream"""
+    """the bytes of a length; 0 where units begin with a mark instead, as in a transport stream"""
 
     @staticmethod
     def of(stream: VideoStream) -> "UnitLengths":
-        """Of a stream of one of UNIT_CODECS."""
+        """The lengths of a stream with one of UNIT_CODECS."""
         header = stream.codec_context.extradata or b""
         place = LENGTH_PLACES[stream.codec_context.name]
         if len(header) <= place or header[0] != 1:
@@ -36,8 +36,8 @@ class UnitLengths:
         return UnitLengths((header[place] & 0b11) + 1)
 
     def are_broken(self, picture: bytes) -> bool:
-        """Whether units of a picture go beyond its end, or do not begin as units do: what was
-        written over them is something else."""
+        """Whether units of a picture go beyond its end, or do not begin as units do: then something
+        else was written over them."""
         place = 0
         while self.num_bytes and place + self.num_bytes < len(picture):
             length = int.from_bytes(picture[place : place + self.num_bytes], "big")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from hapvr.chain import CHAIN
 from hapvr.chain.step import shards_of
 from hapvr.data import manifest
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark
 from hapvr.steps.duplicate_pairs import duplicate_pairs

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from hapvr.benchmark.definition import BenchmarkDefinition, load_definition
 from hapvr.care.forget import forget, plan_forgetting
 from hapvr.care.health import health
 from hapvr.care.verify import verify_root
@@ -20,7 +19,7 @@ from hapvr.chain.look import Look
 from hapvr.chain.step import shards_of
 from hapvr.data import manifest
 from hapvr.errors import ArgumentError
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.search.marks import mark, read_marks
 from hapvr.steps.duplicate_pairs import outdated_pairs, without_forgotten
 from hapvr.steps.frames import make_frames
@@ -217,20 +216,48 @@ def test_a_damaged_list_of_what_was_forgotten_is_named(forgotten: Forgotten) -> 
     assert "manifest/forgotten.json" in check.message
 
 
-def test_a_killed_call_is_finished_by_the_next(project: Project) -> None:
-    """Wherever it is killed; nothing is made again, and searches have the same answers."""
+@dataclass(frozen=True)
+class Finished:
+    """A call that was killed twice, and finished by the next one, which names nothing."""
+
+    project: Project
+    traces: set[str]
+    states: set[str]
+    """of all that is stored"""
+    answers_before: dict[str, object]
+    answers: dict[str, object]
+
+
+@pytest.fixture(scope="module")
+def finished(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    project = copied(made, tmp_path_factory.mktemp("finished"))
     data = project.root.local_path("frames").parent
     wanted = traits(project)
-    before = answers(project)
+    answers_before = answers(project)
     for kill_at in (8, 11):  # between the data and the index of frames and of features
         call(project, VIDEO, "--yes", kill_at=kill_at)
     call(project, "--yes")
-    assert traces(data, wanted) == set()
-    assert {one.state for one in verify_root(project.root)} == {"ok"}
+    left = traces(data, wanted)
+    states = {check.state for check in verify_root(project.root)}
     run(project, "duplicate_pairs")
-    assert answers(project) == before
+    return Finished(project, left, states, answers_before, answers(project))
+
+
+def test_a_killed_call_is_finished_by_the_next(finished: Finished) -> None:
+    assert finished.traces == set()
+
+
+def test_a_killed_call_leaves_no_damage(finished: Finished) -> None:
+    assert finished.states == {"ok"}
+
+
+def test_searches_have_the_same_answers_after_a_killed_call(finished: Finished) -> None:
+    assert finished.answers == finished.answers_before
+
+
+def test_a_finished_call_is_not_remembered(finished: Finished) -> None:
     with pytest.raises(ArgumentError, match="there is nothing to forget"):
-        plan_forgetting(project, [])
+        plan_forgetting(finished.project, [])
 
 
 @pytest.mark.parametrize("kill_at", [6, 18])
@@ -241,7 +268,7 @@ def test_a_call_that_was_planned_before_another_was_killed_finishes_both(
     data = project.root.local_path("frames").parent
     wanted = traits(project)
     call(project, VIDEO, "--yes", kill_at=kill_at)
-    assert "forget_unfinished" in {one.event for one in health(project).concerns}
+    assert "forget_unfinished" in {concern.event for concern in health(project).concerns}
     command = [
         sys.executable,
         "-c",
@@ -251,49 +278,113 @@ def test_a_call_that_was_planned_before_another_was_killed_finishes_both(
     ]
     subprocess.run(command, check=True, cwd=CHECKOUT)
     assert traces(data, wanted) == set()
-    assert {one.state for one in verify_root(project.root)} == {"ok"}
+    assert {check.state for check in verify_root(project.root)} == {"ok"}
     with pytest.raises(ArgumentError, match="there is nothing to forget"):
         plan_forgetting(project, [])
 
 
-def test_only_videos_of_the_source_whose_files_are_gone_are_forgotten_and_may_come_back(
-    project: Project,
+@pytest.mark.parametrize(
+    ("video_ids", "offline", "refusal"),
+    [
+        ([], "in", "nothing to forget"),
+        ([], "out", "nothing to forget"),
+        (["in/nobody.mp4"], "", "not a video of the manifest"),
+    ],
+    ids=["no file of the source is gone", "no such source", "no such video"],
+)
+def test_a_call_that_names_no_video_is_refused(
+    made: Path, video_ids: list[str], offline: str, refusal: str
 ) -> None:
-    root = project.root
-    gone = "in/other 2.mp4"
-    with pytest.raises(ArgumentError, match="nothing to forget"):
-        plan_forgetting(project, [], offline="in")
-    with pytest.raises(ArgumentError, match="nothing to forget"):
-        plan_forgetting(project, [], offline="out")
-    with pytest.raises(ArgumentError, match="not a video of the manifest"):
-        plan_forgetting(project, ["in/nobody.mp4"])
-    for key in manifest.shard_keys(root):
-        rows = manifest.read_manifest_shard(root, key)
-        moved = [
-            replace(row, uri="/nowhere/x.mp4") if row.video_id == gone else row for row in rows
-        ]
-        manifest.write_manifest_shard(root, key, moved)
+    project = Project.open(made / "config.yaml", folder=made)
+    with pytest.raises(ArgumentError, match=refusal):
+        plan_forgetting(project, video_ids, offline=offline)
 
-    copy = "in/other 3.mp4"
-    marked_video = "in/other 4.mp4"
-    mark(root, gone, marked_video, "match")
-    has_content_of(project, copy, gone)
-    mark(
-        root, marked_video, "in/other 1.mp4", "match", names=(gone, "in/other 1.mp4")
-    )  # its name before it was used again
-    earlier = root.local_path(f"search/{'0' * 64}/index-0001")
-    shutil.copytree(root.local_path(current_index(root).place), earlier)
-    (earlier / "index.json").write_text("{")
-    asked = plan_forgetting(project, [], offline="in")
-    assert [one.video_id for one in asked] == [gone]
-    forget(project, asked)
-    assert gone not in Searcher.open(project).collection.video_ids()
-    assert not earlier.exists()
-    names = [sorted(one.names) for one in read_marks(root).rows()]
-    assert [copy, marked_video] in names
-    assert ["in/other 1.mp4", marked_video] in names
-    (key,) = make_manifest(project).new_shards
-    assert [row.video_id for row in manifest.read_manifest_shard(root, key)] == [gone]
+
+GONE = "in/other 2.mp4"
+COPY = "in/other 3.mp4"
+MARKED = "in/other 4.mp4"
+NEIGHBOUR = "in/other 1.mp4"
+
+
+@dataclass(frozen=True)
+class OfflineForgotten:
+    """The videos of a source whose files are gone, here one, were forgotten."""
+
+    project: Project
+    planned: list[str]
+    earlier_index: Path
+    """damaged, of a model that answers no searches"""
+    marked_names: list[list[str]]
+
+
+@pytest.fixture(scope="module")
+def offline_forgotten(made: Path, tmp_path_factory: pytest.TempPathFactory) -> OfflineForgotten:
+    project = copied(made, tmp_path_factory.mktemp("offline"))
+    root = project.root
+    lose_file(project, GONE)
+    mark(root, GONE, MARKED, "match")
+    has_content_of(project, COPY, GONE)
+    # the name of a video before that name was used again
+    mark(root, MARKED, NEIGHBOUR, "match", names=(GONE, NEIGHBOUR))
+    earlier_index = root.local_path(f"search/{'0' * 64}/index-0001")
+    shutil.copytree(root.local_path(current_index(root).place), earlier_index)
+    (earlier_index / "index.json").write_text("{")
+    planned = plan_forgetting(project, [], offline="in")
+    forget(project, planned)
+    return OfflineForgotten(
+        project=project,
+        planned=[video.video_id for video in planned],
+        earlier_index=earlier_index,
+        marked_names=[sorted(row.names) for row in read_marks(root).rows()],
+    )
+
+
+def lose_file(project: Project, video_id: str) -> None:
+    """Let the manifest name a file of a video that is not there."""
+    root = project.root
+    for key in manifest.shard_keys(root):
+        rows = [
+            replace(row, uri="/nowhere/x.mp4") if row.video_id == video_id else row
+            for row in manifest.read_manifest_shard(root, key)
+        ]
+        manifest.write_manifest_shard(root, key, rows)
+
+
+def test_of_an_offline_source_only_videos_without_a_file_are_forgotten(
+    offline_forgotten: OfflineForgotten,
+) -> None:
+    assert offline_forgotten.planned == [GONE]
+
+
+def test_a_search_finds_no_video_of_an_offline_source_that_was_forgotten(
+    offline_forgotten: OfflineForgotten,
+) -> None:
+    searcher = Searcher.open(offline_forgotten.project)
+    assert GONE not in searcher.collection.video_ids()
+
+
+def test_a_damaged_index_that_does_not_answer_is_removed(
+    offline_forgotten: OfflineForgotten,
+) -> None:
+    assert not offline_forgotten.earlier_index.exists()
+
+
+def test_a_mark_of_a_content_that_stays_gets_the_name_that_stays(
+    offline_forgotten: OfflineForgotten,
+) -> None:
+    assert [COPY, MARKED] in offline_forgotten.marked_names
+
+
+def test_a_mark_by_a_name_that_was_used_again_gets_the_name_of_its_content(
+    offline_forgotten: OfflineForgotten,
+) -> None:
+    assert [NEIGHBOUR, MARKED] in offline_forgotten.marked_names
+
+
+def test_a_video_of_an_offline_source_may_come_back(offline_forgotten: OfflineForgotten) -> None:
+    (key,) = make_manifest(offline_forgotten.project).new_shards
+    rows = manifest.read_manifest_shard(offline_forgotten.project.root, key)
+    assert [row.video_id for row in rows] == [GONE]
 
 
 def has_content_of(project: Project, video_id: str, other: str) -> None:
@@ -319,61 +410,6 @@ def test_a_whitening_stays_whatever_leaves(project: Project) -> None:
         manifest.write_manifest_shard(root, key, manifest.read_manifest_shard(root, key)[:kept])
         run(project, "frames")
         assert not CHAIN["whitening"].run(project, "").done
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """A project whose only held-out clip was forgotten, of which benchmarks were made."""
-
-    project: Project
-    clip: str
-    """the file's name, which those of its copies begin with"""
-    before: dict[str, BenchmarkDefinition]
-    """by name"""
-    after: dict[str, BenchmarkDefinition]
-
-    def listed(self) -> list[str]:
-        """Ids of all videos that the manifest has."""
-        ids: list[str] = manifest.manifest_table(self.project.root)["video_id"].to_pylist()
-        return ids
-
-
-def benchmarks_in(project: Project) -> dict[str, BenchmarkDefinition]:
-    root = project.root
-    names = set(root.list_folders("corpus")) & {"own-test", "own-validation"}
-    return {name: load_definition(root.local_path(f"corpus/{name}")) for name in names}
-
-
-@pytest.fixture(scope="module")
-def held_out(small_project: Project, tmp_path_factory: pytest.TempPathFactory) -> HeldOut:
-    project = copied(small_project.folder, tmp_path_factory.mktemp("held out"))
-    rows = manifest.manifest_table(project.root).to_pylist()
-    video_id = next(row["video_id"] for row in rows if row["source"] == "own-held-out")
-    before = benchmarks_in(project)
-    forget(project, plan_forgetting(project, [video_id]))
-    return HeldOut(project, video_id.partition("/")[2], before, benchmarks_in(project))
-
-
-def test_benchmarks_that_were_made_of_a_forgotten_clip_are_made_again_without_it(
-    held_out: HeldOut,
-) -> None:
-    assert held_out.after.keys() == held_out.before.keys()
-    assert held_out.after != held_out.before
-    ids = {video_id for each in held_out.after.values() for video_id in each.video_ids}
-    assert ids <= set(held_out.listed())
-
-
-def test_copies_of_a_forgotten_clip_go_with_it(held_out: HeldOut) -> None:
-    """And those that show it with another one."""
-    corpus = held_out.project.root.local_path("corpus")
-    assert not [path for path in corpus.rglob("*") if path.name.startswith(held_out.clip)]
-    assert not [video_id for video_id in held_out.listed() if held_out.clip in video_id]
-
-
-def test_the_videos_of_benchmarks_stay_out_of_the_collection(held_out: HeldOut) -> None:
-    root = held_out.project.root
-    keys = manifest.collection_keys(root, manifest.shard_keys(root))
-    assert not any(manifest.source_of(key) in held_out.before for key in keys)
 
 
 def test_a_step_that_waited_while_a_video_was_forgotten_leaves_it_out(tmp_path: Path) -> None:

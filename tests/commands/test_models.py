@@ -17,8 +17,9 @@ from hapvr.model.checkpoint import load_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.whitening import load_whitening
+from hapvr.registry.champions import promote
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import WARNING_TAG, promote, register
+from hapvr.registry.versions import WARNING_TAG, register
 from hapvr.seeding import torch_rng
 from hapvr.steps.project import Project
 from hapvr.steps.whitening import make_whitening

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from hapvr.registry.versions import promote
+from hapvr.registry.champions import promote
 from hapvr.search.marks import mark
 from hapvr.steps.duplicate_groups import make_duplicate_groups
 from hapvr.steps.duplicate_pairs import make_duplicate_pairs

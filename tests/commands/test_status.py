@@ -13,7 +13,7 @@ import hapvr.care.health
 from hapvr.care.health import health
 from hapvr.data.manifest import shard_keys
 from hapvr.errors import ConfigError
-from hapvr.registry.versions import rollback
+from hapvr.registry.champions import rollback
 from hapvr.steps import alerts
 from hapvr.steps.alerts import (
     AlertOutbox,

@@ -12,7 +12,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError
 from hapvr.networks.whitening import PROVENANCE_NAME, whitening_provenance
 from hapvr.search import marks
-from hapvr.search.collection import CURRENT, current_index
+from hapvr.search.current import CURRENT, current_index
 from hapvr.search.frame_index import STATE_FILE, read_state
 from hapvr.search.kept_answers import read_answer
 

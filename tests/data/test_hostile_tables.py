@@ -11,7 +11,8 @@ import pytest
 from hapvr.data.features import STAGE, FeatureFile, FeatureStore
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import ManifestRow, read_manifest, write_manifest_shard
-from hapvr.data.shards import DATA_BYTES_KEY, DATA_DIGEST_KEY, PROVENANCE_KEY, TENSOR_KEY, Shard
+from hapvr.data.shards import DATA_BYTES_KEY, DATA_DIGEST_KEY, PROVENANCE_KEY, Shard
+from hapvr.data.tensors import TENSOR_KEY
 from hapvr.errors import ConfigError, DataError
 from hapvr.tables import write_table
 from tests.data.test_shards import write_shard

@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 from hapvr.data import shards
 from hapvr.data.features import STAGE, FeatureFile, FeatureStore, fields
 from hapvr.data.filesystem import DataRoot
-from hapvr.data.shards import Shard, decode_tensors, frame_columns, index_row
+from hapvr.data.shards import Shard, frame_columns, index_row
+from hapvr.data.tensors import decode_tensors
 from hapvr.errors import DataError
 from hapvr.provenance import Provenance
 from hapvr.seeding import numpy_rng

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
+from hapvr.ablations import read_ablations
 from hapvr.config import Config
-from hapvr.config_file import read_ablations
 from hapvr.losses.objective import FRAME_OPTIONS, RANKING_LOSSES, loss_options
 from tests.conftest import CHECKOUT
 

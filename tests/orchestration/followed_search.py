@@ -12,11 +12,11 @@ import dagster as dg
 import polars as pl
 
 from hapvr.data.features import collection_shards
-from hapvr.registry.versions import rollback
+from hapvr.registry.champions import rollback
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.evidence_kinds import names
-from hapvr.search.collection import CurrentIndex, current_index
+from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.marks import mark
 from hapvr.steps.project import Project
 from hapvr.steps.search_model import search_model

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from assets.project import PROCESS_TAG
-from hapvr.registry.versions import champion_of
-from hapvr.search.collection import CURRENT
+from hapvr.registry.champions import champion_of
+from hapvr.search.current import CURRENT
 from hapvr.steps.training import tracker_of
 from tests.conftest import small_settings
 from tests.orchestration.conftest import ASSETS

@@ -9,7 +9,7 @@ import pytest
 
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
 from hapvr.progress import no_progress
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.steps.project import Project
 from tests.conftest import short_edits, write_clip
 from tests.orchestration.conftest import Storage, execute

@@ -23,7 +23,8 @@ import pytest
 import hapvr.care.health
 from hapvr.care.repair import repair
 from hapvr.care.verify import verify_root
-from hapvr.registry.versions import TARGET_TAG, champion_of, promote, version_tags
+from hapvr.registry.champions import champion_of, promote
+from hapvr.registry.versions import TARGET_TAG, version_tags
 from hapvr.steps import training
 from hapvr.steps.project import Project
 from hapvr.steps.training import MODELS, tracker_of

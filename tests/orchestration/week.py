@@ -17,7 +17,8 @@ import dagster as dg
 from mlflow import MlflowClient
 
 from hapvr.data.manifest import collection_keys, shard_keys
-from hapvr.registry.versions import champion_of, promote, rollback, version_tags
+from hapvr.registry.champions import champion_of, promote, rollback
+from hapvr.registry.versions import version_tags
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
 from tests.conftest import short_edits, small_settings, write_clip, write_settings

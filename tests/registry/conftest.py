@@ -4,13 +4,15 @@ share."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 import mlflow
 import pytest
 
+from hapvr.registry.champions import promote
 from hapvr.registry.logged_model import log_model
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import promote, register
+from hapvr.registry.versions import register
 from hapvr.scorer.calibration import fit_calibration
 from pipelines.ui import free_port
 from tests.registry.empty_store import mlflow_server, new_store
@@ -47,6 +49,14 @@ def register_champion(tracker: Tracker, bundle: Path) -> int:
     version = register(tracker, "hapvr", run_id=run_id, model_uri=source, target=0.5, tags={})
     promote(tracker.client, "hapvr", version, reason="the first")
     return version
+
+
+def add_version(tracker: Tracker, name: str, *, source: str = "") -> int:
+    """A version of a run of its own."""
+    run = tracker.start(token_hex(8), name="run", params={}, tags={})
+    return register(
+        tracker, name, run_id=run, model_uri=source or f"runs:/{run}/model", target=0.5, tags={}
+    )
 
 
 @pytest.fixture(scope="session")

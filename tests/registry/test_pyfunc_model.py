@@ -10,6 +10,7 @@ import mlflow
 import pandas as pd
 import pytest
 from mlflow.exceptions import MlflowException
+from mlflow.models.model import ModelInfo
 from mlflow.pyfunc import PyFuncModel
 
 from hapvr.scorer.bundle import load_bundle
@@ -165,23 +166,42 @@ def test_wrong_columns_and_parameters_are_one_sentence(
     assert "stack_trace" not in json.loads(caught.value.serialize_as_json())
 
 
-def test_model_states_what_it_needs(registered: Registered) -> None:
-    """Signature, parameters, a real example and pinned requirements are stored with the model."""
+@pytest.fixture(scope="module")
+def info(registered: Registered) -> ModelInfo:
+    """What MLflow says of the registered model."""
     mlflow.set_tracking_uri(registered.uri)
     mlflow.set_registry_uri(registered.uri)
-    info = mlflow.models.get_model_info("models:/hapvr@champion")
+    return mlflow.models.get_model_info("models:/hapvr@champion")
+
+
+@pytest.fixture(scope="module")
+def files(registered: Registered) -> Path:
+    """The files of the registered model."""
+    mlflow.set_tracking_uri(registered.uri)
+    mlflow.set_registry_uri(registered.uri)
+    return Path(mlflow.artifacts.download_artifacts(artifact_uri="models:/hapvr@champion"))
+
+
+def test_the_signature_has_the_columns_of_requests_and_answers(info: ModelInfo) -> None:
     assert info.signature.inputs.input_names() == ["query", "reference", "references"]
-    assert info.signature.outputs.input_names()[:4] == [
-        "query",
-        "reference",
-        "similarity",
-        "probability",
-    ]
+    answered = info.signature.outputs.input_names()
+    assert answered[:4] == ["query", "reference", "similarity", "probability"]
+
+
+def test_the_signature_has_the_parameters(info: ModelInfo) -> None:
     assert {spec.name for spec in info.signature.params.params} >= {"segments", "precision"}
-    folder = Path(mlflow.artifacts.download_artifacts(artifact_uri="models:/hapvr@champion"))
-    example = json.loads((folder / "input_example.json").read_text())
+
+
+def test_a_model_has_an_example(files: Path) -> None:
+    example = json.loads((files / "input_example.json").read_text())
     assert example["columns"] == ["query", "reference"]
-    requirements = (folder / "requirements.txt").read_text().splitlines()
+
+
+def test_the_requirements_of_a_model_are_pinned(files: Path) -> None:
+    requirements = (files / "requirements.txt").read_text().splitlines()
     assert all("==" in line for line in requirements)
     assert any(line.startswith("torch==") for line in requirements)
-    assert (folder / "artifacts" / "bundle" / "model_card.md").read_text() == "# A card\n"
+
+
+def test_a_model_has_its_card(files: Path) -> None:
+    assert (files / "artifacts" / "bundle" / "model_card.md").read_text() == "# A card\n"

@@ -13,18 +13,11 @@ from hapvr.care.checks import check_registry
 from hapvr.care.health import health
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, RegistryBusyError, RegistryError
+from hapvr.registry.champions import NUMBER_TAG, champion_of, promote, rollback
 from hapvr.registry.client import located_bundle, mlflow_client
 from hapvr.registry.records import count_of, created_text, is_place, measure_of, moment_of
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import (
-    NUMBER_TAG,
-    TARGET_TAG,
-    champion_of,
-    list_versions,
-    promote,
-    register,
-    rollback,
-)
+from hapvr.registry.versions import TARGET_TAG, list_versions, register
 from hapvr.steps.project import REGISTRY
 from tests.registry.empty_store import new_store
 from tests.steps.data_projects import folder_settings, open_project

@@ -18,10 +18,10 @@ from hapvr.files import file_sha256
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
+from hapvr.registry.champions import champion_of
 from hapvr.registry.client import registered_bundle
 from hapvr.registry.runs import Tracker
 from hapvr.registry.travel import README_FILE, SUMS_FILE, export_model, pull_model
-from hapvr.registry.versions import champion_of
 from hapvr.scorer.bundle_writer import complete_bundle
 from hapvr.scorer.calibration import fit_calibration
 from hapvr.scorer.trial import try_bundle

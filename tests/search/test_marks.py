@@ -13,7 +13,8 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import FORGOTTEN, name_digest
 from hapvr.errors import DamagedError, VideoError
 from hapvr.files import digest_of, file_sha256
-from hapvr.search.marks import MARKS_LOCK, PLACE, import_marks, mark, read_marks, unmark
+from hapvr.search.marks import MARKS_LOCK, PLACE, mark, read_marks, unmark
+from hapvr.search.marks_table import import_marks
 
 A = "a" * 64
 B = "b" * 64

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from tests.serving.served import Answer, Client, serving

@@ -13,7 +13,7 @@ import pytest
 
 from hapvr.errors import DamagedError
 from hapvr.scorer.access import access_from_environment, limits_from_environment
-from hapvr.search.collection import CURRENT
+from hapvr.search.current import CURRENT
 from hapvr.serving.collection import Collection
 from hapvr.serving.jobs import Job
 from hapvr.serving.search_process import ProcessPlan

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from hapvr.errors import DataError
-from hapvr.registry.versions import promote
-from hapvr.search.collection import current_index, write_current
+from hapvr.registry.champions import promote
+from hapvr.search.current import current_index, write_current
 from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
 from tests.serving.served import Client, serving

@@ -24,7 +24,8 @@ from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
-from hapvr.registry.versions import promote, register
+from hapvr.registry.champions import promote
+from hapvr.registry.versions import register
 from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration, fit_calibration
 from hapvr.scorer.description import SCORER_FILE

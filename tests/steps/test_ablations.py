@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from hapvr.ablations import read_ablations, read_row
 from hapvr.commands.terminal import open_project
-from hapvr.config_file import load_config, read_ablations, read_row
+from hapvr.config_file import load_config
 from hapvr.errors import ConfigError
 from hapvr.model.checkpoint import build_network
 from hapvr.model.family import join_extras

@@ -135,7 +135,7 @@ def test_what_is_gone_is_tried_again_where_it_is_asked_for(tries: Tries) -> None
         ),
         (
             "url\nfile.mp4\n",
-            "row 1: .* got 'file.mp4'. Correct that, or take it out of the sources",
+            "row 1: .* got 'file.mp4'. Correct that, or remove it from the sources",
         ),
     ],
     ids=["another address", "no address"],

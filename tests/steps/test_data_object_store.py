@@ -15,7 +15,7 @@ from hapvr.errors import DataError
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.seeding import torch_rng
 from hapvr.steps.features import make_features

@@ -12,16 +12,9 @@ import polars as pl
 import pytest
 
 from hapvr.errors import DataError
+from hapvr.registry.champions import SINCE_TAG, champion_of, promote, rollback
 from hapvr.registry.client import registered_bundle
-from hapvr.registry.versions import (
-    DECISION_TAG,
-    SINCE_TAG,
-    champion_of,
-    promote,
-    register,
-    rollback,
-    version_tags,
-)
+from hapvr.registry.versions import DECISION_TAG, register, version_tags
 from hapvr.scorer.bundle import read_calibration
 from hapvr.seeding import numpy_rng
 from hapvr.steps import gate
@@ -285,7 +278,7 @@ def test_a_promotion_that_was_ended_is_finished(
     _, champion_version = champion_with(project, gain=0.5)
     run, version = evaluated(project, "ended", gain=6.0)
     with monkeypatch.context() as ended:
-        ended.setattr("hapvr.registry.versions.decide", None)
+        ended.setattr("hapvr.registry.champions.decide", None)
         with pytest.raises(TypeError):
             make_decision(project, run, version)
 

@@ -10,7 +10,7 @@ import pytest
 
 from hapvr.registry import client
 from hapvr.scorer.description import EVIDENCE_FILE, SCORER_FILE
-from hapvr.search.collection import current_index, write_current
+from hapvr.search.current import current_index, write_current
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from tests.steps.search_projects import copied, register_bundle

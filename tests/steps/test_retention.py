@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hapvr.registry.versions import promote, register
+from hapvr.registry.champions import promote
+from hapvr.registry.versions import register
 from hapvr.steps.project import Project
 from hapvr.steps.training import remove_old_trainings, tracker_of
 from tests.registry.empty_store import new_store

@@ -13,7 +13,7 @@ from hapvr.care.repair import repair
 from hapvr.care.verify import FileCheck, verify_root
 from hapvr.errors import DamagedError
 from hapvr.search.blank_file import BLANK_FILE
-from hapvr.search.collection import CURRENT, current_index
+from hapvr.search.current import CURRENT, current_index
 from hapvr.search.duplicates import GROUPS_PLACE
 from hapvr.search.marks import PLACE as MARKS_PLACE, mark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
@@ -201,5 +201,5 @@ def test_a_damaged_index_answers_nobody(
     for words in calls:
         answer = call(*words, "--config", config)
         assert answer.code == 1, (words, answer)
-        assert "is not what was written; `hapvr index build` makes it again" in answer.error
+        assert "is not what was written; `hapvr index build` rebuilds it" in answer.error
         assert len(answer.error.strip().splitlines()) == 1

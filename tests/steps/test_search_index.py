@@ -14,7 +14,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import read_manifest_shard, training_shard_keys, write_manifest_shard
 from hapvr.errors import DamagedError, DataError
 from hapvr.search.blank_file import known_blank, read_blank
-from hapvr.search.collection import CURRENT, current_index
+from hapvr.search.current import CURRENT, current_index
 from hapvr.search.descriptors import frame_descriptors
 from hapvr.search.frame_index import FrameIndex
 from hapvr.steps.features import import_features, make_features

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hapvr.search.collection import CURRENT, current_index
+from hapvr.search.current import CURRENT, current_index
 from hapvr.search.frame_index import FrameIndex
 from hapvr.search.lance_index import LanceIndex
 from hapvr.steps.project import Project

@@ -13,7 +13,7 @@ from hapvr.model.settings import VvsSettings
 from hapvr.networks.backbone import load_backbone
 from hapvr.networks.whitening import load_whitening
 from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
-from hapvr.search.collection import current_index
+from hapvr.search.current import current_index
 from hapvr.search.frame_index import FrameIndex
 from hapvr.search.question import BY_WHOLE_VIDEOS
 from hapvr.search.video_index import open_videos, videos_place

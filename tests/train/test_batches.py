@@ -104,23 +104,51 @@ def test_batch_is_a_function_of_seed_and_number(small_project: Project) -> None:
     )
 
 
-def test_batch_pairs_the_views_of_each_video(small_project: Project) -> None:
-    """Labels say which clips share a video; every positive pair has its frame labels, the self
-    pairs included."""
-    batch, plans = batch_and_plans(cached_views(small_project), 0)
-    assert batch.regions.shape == (8, 4, 9, 32)
+@pytest.fixture(scope="module")
+def first_batch(small_project: Project) -> tuple[Batch, list[ViewPlan]]:
+    return batch_and_plans(cached_views(small_project), 0)
+
+
+def test_a_batch_has_a_weak_and_a_strong_view_of_each_video(
+    first_batch: tuple[Batch, list[ViewPlan]],
+) -> None:
+    batch, plans = first_batch
     assert batch.video_ids[0::2] == batch.video_ids[1::2]
     assert {plan.index for plan in plans[0::2]} == {0}
     assert {plan.index for plan in plans[1::2]} <= {1, 2}
+
+
+def test_a_batch_has_the_regions_of_all_frames(first_batch: tuple[Batch, list[ViewPlan]]) -> None:
+    batch, _ = first_batch
+    assert batch.regions.shape == (8, 4, 9, 32)
+
+
+def test_clips_of_one_video_are_positives(first_batch: tuple[Batch, list[ViewPlan]]) -> None:
+    batch, _ = first_batch
     same = np.equal.outer(batch.video_ids, batch.video_ids)
     assert (batch.labels.numpy()[same] == 1).all()
+
+
+def test_every_positive_pair_has_frame_labels(first_batch: tuple[Batch, list[ViewPlan]]) -> None:
+    """Self pairs included."""
+    batch, _ = first_batch
     assert batch.pair_index.tolist() == (batch.labels > 0).nonzero().tolist()
     assert batch.frame_labels.shape == (len(batch.pair_index), 4, 4)
+
+
+def test_all_frames_count_where_short_clips_are_repeated(
+    first_batch: tuple[Batch, list[ViewPlan]],
+) -> None:
+    batch, _ = first_batch
     assert batch.num_frames is None
-    ended = cached_views(small_project, repeat_short_clips=False)[0]
-    assert ended.num_frames.tolist() == [
-        1 if "видео" in video_id else 4 for video_id in ended.video_ids
-    ]
+
+
+def test_frames_count_up_to_the_end_of_the_video_where_clips_are_not_repeated(
+    small_project: Project,
+) -> None:
+    batch = cached_views(small_project, repeat_short_clips=False)[0]
+    lengths = [1 if "видео" in video_id else 4 for video_id in batch.video_ids]
+    assert batch.num_frames.tolist() == lengths
 
 
 def test_look_alikes_share_a_batch_and_copies_do_not() -> None:
@@ -226,19 +254,32 @@ def test_online_features_and_labels_equal_the_cached_ones(
     assert (batch.frame_labels == cached.frame_labels).float().mean() > 0.98
 
 
-def test_online_views_are_new_in_every_batch(small_project: Project, online: OnlineViews) -> None:
-    """Views by (seed, number), new in each batch, made again alike; the views of an item share
-    their window."""
-    frames, _, first = online[0]
-    _, _, second = online[1]
+def test_online_views_of_a_batch_share_their_window(online: OnlineViews) -> None:
+    frames, _, plans = online[0]
     assert frames.shape == (8, 4, 3, 128, 128)
+    assert len({plan.window for plan in plans}) == 1
+
+
+def test_online_views_are_new_in_every_batch(online: OnlineViews) -> None:
+    _, _, first = online[0]
+    _, _, second = online[1]
     assert {plan.index for plan in first}.isdisjoint(plan.index for plan in second)
-    assert len({plan.window for plan in first}) == 1
     assert first[0].window != second[0].window
-    again = online_views(small_project)[0]
-    assert again[2] == first
-    assert torch.equal(again[0], frames)
-    assert online_views(small_project, seed=1)[0][2][0].window != first[0].window
+
+
+def test_online_views_follow_from_seed_and_number(
+    small_project: Project, online: OnlineViews
+) -> None:
+    frames, _, plans = online[0]
+    frames_again, _, plans_again = online_views(small_project)[0]
+    assert plans_again == plans
+    assert torch.equal(frames_again, frames)
+
+
+def test_another_seed_gives_other_online_views(small_project: Project, online: OnlineViews) -> None:
+    _, _, plans = online[0]
+    _, _, reseeded_plans = online_views(small_project, seed=1)[0]
+    assert reseeded_plans[0].window != plans[0].window
 
 
 def test_online_batches_label_hosts_and_count_frames(small_project: Project) -> None:

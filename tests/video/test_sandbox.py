@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from hapvr.errors import VideoError
+from hapvr.video.confinement import missing_protection
 from hapvr.video.kept_workers import end_idle_workers
 from hapvr.video.pool import in_workers
 from hapvr.video.sampling import sample_frames
-from hapvr.video.sandbox import call_confined, missing_protection
+from hapvr.video.sandbox import call_confined
 from hapvr.video.settings import SamplingConfig
 from tests.video.conftest import VideoWriter, read_numbers
 

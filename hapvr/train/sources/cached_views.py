@@ -1,4 +1,4 @@
-"""Self-supervised batches of views that were drawn and embedded once."""
+"""Self-supervised batches of views that were drawn and embedded beforehand."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class CachedViews(VideoViews):
     def frozen_networks(
         root: DataRoot, shard_keys: Sequence[str], config: Config
     ) -> dict[str, dict[str, Any]]:
-        """Those that made the first shard."""
+        """The networks that made the first shard."""
         views = Shard(root, VIEWS_STAGE, shard_keys[0]).require({}).settings
         labels = Shard(root, LABELS_STAGE, shard_keys[0]).require({}).settings
         return {"backbone": views["features"]["backbone"], "teacher": labels["teacher"]}
@@ -97,7 +97,7 @@ class CachedViews(VideoViews):
         return plans
 
     def _checked_shard(self, key: str) -> Shard:
-        """The views of a shard. Raises DataError where they were drawn or embedded otherwise than
+        """The views of a shard. Raises DataError if they were drawn or embedded differently from
         those of the first shard, or the teacher saw other views."""
         # Values of different backbones, crops or whitenings do not compare, nor with those of
         # benchmarks.
@@ -115,8 +115,8 @@ class CachedViews(VideoViews):
         )
         if of_labels.inputs != of_views.inputs:
             raise DataError(
-                f"training: training_views and pseudo_labels of shard {key} are not of "
-                "the same views; materialise both again"
+                f"training: training_views and pseudo_labels of shard {key} are not of the same "
+                "views; materialise both again"
             )
 
         return views

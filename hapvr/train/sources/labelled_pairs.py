@@ -28,11 +28,11 @@ from hapvr.train.sources.source import SourceInputs
 class LabelledPairs:
     """Item `number` is a batch of labelled pairs, each with `negatives_per_pair` distractors.
 
-    Every pair comes once in an epoch, in a seeded order; the rest of an epoch is left out. With
-    `single_rate` some batches are of single distractors instead, whose weak view is the anchor and
-    whose strong view is the positive.
+    Every pair comes once in an epoch, in a seeded order; an incomplete last batch is dropped. With
+    `single_rate` some batches consist of single distractors instead, whose weak view is the anchor
+    and whose strong view is the positive.
 
-    Raises DataError for features of several kinds, and without a pair that is long enough."""
+    Raises DataError for features of several kinds, and if no pair is long enough."""
 
     dims: int
     extras_dims: int
@@ -157,7 +157,7 @@ class LabelledPairs:
     def _negatives(
         self, anchor: str, rng: np.random.Generator, *, avoided: Collection[str] = ()
     ) -> list[Clip]:
-        """Clips of distractors, none of the anchor itself or of a video that its views show."""
+        """Clips of distractors, but not of the anchor itself or of a video that its views show."""
         count = self._pairs_config.negatives_per_pair
         if self._pairs_config.negatives == "hard":
             candidates = self._hard[anchor]
@@ -177,7 +177,7 @@ class LabelledPairs:
         return [self._anywhere(video, rng) for video in others[:count]]
 
     def _anywhere(self, video_id: str, rng: np.random.Generator) -> Clip:
-        """A clip that starts anywhere where it is whole; at 0 in a shorter video."""
+        """A whole clip from anywhere in the video; from the beginning of a shorter video."""
         longest = max(self._features.num_frames[video_id] - self._config.views.num_frames, 0)
         return Clip(video_id, int(rng.integers(longest + 1)))
 
@@ -210,7 +210,7 @@ class LabelledPairs:
         )
 
     def _filled(self, frames: Tensor) -> Tensor:
-        """Frames [t, ...] made T: shown again (VVS), or padded with zeros (TCA)."""
+        """Frames [t, ...] extended to T: repeated (VVS), or padded with zeros (TCA)."""
         size = self._config.views.num_frames
         if self._config.train.repeat_short_clips:
             return frames[torch.arange(size) % len(frames)]
@@ -226,8 +226,8 @@ class LabelledPairs:
         return torch.from_numpy(np.where(same, 1, -1).astype(np.int8))
 
     def _draw_easy(self, number: int, num_drawn: int, num_anchors: int) -> Tensor | None:
-        """[A, E, R + k, D], easy frames of distractors for each anchor, of which training inserts
-        some: E = 0 where it inserts none. None for a network that does not discriminate them."""
+        """[A, E, R + k, D], easy frames of distractors for each anchor, some of which training
+        inserts; E = 0 if it inserts none. None for a network that does not discriminate them."""
         network = self._config.train.network
         if self._easy is None or not isinstance(network, VvsSettings):
             return None

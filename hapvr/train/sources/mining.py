@@ -1,5 +1,5 @@
-"""What a training on labelled pairs looks up once among its distractors: those most like a video,
-and their frames without content."""
+"""What a training on labelled pairs looks up once: the distractors most like a video, and the
+distractors' frames without content."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from hapvr.model.family import split_extras
 
 EASY_RATE = 0.09
-"""The part of all frames that count as easy distractors where no magnitude is given: 40 is about
-this quantile of the distractors of VCDB (VVS, Table A)."""
+"""The part of all frames that count as easy distractors if no magnitude is given; the paper's 40 is
+about this quantile of the distractors of VCDB (VVS, Table A)."""
 COMPARED_ANCHORS = 1024
-"""Anchors that are compared with all distractors at once."""
+"""How many anchors are compared with all distractors at once."""
 
 ReadFeatures = Callable[[str], Tensor]
 """All frames of a video: [T, R + k, D]."""
@@ -96,7 +96,7 @@ def _easy_frames(
     *,
     max_magnitude: float | None,
 ) -> EasyFrames:
-    """Those below the limit, or the smallest one where there is none."""
+    """The frames below the limit, or the smallest one where there are none."""
     limit = np.quantile(magnitudes, EASY_RATE) if max_magnitude is None else max_magnitude
     is_easy = magnitudes < limit
     if not is_easy.any():

@@ -30,11 +30,11 @@ DrawnClips = tuple[Tensor, int, list[ViewPlan]]
 
 
 class OnlineViews(VideoViews):
-    """Item `number` is the drawn clips of that batch; `finish` makes features and pseudo labels of
-    them.
+    """Item `number` is the drawn clips of that batch; `finish` computes their features and pseudo
+    labels.
 
-    In every batch each video has a new window, and its views are new ones of it; hosts are other
-    videos of the batch. Raises DataError without stored frames, and with a single training video.
+    In every batch each video gets a new window and new views of it; hosts are other videos of the
+    batch. Raises DataError without stored frames, and with a single training video.
     """
 
     def __init__(self, inputs: SourceInputs) -> None:
@@ -59,14 +59,14 @@ class OnlineViews(VideoViews):
 
     @staticmethod
     def reads(config: Config) -> tuple[str, ...]:
-        """Frames alone."""
+        """Only frames."""
         return (FRAMES_STAGE,)
 
     @staticmethod
     def frozen_networks(
         root: DataRoot, shard_keys: Sequence[str], config: Config
     ) -> dict[str, dict[str, Any]]:
-        """Those that a step runs."""
+        """The networks that a step runs."""
         teacher = load_teacher(config.teacher, crop_px=config.backbone.crop_px)
         encoder = open_encoder(config.backbone, config.device)
         return {"backbone": dict(encoder.settings), "teacher": teacher.settings}
@@ -92,7 +92,7 @@ class OnlineViews(VideoViews):
 
     @cached_property
     def _files(self) -> Any:
-        """A `ViewDrawer` of stored frames."""
+        """A `ViewDrawer` for stored frames."""
         from hapvr.augment.policy import ViewDrawer  # loads torchvision
 
         files = [FrameFile(Shard(self._root, FRAMES_STAGE, key)) for key in self._shard_keys]

@@ -1,4 +1,4 @@
-"""Clips of videos, and the features and views that they are read from."""
+"""Clips of videos, and the features and views from which they are read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PairFeatures:
 
     @property
     def video_ids(self) -> Sequence[str]:
-        """Those that have features."""
+        """The videos that have features."""
         return list(self._shard_of)
 
     def regions(self, video_id: str, first: int = 0, last: int | None = None) -> Tensor:

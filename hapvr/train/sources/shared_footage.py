@@ -38,7 +38,7 @@ class WindowDraw:
     """Draws where clips of a labelled pair begin, so that both show the shared footage."""
 
     num_frames: int
-    """Of a clip."""
+    """The number of frames of a clip."""
     min_overlap_s: float
     """How much of the footage both show, unless a clip or the footage is shorter."""
 
@@ -81,7 +81,7 @@ def frames_between(times: Any, start_s: float, end_s: float) -> Any:
 
 
 def copied_frames(segment: CopiedSegment, query_times: Any, reference_times: Any) -> Any:
-    """int64: the frames of the reference [T] that show what the query shows at some times."""
+    """int64: the frames of the reference [T] that show what the query shows at the given times."""
     query_s = segment.query_end_s - segment.query_start_s
     reference_s = segment.reference_end_s - segment.reference_start_s
     rate = reference_s / query_s

@@ -1,4 +1,4 @@
-"""What every source of training batches is made of and gives."""
+"""The interface of every source of training batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hapvr.train.ranks import Ranks
 
 @dataclass(frozen=True)
 class SourceInputs:
-    """What a source of batches is made of.
+    """What a source of batches is made from.
 
     shard_keys: shards of the training split. folder: of the training run, with the files that
     `BatchSource.prepare` wrote. copies: see `hapvr.train.sampler.look_alikes`."""
@@ -29,17 +29,18 @@ class SourceInputs:
 
 
 class BatchSource(Protocol):
-    """Gives the batches of a training; data workers read items, which the process finishes.
+    """Gives the batches of a training: data workers read items, and the training process finishes
+    them.
 
-    Item `number` is a function of `train.seed` and that number, so that a resumed training goes on
-    with the batches that it would have had."""
+    Item `number` is a function of `train.seed` and that number, so a resumed training goes on with
+    the same batches."""
 
     dims: int
     """D of the regions"""
     extras_dims: int
     """C of the pooled vectors that they carry, 0 where they carry none"""
     num_videos: int
-    """that take part"""
+    """the videos that take part"""
     num_keys: int
     """videos whose vectors a memory bank may hold"""
     batch_items: int
@@ -50,13 +51,13 @@ class BatchSource(Protocol):
 
     @staticmethod
     def reads(config: Config) -> tuple[str, ...]:
-        """The stages whose shards it reads."""
+        """The stages whose shards the source reads."""
 
     @staticmethod
     def frozen_networks(
         root: DataRoot, shard_keys: Sequence[str], config: Config
     ) -> dict[str, dict[str, Any]]:
-        """Identity and precision of the networks that made, or make, what it reads: `backbone`, and
+        """Identity and precision of the networks that made, or make, the data: `backbone`, and
         `teacher` where there is one."""
 
     def __getitem__(self, number: int) -> Any:

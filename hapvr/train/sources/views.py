@@ -1,5 +1,5 @@
-"""What the sources of self-supervised batches share: two views of each video, labelled by what they
-show."""
+"""The common part of sources of self-supervised batches: two views of each video, labelled by the
+videos that they show."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class VideoViews:
         self._seed = inputs.config.train.seed
         self._extras = needs_extras(inputs.config.train.network)
         self._shard_of: dict[str, int] = {}
-        """Number of the shard of each video."""
+        """The number of each video's shard."""
         self._num_frames: dict[str, int] = {}
-        """Sampled frames of each video."""
+        """The number of sampled frames of each video."""
 
     def _start(self, *, groups: Iterable[Sequence[str]] = ()) -> None:
         """Sample batches of the videos that have a shard, or of `train.videos_rate` of them."""
