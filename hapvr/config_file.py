@@ -122,10 +122,12 @@ def _refusal(
     if isinstance(error, KeyError):
         reason = f"the environment variable {error.args[0]} is not set, or is empty; set it first"
         return reason, list(variables)[-1:]
+
     if isinstance(error, ValidationError):
         names = [name for text in variables.values() for name in VARIABLE.findall(text)]
         secrets = [os.environ[name].rstrip("\r\n") for name in names]
         return without_logins(explain(error, secrets=secrets)), places_of(error)
+
     return "it is nested too deeply; see configs/demo.yaml for the usual form", []
 
 

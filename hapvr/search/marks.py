@@ -158,7 +158,7 @@ def _require_not_forgotten(root: DataRoot, marks: Iterable[Mark]) -> None:
             )
 
 
-def keep_made(
+def keep_new_marks(
     root: DataRoot, make: Callable[["FileDigests"], list[Mark]]
 ) -> tuple[list[Mark], Marks]:
     """Keep the marks that `make` gives, all or none. Returns them, and the marks before.
@@ -170,11 +170,11 @@ def keep_made(
     digests = FileDigests()
     make(digests)
     with root.lock(MARKS_LOCK):
-        made = make(digests)
-        _require_not_forgotten(root, made)
-        before = keep_marks(root, made)
+        marks = make(digests)
+        _require_not_forgotten(root, marks)
+        before = keep_marks(root, marks)
 
-    return made, before
+    return marks, before
 
 
 def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any) -> Mark:
@@ -186,8 +186,8 @@ def mark(root: DataRoot, video: str, match: str, verdict: Verdict, **values: Any
     def make(digests: FileDigests) -> list[Mark]:
         return [mark_of(contents(root, digests), video, match, verdict, **values)]
 
-    (made,), _ = keep_made(root, make)
-    return made
+    (new_mark,), _ = keep_new_marks(root, make)
+    return new_mark
 
 
 def unmark(root: DataRoot, video: str, match: str) -> Mark | None:

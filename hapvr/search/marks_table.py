@@ -18,7 +18,7 @@ from hapvr.search.marks import (
     Marks,
     Verdict,
     contents,
-    keep_made,
+    keep_new_marks,
     mark_of,
 )
 from hapvr.tables import export_csv
@@ -31,7 +31,7 @@ VERDICTS: dict[str, Verdict] = {"match": "match", "not a match": "not_a_match"}
 
 def import_marks(root: DataRoot, path: Path) -> tuple[list[Mark], Marks]:
     """Keep the marks of a CSV file, see `read_marks_table`. Returns them, and the marks before."""
-    return keep_made(root, lambda digests: read_marks_table(root, path, digests))
+    return keep_new_marks(root, lambda digests: read_marks_table(root, path, digests))
 
 
 def write_marks(marks: Marks, path: Path) -> None:
