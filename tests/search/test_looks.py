@@ -12,6 +12,7 @@ from hapvr.search.looks import by_looks, shows_more_in_one_place
 from hapvr.video.frames import encode_jpeg
 from hapvr.video.looks import film_pictures, mean_colours, moments
 from tests.search.copies import copy
+from tests.video.scenes import wandering_box
 
 WIDTH_PX = 320
 HEIGHT_PX = 240
@@ -19,19 +20,8 @@ NUM_FRAMES = 8
 Frames = list[NDArray[np.uint8]]
 
 
-def scene(num_frames: int = NUM_FRAMES) -> Frames:
-    """A box that wanders over a coloured wall."""
-    rng = np.random.default_rng(0)
-    wall = rng.integers(40, 200, (6, 8, 3)).astype(np.uint8)
-    background = Image.fromarray(wall).resize((WIDTH_PX, HEIGHT_PX), Image.Resampling.BICUBIC)
-    frames = []
-    for number in range(num_frames):
-        frame = background.copy()
-        left = 20 + 20 * number
-        ImageDraw.Draw(frame).rectangle((left, 60, left + 50, 120), fill=(220, 90, 30))
-        frames.append(np.asarray(frame))
-
-    return frames
+def scene() -> Frames:
+    return wandering_box(NUM_FRAMES, size_px=(WIDTH_PX, HEIGHT_PX), step_px=20)
 
 
 def written(frames: Frames, words: str, *, size_px: int, strength: float = 1.0) -> Frames:

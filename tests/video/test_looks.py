@@ -18,6 +18,7 @@ from hapvr.video.looks import (
     step_between,
     still_s,
 )
+from tests.video.scenes import wandering_box
 
 WIDTH_PX = 320
 HEIGHT_PX = 180
@@ -26,18 +27,7 @@ Frame = NDArray[np.uint8]
 
 
 def scene() -> list[Frame]:
-    """A box that wanders over a coloured wall."""
-    rng = np.random.default_rng(0)
-    wall = rng.integers(40, 200, (6, 8, 3)).astype(np.uint8)
-    background = Image.fromarray(wall).resize((WIDTH_PX, HEIGHT_PX), Image.Resampling.BICUBIC)
-    frames = []
-    for number in range(NUM_FRAMES):
-        frame = background.copy()
-        left = 20 + 30 * number
-        ImageDraw.Draw(frame).rectangle((left, 60, left + 50, 120), fill=(220, 90, 30))
-        frames.append(np.asarray(frame))
-
-    return frames
+    return wandering_box(NUM_FRAMES, size_px=(WIDTH_PX, HEIGHT_PX), step_px=30)
 
 
 def resized(frame: Frame, width_px: int, height_px: int) -> Frame:
