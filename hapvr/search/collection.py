@@ -53,7 +53,8 @@ class VideoMetadata:
     """see `hapvr.video.frames`, as of `mean_picture`"""
     mean_picture: bytes = b""
     mean_colours: bytes = b""
-    """see `hapvr.video.looks`, as of `still_s`"""
+    moments: bytes = b""
+    """see `hapvr.video.looks`, as of `mean_colours` and `still_s`"""
     still_s: float = 0.0
     missing: str = ""
     """see `FrameTimes`, as of `clock_note`"""

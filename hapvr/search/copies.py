@@ -39,6 +39,14 @@ CODEC_EFFICIENCY = {
 al., "Comparison of the Coding Efficiency of Video Coding Standards", IEEE TCSVT 22(12), 2012, table
 VI; the others are rough, which MORE_BITS_OF_OTHER_CODECS allows for."""
 
+MORE_PIXELS = 1.15
+"""Times as many pixels as another copy, from which on a copy is larger."""
+MORE_FPS = 1.1
+MORE_BITS = 1.1
+MORE_BITS_OF_OTHER_CODECS = 2.0
+"""How efficient an encoder was is not known, only what its codec allows."""
+HAS_BARS = "it has bars or blurred sides"
+
 MIXED = "it shows more than the copies have in common: another one is contained in it"
 EDITED = (
     "it is noisy, or shows more than the copies have in common, such as text or a picture in the "
@@ -129,3 +137,15 @@ def excluding(
     """
     faults = {copy.video_id: fault(copy) for copy in copies if copy not in left}
     return Verdict(left, merit, faults)
+
+
+def richest(copies: Sequence[Copy]) -> Copy:
+    """The copy with the most picture data."""
+    return max(copies, key=lambda copy: copy.picture_bits)
+
+
+def has_about_as_many_bits(copy: Copy, best: Copy) -> bool:
+    """Whether a copy has about as much picture data as another one."""
+    same_codec = copy.metadata.codec == best.metadata.codec
+    enough = MORE_BITS if same_codec else MORE_BITS_OF_OTHER_CODECS
+    return enough * copy.picture_bits >= best.picture_bits

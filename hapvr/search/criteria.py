@@ -2,39 +2,42 @@
 than the best, or says why it cannot tell."""
 
 from collections.abc import Sequence
-from math import sqrt
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hapvr.search.copies import EDITED, Copy, Criterion, Verdict, excluding
-from hapvr.video.facts import DETAIL_SCALES
+from hapvr.search.copies import (
+    EDITED,
+    HAS_BARS,
+    MORE_FPS,
+    MORE_PIXELS,
+    Copy,
+    Criterion,
+    Verdict,
+    excluding,
+    has_about_as_many_bits,
+    richest,
+)
+from hapvr.search.looks import shows_more_in_one_place
+from hapvr.search.sharpness import are_of_one_size
 from hapvr.video.sources import is_inside
 
 LENGTH_SLACK_S = 0.5
 """Copies differ by a few pictures at their ends; what lacks more is shorter."""
 MAX_LENGTH_RATIO = 1.4
 """Copies show at least 80 % of each other, so one of the clocks is wrong beyond that."""
-MORE_PIXELS = 1.15
-"""Times as many pixels as another copy, from which on a copy is larger."""
-SAME_DETAIL = {0.25: 0.7, 0.35: 0.7, 0.5: 0.7, 0.66: 0.85}
-"""Scale -> part of the smaller copy's relative detail that a larger one must have in what is lost
-at this scale, or it may be the smaller one, enlarged. Six clips, at CRF 18 to 30: 0.58 to 0.86 at
-half size (0.80 to 0.98 at 0.66), and enlarged 0.23 to 0.64 (0.46 to 0.94)."""
-SAME_COARSE_DETAIL = 0.6
-"""As much at the smaller scales. Seven clips of 768 x 432 beside their half, at CRF 14 and 26: 0.69
-to 1.16; enlarged from widths of 160 and 240 pixels 0.16 to 0.43 at one of them."""
-MORE_FPS = 1.1
 CONVERTED_FPS = 1.45
 """Times as many pictures per second, below which a converter may have repeated some: 25 to 30."""
-LESS_NEW = 0.85
+LESS_NEW = 0.9
 """Part of the share of new pictures of a slower copy, below which a faster one repeats some."""
-MORE_BITS = 1.1
-MORE_BITS_OF_OTHER_CODECS = 2.0
-"""How efficient an encoder was is not known, only what its codec allows."""
-CLEARLY_LESS_DETAIL = 0.75
-"""Part of the detail of another copy of about its size below which, at one scale, a copy surely has
-less. Twelve clips: enlarged ones have 0.24 to 0.6, compressed ones 0.64 to 1.2."""
+LEAST_NEW = 0.85
+"""Share of new pictures below which it is not sure that none are repeated: 0.78 in two films whose
+pictures were doubled or mixed, one of which has some that come twice itself, and 1.0 in a plain
+one."""
+FEWER_PICTURES = 0.9
+"""Part of the pictures of a copy of its rate and length below which a copy lacks some."""
+AS_MANY_PICTURES = 1.02
+FINER = 1.02
+"""Times as fine as a copy with fewer bits a better one is: 1.04 to 1.3 in 15 clips at 1.6 to 4
+times the bits; 0.82 to 0.98 for copies of copies and what has damage or noise, 1.01 for a weak
+encoder."""
 MIN_PAUSE_S = 0.4
 """Time without a new picture from which on a part may be missing: phones drop single pictures."""
 LONGER_PAUSE = 2.0
@@ -49,18 +52,25 @@ LONGER_BY_STILLS = (
     "{} is longer, but shows nothing new for {:.1f} s at its ends, so {} may show as much"
 )
 LONGER_IS_EDITED = "{} is longer, but is noisy or shows more, such as text"
+LONGER_LOOKS_OTHERWISE = (
+    "{} is longer, but its pictures differ in one place from those of {}, as by a logo or text"
+)
+SLOWED = "{} is longer, but has as many pictures as {}: one of them plays at another speed"
 LARGER_IS_SILENT = "{} has more pixels, but no sound"
-MAY_BE_ENLARGED = "{} has more pixels, but shows no more detail: it may have been enlarged"
-HAS_BARS = "it has bars or blurred sides"
-SHARPER_IS_WORSE = "{} shows less detail than {}, as if it was enlarged, but has {}"
 MAY_LACK_A_PART = (
     "{} has no new picture for {:.1f} s where {} has some, so a part of it may be missing"
 )
 FASTER_HAS_LESS_DATA = "{} has more pictures per second, but less picture data than {}"
 MAY_BE_CONVERTED = "{} has a few more pictures per second, which a converter may have added"
+MOVES_TOO_LITTLE = (
+    "{} has more pictures per second, but so little moves that they may only repeat others"
+)
+LACKS_PICTURES = "{} has {} pictures, but {} has {} in about the same time"
+RICHER_IS_COARSER = (
+    "{} has more picture data than {}, but shows no more that is fine, as a copy of a copy does"
+)
 MAY_REPEAT = "{} has more pictures per second, but some of them only repeat others"
 WOVEN = "{} has the rows of two pictures in one, as of an interlaced film, {} has not"
-LARGER_HAS_BARS = "{} has more pixels, but bars or blurred sides"
 
 
 def by_damage(copies: Sequence[Copy]) -> Verdict:
@@ -120,6 +130,12 @@ def _doubt_of_longest(longest: Copy, left: Sequence[Copy], shorter: Sequence[Cop
     where nothing says so."""
     if shorter and all(copy.spoilt == EDITED for copy in left):
         return LONGER_IS_EDITED.format(longest.video_id)
+    for copy in shorter:
+        if _plays_at_another_speed(longest, copy):
+            return SLOWED.format(longest.video_id, copy.video_id)
+
+    if shorter and all(shows_more_in_one_place(long, short) for long in left for short in shorter):
+        return LONGER_LOOKS_OTHERWISE.format(longest.video_id, shorter[0].video_id)
     shown_s = max(copy.measured.length_s - copy.metadata.still_s for copy in left)
     for copy in shorter:
         if copy.measured.length_s >= shown_s - LENGTH_SLACK_S:
@@ -127,6 +143,13 @@ def _doubt_of_longest(longest: Copy, left: Sequence[Copy], shorter: Sequence[Cop
             return LONGER_BY_STILLS.format(longest.video_id, still_s, copy.video_id)
 
     return ""
+
+
+def _plays_at_another_speed(longer: Copy, shorter: Copy) -> bool:
+    """Whether a longer copy has as many pictures as a shorter one, and fewer in a second."""
+    few, many = sorted((longer.measured.num_pictures, shorter.measured.num_pictures))
+    is_slower = AS_MANY_PICTURES * longer.measured.fps < shorter.measured.fps
+    return is_slower and 0 < many <= AS_MANY_PICTURES * few
 
 
 def by_folder(folder: str) -> Criterion:
@@ -183,131 +206,6 @@ def by_sound(copies: Sequence[Copy]) -> Verdict:
     return excluding(copies, left, merit="it has sound", fault=lambda _: "it has no sound")
 
 
-def by_resolution(copies: Sequence[Copy]) -> Verdict:
-    """More pixels of the film win where they show more detail."""
-    most = max(copy.num_pixels for copy in copies)
-    large = [copy for copy in copies if MORE_PIXELS * copy.num_pixels > most]
-    small = [copy for copy in copies if copy not in large]
-    if not small:
-        return Verdict(copies)
-    left = _with_more_detail(large, small)
-    if not left:
-        return Verdict(copies, doubt=MAY_BE_ENLARGED.format(large[0].video_id))
-    if _all_have_bars(left) and not _all_have_bars(small):
-        return Verdict(copies, doubt=LARGER_HAS_BARS.format(left[0].video_id))
-    unsure = _without_clear_lack([copy for copy in large if copy not in left], left)
-    if unsure:
-        return Verdict(copies, doubt=MAY_BE_ENLARGED.format(unsure[0].video_id))
-
-    def fault(copy: Copy) -> str:
-        if copy in small:
-            return f"it has fewer pixels, {_size(copy)}"
-        if copy.has_bars and not _all_have_bars(left):
-            return HAS_BARS
-        return "it shows less detail: it may have been enlarged"
-
-    merit = f"it has the most pixels of the film ({_size(left[0])})"
-    return excluding(copies, left, merit=merit, fault=fault)
-
-
-def _with_more_detail(large: Sequence[Copy], small: Sequence[Copy]) -> list[Copy]:
-    """The large copies that surely show more than the largest of the small ones."""
-    most = max(copy.num_pixels for copy in small)
-    # one of them may be enlarged itself, or worn by compression: all of them count
-    references = [copy for copy in small if MORE_PIXELS * copy.num_pixels > most]
-    return [copy for copy in large if all(shows_more(copy, reference) for reference in references)]
-
-
-def _without_clear_lack(copies: Sequence[Copy], sharp: Sequence[Copy]) -> list[Copy]:
-    """Of copies that do not surely show more than a smaller one, those that may be no worse than
-    others of their size that do: they have about as many bits, and about as much detail, for which
-    noise passes.
-
-    sharp: those others
-    """
-    # hard edges of bars pass for detail, and bars come last in any case
-    filled = [copy for copy in sharp if not copy.has_bars]
-    wanted = [copy for copy in copies if not (filled and copy.has_bars)]
-    richest = _richest(filled or sharp)
-    most = np.max([copy.measured.detail for copy in filled or sharp], axis=0)
-    return [
-        copy
-        for copy in wanted
-        if _has_about_as_many_bits(copy, richest) and _has_detail(copy, most)
-    ]
-
-
-def _has_detail(copy: Copy, most: NDArray[np.float64]) -> bool:
-    """Whether a copy has about as much detail as the most of others, at each scale; also where its
-    detail is not known."""
-    detail = copy.measured.detail
-    return not detail or bool(np.min(np.asarray(detail) / most) >= CLEARLY_LESS_DETAIL)
-
-
-def _all_have_bars(copies: Sequence[Copy]) -> bool:
-    return all(copy.has_bars for copy in copies)
-
-
-def shows_more(large: Copy, small: Copy) -> bool:
-    """Whether a copy surely has detail that the smaller one has no pixels for."""
-    detail = large.measured.detail
-    detail_of_small = small.measured.detail
-    if not detail or not detail_of_small:
-        return False
-    ratio = sqrt(small.num_pixels / large.num_pixels)
-    # what is lost at a larger scale is lost at the ratio of the two, too
-    last = next((place for place, scale in enumerate(DETAIL_SCALES) if scale >= ratio), None)
-    if last is None:
-        return False
-    # noise of compression is fine, and passes for detail at larger scales
-    has_coarse = all(
-        detail[place] >= SAME_COARSE_DETAIL * detail_of_small[place] for place in range(last)
-    )
-    return has_coarse and detail[last] >= SAME_DETAIL[DETAIL_SCALES[last]] * detail_of_small[last]
-
-
-def by_detail(copies: Sequence[Copy]) -> Verdict:
-    """Of those that are equally large, what shows clearly less detail than another one that is no
-    worse otherwise comes last: it was enlarged, or is worn by compression."""
-    # hard edges of bars pass for detail
-    filled = [copy for copy in copies if not copy.has_bars] or copies
-    soft = {copy.video_id: _sharper(copy, filled) for copy in filled}
-    if all(soft.values()):
-        return Verdict(copies)
-
-    for copy in filled:
-        better = [sharp for sharp in soft[copy.video_id] if not _advantage(copy, sharp)]
-        if soft[copy.video_id] and not better:
-            sharp = soft[copy.video_id][0]
-            advantage = _advantage(copy, sharp)
-            doubt = SHARPER_IS_WORSE.format(copy.video_id, sharp.video_id, advantage)
-            return Verdict(copies, doubt=doubt)
-
-    left = [copy for copy in copies if not soft.get(copy.video_id)]
-    return excluding(
-        copies,
-        left,
-        merit="it shows the most detail",
-        fault=lambda _: "it shows less detail than another one of its size",
-    )
-
-
-def _sharper(copy: Copy, others: Sequence[Copy]) -> list[Copy]:
-    """The others beside which a copy has clearly less detail."""
-    return [
-        other
-        for other in others
-        if other.measured.detail and not _has_detail(copy, np.asarray(other.measured.detail))
-    ]
-
-
-def _advantage(copy: Copy, sharp: Copy) -> str:
-    """What speaks for a copy with less detail, "" where nothing does."""
-    if copy.measured.fps > MORE_FPS * sharp.measured.fps:
-        return "more pictures per second"
-    return "more picture data" if copy.picture_bits > sharp.picture_bits else ""
-
-
 def by_fps(copies: Sequence[Copy]) -> Verdict:
     """More pictures per second win, where they show something new."""
     if not all(copy.measured.fps for copy in copies):
@@ -317,8 +215,9 @@ def by_fps(copies: Sequence[Copy]) -> Verdict:
     slow = [copy for copy in copies if copy not in fast]
     if not slow:
         return Verdict(copies)
-    most_new = max(copy.measured.new_fps for copy in fast)
-    if most_new <= MORE_FPS * max(copy.measured.new_fps for copy in slow):
+    if any(copy.measured.new_share is None for copy in copies):
+        return Verdict(copies, doubt=MOVES_TOO_LITTLE.format(fast[0].video_id))
+    if _most_new_fps(fast) <= MORE_FPS * _most_new_fps(slow):
         return _without_repeating(fast, slow)
     doubt = _doubt_of_fast(fast, slow)
     if doubt:
@@ -338,28 +237,34 @@ def _doubt_of_fast(fast: Sequence[Copy], slow: Sequence[Copy]) -> str:
     most = max(copy.measured.fps for copy in fast)
     if most < CONVERTED_FPS * max(copy.measured.fps for copy in slow):
         return MAY_BE_CONVERTED.format(fast[0].video_id)
-    newest = max(copy.measured.new_share for copy in fast)
-    if newest < LESS_NEW * max(copy.measured.new_share for copy in slow):
+    newest = max(_new_share(copy) for copy in fast)
+    if newest < max(LEAST_NEW, LESS_NEW * max(_new_share(copy) for copy in slow)):
         return MAY_REPEAT.format(fast[0].video_id)
-    if not _has_about_as_many_bits(_richest(fast), _richest(slow)):
-        return FASTER_HAS_LESS_DATA.format(fast[0].video_id, _richest(slow).video_id)
+    if not has_about_as_many_bits(richest(fast), richest(slow)):
+        return FASTER_HAS_LESS_DATA.format(fast[0].video_id, richest(slow).video_id)
     return ""
+
+
+def _new_share(copy: Copy) -> float:
+    """0 where it is not known."""
+    return copy.measured.new_share or 0.0
+
+
+def _most_new_fps(copies: Sequence[Copy]) -> float:
+    """Pictures per second that show something new, of the copy that has most of them."""
+    return max(copy.measured.fps * _new_share(copy) for copy in copies)
 
 
 def _without_repeating(fast: Sequence[Copy], slow: Sequence[Copy]) -> Verdict:
     """Of copies that show as much, the slow ones: the fast ones repeat pictures."""
-    if not _has_about_as_many_bits(_richest(slow), _richest(fast)):
-        return Verdict([*fast, *slow], doubt=MAY_REPEAT.format(_richest(fast).video_id))
+    if not has_about_as_many_bits(richest(slow), richest(fast)):
+        return Verdict([*fast, *slow], doubt=MAY_REPEAT.format(richest(fast).video_id))
     return excluding(
         [*fast, *slow],
         slow,
         merit="it repeats no pictures",
         fault=lambda _: "it repeats pictures",
     )
-
-
-def _richest(copies: Sequence[Copy]) -> Copy:
-    return max(copies, key=lambda copy: copy.picture_bits)
 
 
 def by_bars(copies: Sequence[Copy]) -> Verdict:
@@ -377,14 +282,26 @@ def by_bars(copies: Sequence[Copy]) -> Verdict:
 
 def by_bits(copies: Sequence[Copy]) -> Verdict:
     """More bits of the video stream win, as much as they are worth in their codec."""
-    best = _richest(copies)
-    left = [copy for copy in copies if _has_about_as_many_bits(copy, best)]
+    best = richest(copies)
+    left = [copy for copy in copies if has_about_as_many_bits(copy, best)]
+    for copy in copies:
+        if copy not in left and _is_about_as_fine(copy, best):
+            return Verdict(copies, doubt=RICHER_IS_COARSER.format(best.video_id, copy.video_id))
+
     return excluding(
         copies,
         left,
         merit=f"it has the most picture data ({_data(best)})",
         fault=lambda copy: f"it has less picture data, {_data(copy)}",
     )
+
+
+def _is_about_as_fine(copy: Copy, best: Copy) -> bool:
+    """Whether a copy shows about as much that is fine as one of its size with more bits; False
+    where that is not known. Whoever compresses a film again can add bits, but not what was lost
+    before."""
+    fineness = best.measured.fineness
+    return are_of_one_size(copy, best) and 0 < fineness < FINER * copy.measured.fineness
 
 
 def what_may_be_missing(kept: Copy, copies: Sequence[Copy]) -> str:
@@ -394,24 +311,20 @@ def what_may_be_missing(kept: Copy, copies: Sequence[Copy]) -> str:
     if kept.measured.woven and plain is not None:
         return WOVEN.format(kept.video_id, plain.video_id)
     pause_s = kept.measured.pause_s
+    num_pictures = kept.measured.num_pictures
     for copy in copies:
         is_as_long = copy.measured.length_s >= kept.measured.length_s - LENGTH_SLACK_S
-        is_reference = is_as_long and not _damage(copy)
-        if is_reference and pause_s > max(MIN_PAUSE_S, LONGER_PAUSE * copy.measured.pause_s):
+        if not is_as_long or _damage(copy):
+            continue
+        if pause_s > max(MIN_PAUSE_S, LONGER_PAUSE * copy.measured.pause_s):
             return MAY_LACK_A_PART.format(kept.video_id, pause_s, copy.video_id)
+        has_its_rate = copy.measured.fps <= MORE_FPS * kept.measured.fps
+        if has_its_rate and num_pictures < FEWER_PICTURES * copy.measured.num_pictures:
+            return LACKS_PICTURES.format(
+                kept.video_id, num_pictures, copy.video_id, copy.measured.num_pictures
+            )
 
     return ""
-
-
-def _has_about_as_many_bits(copy: Copy, best: Copy) -> bool:
-    same_codec = copy.metadata.codec == best.metadata.codec
-    enough = MORE_BITS if same_codec else MORE_BITS_OF_OTHER_CODECS
-    return enough * copy.picture_bits >= best.picture_bits
-
-
-def _size(copy: Copy) -> str:
-    width, height = copy.metadata.content_px
-    return f"{width} x {height}"
 
 
 def _data(copy: Copy) -> str:

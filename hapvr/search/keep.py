@@ -16,17 +16,16 @@ from hapvr.search.criteria import (
     by_bars,
     by_bits,
     by_damage,
-    by_detail,
     by_folder,
     by_fps,
     by_length,
     by_purity,
-    by_resolution,
     by_smallest,
     by_sound,
     what_may_be_missing,
 )
 from hapvr.search.looks import by_looks, by_mirroring
+from hapvr.search.sharpness import by_detail, by_resolution
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.sources import is_inside
 

@@ -26,7 +26,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.video.content import film_area
 from hapvr.video.facts import MEASURE_VERSION, FileFacts
 from hapvr.video.frames import mean_picture, noise_level
-from hapvr.video.looks import mean_colours, still_s
+from hapvr.video.looks import film_pictures, mean_colours, moments, still_s
 from hapvr.video.measure import measure_files
 from hapvr.video.pool import RETRYABLE
 
@@ -39,6 +39,7 @@ PICTURES_SCHEMA = pa.schema(
         ("noise", pa.float64()),
         ("mean_picture", pa.binary()),
         ("mean_colours", pa.binary()),
+        ("moments", pa.binary()),
         ("still_s", pa.float64()),
         ("video_bytes", pa.int64()),
         ("length_s", pa.float64()),
@@ -50,6 +51,8 @@ PICTURES_SCHEMA = pa.schema(
         ("detail", pa.list_(pa.field("element", pa.float64()))),  # as Parquet calls it
         ("new_share", pa.float64()),
         ("woven", pa.bool_()),
+        ("fineness", pa.float64()),
+        ("num_pictures", pa.int64()),
     ]
 )
 """A row per content. What is of the file is null where the file could not be measured."""
@@ -89,6 +92,7 @@ def with_pictures(file: VideoMetadata, row: Mapping[str, Any] | None) -> VideoMe
         noise=row["noise"],
         mean_picture=row["mean_picture"],
         mean_colours=row["mean_colours"],
+        moments=row["moments"],
         still_s=row["still_s"],
     )
 
@@ -158,12 +162,14 @@ def _picture_rows(
             sampled = frames.read(video_id)
             jpegs = sampled.jpegs
             width_share, height_share = film_area(jpegs)
+            pictures = film_pictures(jpegs)
             yield _empty_row(contents[video_id]) | {
                 "width_share": width_share,
                 "height_share": height_share,
                 "noise": noise_level(jpegs),
                 "mean_picture": mean_picture(jpegs),
-                "mean_colours": mean_colours(jpegs),
+                "mean_colours": mean_colours(pictures),
+                "moments": moments(pictures),
                 "still_s": still_s(jpegs, sampled.timestamps_s),
             }
 

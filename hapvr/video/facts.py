@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MEASURE_VERSION = 6
+MEASURE_VERSION = 7
 """Changes with what is measured of the same file."""
 DETAIL_SCALES = (0.25, 0.35, 0.5, 0.66)
 """Scales at which the detail of a picture is measured."""
@@ -18,8 +18,10 @@ class FileFacts:
     other than silence, for half of the length or more. damage: why only a part can be read, else
     "". pause_s: the longest time from one picture to the next. detail: see
     `hapvr.video.measure.detail_of`, none where no picture could be measured.
-    new_share: part of the pictures that are neither repeated nor mixed of others, as far as that
-    shows. woven: whether pictures have the rows of two moments in turn."""
+    new_share: part of the pictures that are neither repeated nor mixed of others, None where that
+    is not known, as where nothing moves. woven: whether pictures have the rows of two moments in
+    turn. fineness: see `hapvr.video.measure.fineness_of`, 0 where no picture could be measured.
+    num_pictures: how many there are, 0 where they were not counted."""
 
     video_bytes: int
     length_s: float
@@ -29,10 +31,7 @@ class FileFacts:
     damage: str
     pause_s: float = 0.0
     detail: tuple[float, ...] = ()
-    new_share: float = 1.0
+    new_share: float | None = None
     woven: bool = False
-
-    @property
-    def new_fps(self) -> float:
-        """Pictures per second that show something new."""
-        return self.fps * self.new_share
+    fineness: float = 0.0
+    num_pictures: int = 0

@@ -10,9 +10,10 @@ from PIL import Image
 
 from hapvr.video.content import film_box
 
-MEAN_COLOURS_PX = 32
+FILM_PX = 64
+MOMENT_PX = 16
 LEAST_FRAMES = 24
-"""Frames of a longer video whose mean is taken; at most twice as many."""
+"""Frames of a longer video that are looked at; at most twice as many."""
 STILL = 1.0
 """Mean difference of two frames in levels of colour, of 255, up to which nothing moves."""
 BLANK = 8.0
@@ -21,16 +22,11 @@ SMALL_PX = 64
 MAX_STILL_FRAMES = 600
 
 
-def mean_colours(jpegs: Sequence[bytes]) -> bytes:
-    """The mean of a video's frames without bars and blurred sides: MEAN_COLOURS_PX rows of as many
-    pixels in RGB.
-
-    Copies have the same mean, whatever their quality. What is added in one place stands out of it,
-    and so does what changes its colours or its frame.
-    """
+def film_pictures(jpegs: Sequence[bytes]) -> NDArray[np.float32]:
+    """Frames of a video without bars and blurred sides, made small: [N, FILM_PX, FILM_PX, 3] in
+    RGB."""
     left, top, right, bottom = film_box(jpegs)
-    size = (MEAN_COLOURS_PX, MEAN_COLOURS_PX)
-    pixels = []
+    pictures = []
     # of videos that are about as long the same frames are taken
     for jpeg in jpegs[:: step_between(len(jpegs))]:
         with Image.open(io.BytesIO(jpeg), formats=["JPEG"]) as frame:
@@ -40,16 +36,37 @@ def mean_colours(jpegs: Sequence[bytes]) -> bytes:
                 right * frame.width,
                 bottom * frame.height,
             )
+            size = (FILM_PX, FILM_PX)
             small = frame.convert("RGB").resize(size, Image.Resampling.BOX, box=box)
 
-        pixels.append(np.asarray(small, np.float64))
+        pictures.append(np.asarray(small, np.float32))
 
-    mean = np.asarray(np.mean(pixels, axis=0).round(), np.uint8)
+    return np.stack(pictures)
+
+
+def mean_colours(pictures: NDArray[np.float32]) -> bytes:
+    """The mean of `film_pictures`: FILM_PX rows of as many pixels in RGB.
+
+    Copies have the same mean, whatever their quality. What is added in one place stands out of it,
+    and so does what changes its colours or its frame.
+    """
+    mean = np.asarray(pictures.mean(axis=0).round(), np.uint8)
     return mean.tobytes()
 
 
+def moments(pictures: NDArray[np.float32]) -> bytes:
+    """Each of `film_pictures` in MOMENT_PX rows of as many grey pixels.
+
+    What is shown for a while only, such as a subtitle or damage, stands out of some of them.
+    """
+    step = FILM_PX // MOMENT_PX
+    cells = pictures.reshape(len(pictures), MOMENT_PX, step, MOMENT_PX, step, 3)
+    grey = np.asarray(cells.mean(axis=(2, 4, 5)).round(), np.uint8)
+    return grey.tobytes()
+
+
 def step_between(num_frames: int) -> int:
-    """From one frame to the next of those whose mean is taken: a power of two."""
+    """From one frame to the next of those that are looked at: a power of two."""
     step = 1
     while num_frames // (2 * step) >= LEAST_FRAMES:
         step *= 2

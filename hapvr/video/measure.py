@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,30 +20,26 @@ from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
-from PIL import Image
 from pydantic import TypeAdapter
 
 from hapvr.errors import VideoError
 from hapvr.video.cadence import RUN_PICTURES, is_woven, share_of_new
 from hapvr.video.decode import is_webp_film, open_video, probe_video
-from hapvr.video.facts import DETAIL_SCALES, FileFacts
+from hapvr.video.detail import detail_of, fineness_of
+from hapvr.video.facts import FileFacts
 from hapvr.video.heartbeat import FileBeats
 from hapvr.video.packets import ARCHIVE_DECODERS, DECODERS, films, is_cut, open_container
 from hapvr.video.pool import in_workers
 from hapvr.video.probe import check_file, check_size
 from hapvr.video.sandbox import call_confined, report
 from hapvr.video.settings import SamplingConfig
-from hapvr.video.units import MAX_ROWS_PX, UNIT_CODECS, UnitLengths, lacks_slice
+from hapvr.video.units import MAX_ROWS_PX, UNIT_CODECS, UnitLengths, has_broken_scan, lacks_slice
 
 DETAIL_PLACES = (0.15, 0.35, 0.55, 0.75)
 """Parts of a video's length at which its detail is measured."""
-DETAIL_SIDE_PX = 768
-"""Longest side of the middle of a picture whose detail is measured."""
-BLOCK_PX = 16
-MIN_DETAIL_SIDE_PX = 4 * BLOCK_PX
-CLEAREST_RATE = 0.05
-"""Part of the blocks that are looked at, those with the clearest edges: beside these, noise of
-compression is weak."""
+MAX_SKIPPED_PX = 500_000_000
+"""How much is decoded at most from a key frame to such a place: 240 pictures of 1080p. Copies whose
+pictures are of the same moments can be compared better."""
 MIN_SOUND_BYTES_S = 600
 """A track with fewer bytes a second is silence: the codecs of films need 2,000 for speech."""
 LEAST_HEARD = 0.05
@@ -132,6 +128,8 @@ def measure_file(
         detail=_median_of([detail_of(run[0]) for run in runs]),
         new_share=share_of_new(runs),
         woven=is_woven(runs),
+        fineness=float(np.median([fineness_of(run[0]) for run in runs])) if runs else 0.0,
+        num_pictures=count.num_pictures,
     )
 
 
@@ -156,6 +154,7 @@ def _measure_webp(path: Path, progress: Callable[[float], None]) -> FileFacts:
         damage=CUT if pictures.ends_early else "",
         pause_s=max(lasts_s[:-1], default=0.0),
         detail=_median_of(details),
+        num_pictures=len(lasts_s),
     )
 
 
@@ -311,7 +310,7 @@ def _check_of(stream: VideoStream) -> Callable[[bytes], bool] | None:
     # higher pictures count their rows in another way
     if codec == "mpeg2video" and stream.codec_context.height <= MAX_ROWS_PX:
         return lacks_slice
-    return None
+    return has_broken_scan if codec == "mjpeg" else None
 
 
 def _count_picture(
@@ -346,16 +345,32 @@ def _runs_of_pictures(
         with suppress(av.error.FFmpegError), open_container(path, decoders) as container:
             stream = _stream(path, container)
             _restrict_decoder(stream, decoders)
-            container.seek(round((first_s + part * length_s) * av.time_base))
-            for frame in islice(container.decode(stream), RUN_PICTURES):
-                if isinstance(frame, VideoFrame):
-                    check_size(path, frame.width, frame.height)
-                    run.append(_grey(frame))
+            for frame in _pictures_from(path, container, stream, first_s + part * length_s):
+                run.append(_grey(frame))
+                if len(run) == RUN_PICTURES:
+                    break
 
         if run:
             runs.append(run)
 
     return runs
+
+
+def _pictures_from(
+    path: Path, container: InputContainer, stream: VideoStream, begin_s: float
+) -> Iterator[VideoFrame]:
+    """The pictures from a time on, or from an earlier one where that is far behind a key frame."""
+    container.seek(round(begin_s * av.time_base))
+    skipped_px = 0
+    for frame in container.decode(stream):
+        if not isinstance(frame, VideoFrame):
+            continue
+        check_size(path, frame.width, frame.height)
+        is_early = frame.time is not None and frame.time < begin_s
+        if is_early and skipped_px < MAX_SKIPPED_PX:
+            skipped_px += frame.width * frame.height
+        else:
+            yield frame
 
 
 def _grey(frame: VideoFrame) -> NDArray[np.uint8]:
@@ -368,45 +383,3 @@ def _median_of(details: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     if not measured:
         return ()
     return tuple(float(value) for value in np.median(measured, axis=0))
-
-
-def detail_of(grey: NDArray[np.uint8]) -> tuple[float, ...]:
-    """How much detail a picture [H, W] has at its clearest edges that it would lose if it were
-    scaled down, for each of DETAIL_SCALES: relative to what it would lose besides at half of that
-    scale. Enlarged pictures have little; () for one that is too small, or shows no edges."""
-    if min(grey.shape) < MIN_DETAIL_SIDE_PX:
-        return ()
-    height = min(grey.shape[0], DETAIL_SIDE_PX) // BLOCK_PX * BLOCK_PX
-    width = min(grey.shape[1], DETAIL_SIDE_PX) // BLOCK_PX * BLOCK_PX
-    top = (grey.shape[0] - height) // 2
-    left = (grey.shape[1] - width) // 2
-    middle = grey[top : top + height, left : left + width].astype(np.float32)
-    values = list[float]()
-    for scale in DETAIL_SCALES:
-        coarse = _blurred(middle, scale)
-        coarser = _blurred(middle, scale / 2)
-        fine = _block_energy(middle - coarse)
-        usual = _block_energy(coarse - coarser)
-        least = max(float(np.quantile(usual, 1 - CLEAREST_RATE)), 1.0)
-        clearest = usual >= least
-        if not clearest.any():
-            return ()
-        values.append(float(np.sqrt(np.median(fine[clearest] / usual[clearest]))))
-
-    return tuple(values)
-
-
-def _blurred(picture: NDArray[np.float32], scale: float) -> NDArray[np.float32]:
-    """The picture [H, W], scaled down and up again."""
-    height, width = picture.shape
-    small = (max(1, round(width * scale)), max(1, round(height * scale)))
-    lanczos = Image.Resampling.LANCZOS
-    shrunk = Image.fromarray(picture).resize(small, lanczos)
-    return np.asarray(shrunk.resize((width, height), lanczos))
-
-
-def _block_energy(picture: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Mean square of each block of a picture [H, W], flat."""
-    height, width = picture.shape
-    blocks = (picture**2).reshape(height // BLOCK_PX, BLOCK_PX, width // BLOCK_PX, BLOCK_PX)
-    return np.asarray(blocks.mean(axis=(1, 3)).ravel(), np.float32)

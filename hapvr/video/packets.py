@@ -66,7 +66,7 @@ _OPEN_OPTIONS = {
     "format_whitelist": _FORMATS,
     "protocol_whitelist": "file",
 }
-_WITHOUT_EDITS = {"advanced_editlist": "0"}
+_WITHOUT_EDITS = {"ignore_editlist": "1"}
 
 LONGEST_GAP_S = 86_400.0
 """A longer gap between two pictures is an error of the clock, unless sound fills it."""
@@ -99,9 +99,12 @@ def open_container(path: Path, decoders: frozenset[str] = DECODERS) -> InputCont
 
 
 def _hides_all(container: InputContainer) -> bool:
-    """Whether an edit list of no length hides all pictures of an MP4 file; players pass over it."""
+    """Whether an edit list hides all pictures of an MP4 file, as one that has no length or begins
+    behind the end of them: a writer's error, as nobody keeps a film to show nothing."""
+    if "mp4" not in container.format.name:
+        return False
     streams = [stream for stream in container.streams.video if stream.frames > 1]
-    return "mp4" in container.format.name and any(stream.duration == 0 for stream in streams)
+    return any(all(entry.is_discard for entry in stream.index_entries) for stream in streams)
 
 
 def text_of(error: Exception) -> str:

@@ -1,6 +1,7 @@
 """The units of which pictures of H.264 and HEVC are made: whether their lengths add up; and the
-slices of MPEG-2: whether one lacks. Nothing is decoded."""
+slices of MPEG-2: whether one lacks; and the scans of JPEG. Nothing is decoded."""
 
+import re
 from dataclasses import dataclass
 
 from av.video.stream import VideoStream
@@ -17,6 +18,12 @@ MAX_ROWS_PX = 2800
 """Height up to which the code of a slice is its row."""
 FORBIDDEN_BIT = 0x80
 """Of a unit's first byte; it is 0 (ITU-T H.264 and H.265, 7.3.1)."""
+
+SCAN = b"\xff\xda"
+"""In front of the coded pixels of a JPEG."""
+END_OF_JPEG = b"\xff\xd9"
+RESERVED_MARK = re.compile(rb"\xff[\x02-\xbf]")
+"""A mark that no JPEG has (ITU-T T.81, table B.1); coded pixels escape such bytes."""
 
 
 @dataclass(frozen=True)
@@ -61,3 +68,13 @@ def lacks_slice(picture: bytes) -> bool:
         place = picture.find(START, place + 3)
 
     return bool(rows) and len(rows) < max(rows)
+
+
+def has_broken_scan(picture: bytes) -> bool:
+    """Whether the coded pixels of a JPEG have bytes that they cannot have: what was written over
+    them is something else."""
+    begin = picture.find(SCAN)
+    end = picture.find(END_OF_JPEG, begin)
+    if begin < 0:
+        return True
+    return RESERVED_MARK.search(picture, begin, end if end > 0 else len(picture)) is not None

@@ -1,7 +1,5 @@
 """Which copy is kept: one row for each way in which a worse one could win."""
 
-import hashlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,65 +7,25 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from hapvr.search.collection import VideoMetadata
-from hapvr.search.copies import EDITED, MIXED, Copy
+from hapvr.search.copies import EDITED, MIXED
 from hapvr.search.keep import Choice, choose
 from hapvr.search.looks import is_mirrored
 from hapvr.settings import DuplicatesSettings
-from hapvr.video.facts import FileFacts
+from hapvr.video.looks import moments
+from tests.search.copies import copy
 
-SHARP = (0.8, 0.8, 0.7, 0.5)
-"""Detail of a picture that has all that its pixels can show."""
 SOFT = (0.3, 0.3, 0.2, 0.2)
-"""Of one that was enlarged to about three times its size."""
-FILE = {
-    "num_bytes",
-    "width_px",
-    "height_px",
-    "codec",
-    "content",
-    "missing",
-    "mean_picture",
-    "mean_colours",
-    "still_s",
-}
-GREY = np.full((32, 32, 3), 100, np.uint8)
+"""Detail of a picture that was enlarged to about three times its size."""
+GREY = np.full((64, 64, 3), 100, np.uint8)
 """What the mean of a video's frames looks like."""
 LOGO = GREY.copy()
-LOGO[3:5, 26:29] += 60
+LOGO[6:10, 52:58] += 60
 MIRROR = np.tile(np.arange(16, dtype=np.uint8) * 10, (16, 1))
 
 
-def copy(name: str, **changes: Any) -> Copy:
-    """A copy of 640 x 360 pixels, 10 s, 25 pictures a second, 1 MB of H.264, without sound."""
-    file: dict[str, Any] = {
-        "num_bytes": 10**6,
-        "duration_s": 10.0,
-        "width_px": 640,
-        "height_px": 360,
-        "codec": "h264",
-    }
-    facts: dict[str, Any] = {
-        "video_bytes": 10**6,
-        "length_s": 10.0,
-        "declared_s": None,
-        "fps": 25.0,
-        "sound": False,
-        "damage": "",
-        "detail": SHARP,
-    }
-    sha256 = changes.pop("sha256", hashlib.sha256(name.encode()).hexdigest())
-    spoilt = changes.pop("spoilt", "")
-    measured = changes.pop("measured", True)
-    for key, value in changes.items():
-        (file if key in FILE else facts)[key] = value
-    metadata = VideoMetadata(path=Path(name), sha256=sha256, **file)
-    return Copy(
-        video_id=name,
-        metadata=metadata,
-        facts=FileFacts(**facts) if measured else None,
-        spoilt=spoilt,
-    )
+def still(picture: NDArray[np.uint8], num_frames: int) -> bytes:
+    """The moments of a film in which nothing moves."""
+    return moments(np.stack(num_frames * [picture.astype(np.float32)]))
 
 
 def chosen(good: dict[str, Any], bad: dict[str, Any], **settings: Any) -> Choice:
@@ -122,6 +80,18 @@ BETTER: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         {"height_px": 480, "content": (1.0, 0.74), "video_bytes": 9 * 10**6},
         "the film fills its picture",
         "it has bars or blurred sides",
+    ),
+    "more bits that show more": (
+        {"fineness": 5.0, "video_bytes": 2 * 10**6},
+        {"fineness": 4.6},
+        "it has the most picture data (2 MB of h264)",
+        "it has less picture data, 1 MB of h264",
+    ),
+    "as fine, though one scale of its detail is less": (
+        {"detail": (0.8, 0.8, 0.5, 0.5), "fineness": 5.0, "video_bytes": 2 * 10**6},
+        {"fineness": 4.6},
+        "it has the most picture data (2 MB of h264)",
+        "it has less picture data, 1 MB of h264",
     ),
     "more bits": (
         {"video_bytes": 2 * 10**6},
@@ -206,6 +176,45 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         {"fps": 50.0, "video_bytes": 800_000},
         "in/bad has more pictures per second, but less picture data than in/good",
+    ),
+    "more pictures of what hardly moves": (
+        {"new_share": None},
+        {"new_share": None, "fps": 50.0, "video_bytes": 2 * 10**6},
+        "in/bad has more pictures per second, but so little moves that they may only repeat others",
+    ),
+    "more pictures, each second one mixed, as compression mixes them": (
+        {"new_share": 0.5},
+        {"new_share": 0.5, "fps": 50.0, "video_bytes": 2 * 10**6},
+        "but some of them only repeat others",
+    ),
+    "a copy of a copy with more bits": (
+        {"fineness": 5.0},
+        {"fineness": 4.6, "video_bytes": 2 * 10**6},
+        "in/bad has more picture data than in/good, but shows no more that is fine",
+    ),
+    "single pictures are missing": (
+        {"num_pictures": 250},
+        {"num_pictures": 190, "video_bytes": 2 * 10**6},
+        "in/bad has 190 pictures, but in/good has 250 in about the same time",
+    ),
+    "slowed": (
+        {"fps": 30.0, "num_pictures": 300},
+        {"fps": 25.0, "num_pictures": 300, "length_s": 12.0},
+        "in/bad is longer, but has as many pictures as in/good: one of them plays at another speed",
+    ),
+    "longer with a logo": (
+        {"mean_colours": GREY.tobytes(), "moments": still(GREY, 10)},
+        {"mean_colours": LOGO.tobytes(), "moments": still(LOGO, 11), "length_s": 11.0},
+        "in/bad is longer, but its pictures differ in one place from those of in/good",
+    ),
+    "a subtitle for two seconds": (
+        {"mean_colours": GREY.tobytes(), "moments": still(GREY, 10)},
+        {
+            "mean_colours": GREY.tobytes(),
+            "moments": still(GREY, 4) + still(LOGO, 2) + still(GREY, 4),
+            "video_bytes": 9 * 10**6,
+        },
+        "their pictures differ",
     ),
     "woven of two pictures": (
         {},

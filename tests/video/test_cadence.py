@@ -54,14 +54,28 @@ def mixed(pictures: Sequence[Grey]) -> list[Grey]:
     return shown
 
 
-FILMS: dict[str, tuple[Callable[[list[Grey]], list[Grey]], float]] = {
+def mostly_still(pictures: Sequence[Grey]) -> list[Grey]:
+    """What moves is in a corner of a wall."""
+    wall = np.full((480, 640), 120, np.uint8)
+    shown = []
+    for picture in pictures:
+        scene = wall.copy()
+        scene[-80:, -100:] = picture[:80, :100]
+        shown.append(scene)
+
+    return shown
+
+
+FILMS: dict[str, tuple[Callable[[list[Grey]], list[Grey]], float | None]] = {
     "as filmed": (lambda pictures: pictures, 1.0),
     "60 of 30": (lambda pictures: repeated(pictures, 1), 0.5),
     "90 of 30": (lambda pictures: repeated(pictures, 1, 2), 1 / 3),
     "30 of 24": (lambda pictures: repeated(pictures, 4), 0.8),
     "60 of 30, mixed": (mixed, 0.5),
-    "nothing moves": (lambda pictures: len(pictures) * pictures[:1], 1.0),
-    "too short": (lambda pictures: repeated(pictures, 1)[: RUN_PICTURES - 1], 1.0),
+    "a corner moves": (mostly_still, 1.0),
+    "60 of 30 where a corner moves": (lambda pictures: mostly_still(repeated(pictures, 1)), 0.5),
+    "nothing moves": (lambda pictures: len(pictures) * pictures[:1], None),
+    "too short": (lambda pictures: repeated(pictures, 1)[: RUN_PICTURES - 1], None),
 }
 
 
@@ -89,6 +103,8 @@ def woven(pictures: Sequence[Grey]) -> list[Grey]:
     [
         pytest.param(list, False, id="as filmed"),
         pytest.param(woven, True, id="woven"),
+        pytest.param(mostly_still, False, id="a corner moves"),
+        pytest.param(lambda pictures: mostly_still(woven(pictures)), True, id="woven in a corner"),
         pytest.param(lambda pictures: woven(RUN_PICTURES * pictures[:1]), False, id="still"),
     ],
 )

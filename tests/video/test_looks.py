@@ -8,7 +8,17 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from hapvr.video.frames import encode_jpeg
-from hapvr.video.looks import LEAST_FRAMES, MEAN_COLOURS_PX, mean_colours, step_between, still_s
+from hapvr.video.looks import (
+    FILM_PX,
+    LEAST_FRAMES,
+    MOMENT_PX,
+    film_pictures,
+    mean_colours,
+    moments,
+    step_between,
+    still_s,
+)
+from tests.video.scenes import wandering_box
 
 WIDTH_PX = 320
 HEIGHT_PX = 180
@@ -17,18 +27,7 @@ Frame = NDArray[np.uint8]
 
 
 def scene() -> list[Frame]:
-    """A box that wanders over a coloured wall."""
-    rng = np.random.default_rng(0)
-    wall = rng.integers(40, 200, (6, 8, 3)).astype(np.uint8)
-    background = Image.fromarray(wall).resize((WIDTH_PX, HEIGHT_PX), Image.Resampling.BICUBIC)
-    frames = []
-    for number in range(NUM_FRAMES):
-        frame = background.copy()
-        left = 20 + 30 * number
-        ImageDraw.Draw(frame).rectangle((left, 60, left + 50, 120), fill=(220, 90, 30))
-        frames.append(np.asarray(frame))
-
-    return frames
+    return wandering_box(NUM_FRAMES, size_px=(WIDTH_PX, HEIGHT_PX), step_px=30)
 
 
 def resized(frame: Frame, width_px: int, height_px: int) -> Frame:
@@ -76,9 +75,10 @@ def noisy(frame: Frame) -> Frame:
 
 def colours(frames: Sequence[Frame]) -> NDArray[np.float64]:
     """[N, N, 3], without what is at the edges."""
-    stored = mean_colours([encode_jpeg(frame) for frame in frames])
-    side = MEAN_COLOURS_PX
-    return np.frombuffer(stored, np.uint8).reshape(side, side, 3)[1:-1, 1:-1].astype(float)
+    stored = mean_colours(film_pictures([encode_jpeg(frame) for frame in frames]))
+    fine = np.frombuffer(stored, np.uint8).reshape(FILM_PX, FILM_PX, 3)
+    coarse = fine.reshape(FILM_PX // 2, 2, FILM_PX // 2, 2, 3).mean(axis=(1, 3))
+    return np.asarray(coarse[1:-1, 1:-1], np.float64)
 
 
 @pytest.mark.parametrize("edit", [squeezed, halved, noisy])
@@ -93,6 +93,23 @@ def test_what_shows_more_or_less_stands_out_of_the_mean(edit: Callable[[Frame], 
     frames = scene()
     differences = np.abs(colours(frames) - colours([edit(frame) for frame in frames]))
     assert differences.max() > 20
+
+
+def test_each_frame_has_its_moment() -> None:
+    """In grey, without black bars."""
+    frames = scene()
+    between_bars = [np.pad(frame, ((60, 60), (0, 0), (0, 0))) for frame in frames]
+    plain = stored_moments(frames)
+    assert plain.shape == (NUM_FRAMES, MOMENT_PX**2)
+    assert np.abs(plain - stored_moments(between_bars)).mean() < 3
+    in_grey = [float(np.mean(frame)) for frame in frames]
+    assert plain.mean(axis=1) == pytest.approx(in_grey, abs=3)
+
+
+def stored_moments(frames: Sequence[Frame]) -> NDArray[np.float64]:
+    """[N, P]"""
+    stored = moments(film_pictures([encode_jpeg(frame) for frame in frames]))
+    return np.frombuffer(stored, np.uint8).reshape(len(frames), -1).astype(np.float64)
 
 
 @pytest.mark.parametrize(("num_frames", "step"), [(7, 1), (47, 1), (48, 2), (95, 2), (3600, 128)])

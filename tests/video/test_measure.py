@@ -8,16 +8,20 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from hapvr.errors import VideoError
+from hapvr.video.detail import detail_of, fineness_of
 from hapvr.video.facts import DETAIL_SCALES, FileFacts
-from hapvr.video.measure import detail_of, measure_file, measure_files
+from hapvr.video.measure import measure_file, measure_files
 from hapvr.video.settings import SamplingConfig
+from hapvr.video.units import SCAN
 from tests.video.conftest import VideoWriter, numbered_frame, write_video
 
 FPS = 10
 NUM_FRAMES = 40
+Picture = NDArray[np.uint8]
 
 
 @pytest.fixture
@@ -200,6 +204,21 @@ def test_a_picture_of_mpeg_2_without_some_of_its_rows_is_damaged(
     assert ("damaged" in measure_file(path).damage) is not is_whole
 
 
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "overwritten"])
+def test_a_picture_of_motion_jpeg_with_other_bytes_in_it_is_damaged(
+    tmp_path: Path, is_whole: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 256, (96, 128, 3), dtype=np.uint8) for _ in range(10)]
+    path = write_video(tmp_path / "a.avi", frames, codec="mjpeg", pixel_format="yuvj420p")
+    if not is_whole:
+        data = bytearray(path.read_bytes())
+        scan = data.index(SCAN, len(data) // 2)
+        data[scan + 1000 : scan + 1600] = rng.bytes(600)
+        path.write_bytes(data)
+    assert ("pictures are damaged" in measure_file(path).damage) is not is_whole
+
+
 @pytest.mark.parametrize("suffix", ["mkv", "flv", "ts"])
 def test_what_is_missing_in_the_middle_is_seen(plain: Path, tmp_path: Path, suffix: str) -> None:
     """Some containers go on behind what cannot be read, and do not say that pictures lack."""
@@ -323,3 +342,35 @@ def test_an_enlarged_picture_has_little_detail(scale: float) -> None:
     place = DETAIL_SCALES.index(scale)
     assert detail_of(enlarged)[place] < 0.5 * detail_of(sharp)[place]
     assert detail_of(np.full((200, 200), 90, np.uint8)) == ()
+
+
+def compressed(frames: list[Picture], to: Path, crf: int) -> Path:
+    return write_video(to, frames, codec_options={"crf": str(crf)})
+
+
+def decoded(path: Path) -> list[Picture]:
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+def test_a_copy_of_a_copy_shows_less_that_is_fine_however_many_bits_it_has(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    texture = rng.integers(0, 256, (96, 400, 3), dtype=np.uint8)
+    frames = [texture[:, 3 * number : 3 * number + 128] for number in range(40)]
+    original = compressed(frames, tmp_path / "original.mp4", 20)
+    worn = compressed(decoded(original), tmp_path / "worn.mp4", 40)
+    again = compressed(decoded(worn), tmp_path / "again.mp4", 5)
+    fineness = measure_file(original).fineness
+    assert fineness == pytest.approx(fineness_of(decoded(original)[6].mean(axis=-1)), rel=0.1)
+    assert measure_file(again).fineness < 0.95 * fineness
+
+
+def test_pictures_are_measured_at_their_times_not_at_key_frames(tmp_path: Path) -> None:
+    """A film of flat pictures, all but one of whose places show something fine."""
+    flat = np.full((96, 128, 3), 128, np.uint8)
+    fine = flat.copy()
+    fine[::2] = 20
+    frames = [fine if 5 <= number < 40 else flat for number in range(40)]
+    film = write_video(tmp_path / "film.mp4", frames, codec_options={"g": "250"})
+    assert measure_file(film).fineness > 20
+    assert measure_file(film).num_pictures == len(frames)

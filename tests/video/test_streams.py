@@ -71,13 +71,24 @@ def test_lengths_of_tags_are_read(text: str, expected: float | None) -> None:
     assert tag_s(text) == expected
 
 
-@pytest.mark.parametrize("media_time", [None, -1], ids=["of the film", "of nothing"])
-def test_an_edit_list_of_no_length_hides_nothing(tmp_path: Path, media_time: int | None) -> None:
-    """Players pass over it."""
+@pytest.mark.parametrize(
+    ("length", "media_time"),
+    [
+        pytest.param(0, None, id="of no length"),
+        pytest.param(0, -1, id="of nothing, and no length"),
+        pytest.param(None, -1, id="of nothing"),
+        pytest.param(None, 10**8, id="behind the end"),
+    ],
+)
+def test_an_edit_list_that_would_hide_all_pictures_hides_none(
+    tmp_path: Path, length: int | None, media_time: int | None
+) -> None:
+    """length, media_time: what is written into the list, None: as it was"""
     path = write_film(tmp_path / "clip.mp4", [number / FPS for number in range(40)])
     data = bytearray(path.read_bytes())
     place = data.index(b"elst") + 12
-    data[place : place + 4] = bytes(4)
+    if length is not None:
+        data[place : place + 4] = length.to_bytes(4, "big")
     if media_time is not None:
         data[place + 4 : place + 8] = media_time.to_bytes(4, "big", signed=True)
     path.write_bytes(data)
