@@ -238,5 +238,5 @@ def test_a_known_folder_that_is_gone_or_empty_stops_no_other(
     change(two_folders)
     assert is_away(two_folders, "usb") == away
     write_clip(two_folders.folder / "other" / "new.mp4", seed=9, seconds=0.5)
-    with pytest.warns(UserWarning, match="source usb: .*(drive is back|out of the sources)"):
+    with pytest.warns(UserWarning, match="source usb: .*(drive is back|from the sources)"):
         assert make_manifest(two_folders).new_shards
