@@ -39,12 +39,16 @@ from tests.steps.search_projects import bundle_of, copied, with_real_weights
 LIKELY = 0.5
 COPIES = ("in/short.mp4", "in/trips/copy of short.mp4")
 MINIMUM = {"search.min_duplicate_probability": LIKELY}
+PREFERRED = {"duplicates.prefer": ["in/trips/"]}
+"""As each of their pictures stays for a second, the copies of the collection are as good."""
 
 
 @pytest.fixture(scope="module")
 def project(searchable: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """With pairs that were looked for."""
-    project = copied(searchable, tmp_path_factory.mktemp("duplicates"), videos=True, **MINIMUM)
+    project = copied(
+        searchable, tmp_path_factory.mktemp("duplicates"), videos=True, **MINIMUM, **PREFERRED
+    )
     make_all(project)
     return project
 
