@@ -10,6 +10,7 @@ from multiprocessing.context import ForkServerContext
 
 IMPORTED = [
     "hapvr.video.download",
+    "tests.care.forgettable",
     "tests.care.test_repair",
     "tests.steps.kills",
     "tests.train.killed",

@@ -265,10 +265,15 @@ def test_nothing_private_is_imported() -> None:
             {"torch", "mlflow", "polars", "matplotlib", "yt_dlp", "h5py"},
         ),
         ("hapvr.train.loop, hapvr.trainer", {"timm", "torchvision", "mlflow", "matplotlib"}),
+        (
+            "hapvr.care.health, hapvr.commands.stages",
+            {"torch", "mlflow", "polars", "openvino", "lance"},
+        ),
     ],
 )
 def test_imports_stay_cheap(modules: str, heavy: set[str]) -> None:
-    """What answers does not load torch, and what trains does not load timm."""
+    """What answers does not load torch, what trains does not load timm, and what tells how a
+    project is does not load Lance."""
     code = f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
     assert run_python("-c", code).strip() == "[]"
 

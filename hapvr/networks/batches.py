@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,13 @@ Embed = Callable[[Frames], Vectors]
 
 READ_AHEAD = 2
 """How many clips are decoded while the network is busy; this limits memory."""
+
+
+def opened_at_first_batch(open_network: Callable[[], Embed]) -> Embed:
+    """A network that is opened when the first frames come, which takes up to a second: whoever
+    finds all frames described needs none."""
+    opened = cache(open_network)
+    return lambda frames: opened()(frames)
 
 
 def embed_by_networks(

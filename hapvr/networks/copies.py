@@ -18,7 +18,7 @@ import numpy as np
 
 from hapvr.errors import MissingPartError
 from hapvr.files import read_bytes
-from hapvr.networks.batches import Embed, Frames, Vectors
+from hapvr.networks.batches import Embed, Frames, Vectors, opened_at_first_batch
 from hapvr.networks.openvino_runtime import CompiledNetwork
 from hapvr.networks.packaged import WeightsIdentity, stated_settings
 from hapvr.networks.settings import BackboneConfig, Precision
@@ -71,7 +71,9 @@ class PackagedCopyNetwork:
     def embedder(self, whitening: Whitening | None, device: str, *, extras: bool = False) -> Embed:
         """See `FrameEncoder`. The vectors have unit length, and `whitening` leaves them so."""
         assert not extras, "the configuration refuses these"
-        network = CompiledNetwork(self.content, precision=self.precision, is_known=True)
+        network = opened_at_first_batch(
+            lambda: CompiledNetwork(self.content, precision=self.precision, is_known=True)
+        )
 
         def embed(frames: Frames) -> Vectors:
             pictures = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))

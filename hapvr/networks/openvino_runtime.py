@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import threading
 import warnings
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from hapvr.networks.settings import Precision
 from hapvr.processors import processors
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 Vectors = npt.NDArray[np.float32]
 
@@ -105,15 +106,20 @@ class CompiledNetwork:
             ) from error
 
 
-def convert_from_torch(module: nn.Module, example: Tensor) -> Any:
-    """A module of torch as a model of OpenVINO, for any number of pictures of the example's size.
-    Raises DataError for a module that cannot be converted."""
+def convert_from_torch(run: Callable[[Tensor], Tensor], example: Tensor) -> Any:
+    """A function of torch as a model of OpenVINO, for any number of pictures of the example's size.
+    Nothing that it computes with may need a gradient. Raises DataError for what cannot be
+    converted."""
     import openvino
+    import torch
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tracing: sizes become constants, as intended
-            model = openvino.convert_model(module.eval(), example_input=example)
+            # Given a module, OpenVINO describes each of its parts and traces it twice, which takes
+            # four times as long for the same model.
+            traced = torch.jit.trace(run, example, check_trace=False)  # type: ignore[no-untyped-call]
+            model = openvino.convert_model(traced, example_input=example)
 
         model.reshape([-1, *example.shape[1:]])
     # the converter raises RuntimeError, TypeError, ValueError and classes of its own

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hapvr.errors import ConfigError, DataError
 from hapvr.files import arrays_sha256
-from hapvr.networks.batches import Embed
+from hapvr.networks.batches import Embed, opened_at_first_batch
 from hapvr.networks.openvino_runtime import CompiledNetwork
 from hapvr.networks.region_graph import GRID, NORM, convolutions, region_graph, region_kernel
 from hapvr.networks.settings import BackboneConfig, FrozenNetworkConfig, Precision
@@ -83,7 +83,7 @@ class PackagedBackbone:
         """See `FrameEncoder`. It runs on a CPU, and has no extras."""
         assert not extras, "`open_encoder` takes torch for these"
         graph = self.graph(whitening).SerializeToString()
-        return CompiledNetwork(graph, precision=self.precision)
+        return opened_at_first_batch(lambda: CompiledNetwork(graph, precision=self.precision))
 
     def graph(self, whitening: Whitening | None) -> ModelProto:
         """Frames [B, 3, crop_px, crop_px] uint8 -> unit regions [B, 9, C], or whitened ones [B, 9,

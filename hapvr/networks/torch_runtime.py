@@ -115,7 +115,7 @@ def _compile(frozen: Any, method: str) -> CompiledNetwork:
             return _compiled[key]
         size = (3, frozen.crop_px, frozen.crop_px)
         probe = torch.randint(0, 256, (3, *size), dtype=torch.uint8, generator=torch.Generator())
-        model = convert_from_torch(Graph(run, frozen.network), probe[:2])
+        model = convert_from_torch(run, probe[:2])
         network = CompiledNetwork(
             model, num_threads=torch.get_num_threads(), precision=frozen.precision
         )

@@ -1,4 +1,5 @@
-"""The table of an index in Lance, version by version. The only module that imports Lance.
+"""The table of an index in Lance, version by version. The only module that imports Lance, where a
+table is opened or written: whoever only asks which index answers is spared a third of a second.
 
 Every function that changes the table returns its next version, and notices a writer that came
 between: in an object store, which has no common lock, nothing else shows it.
@@ -26,7 +27,6 @@ os.environ.setdefault("LANCE_LOG", "error")
 # rows come into wrong lists, and some lists become a hundred times as long as the others
 # (docs/results.md).
 os.environ.setdefault("LANCE_USE_HNSW_SPEEDUP_INDEXING", "disabled")
-import lance
 
 TABLE = "frames.lance"
 LANCE_ERRORS = (OSError, ValueError, RuntimeError, KeyError, pa.ArrowException)
@@ -56,6 +56,8 @@ class TableCounts:
 
 def open_table(place: str, version: int | None = None) -> Dataset:
     """The table at a version; None: the last one. Raises DamagedError where it cannot be read."""
+    import lance
+
     with translated_errors(place):
         return lance.dataset(
             place,
@@ -67,17 +69,22 @@ def open_table(place: str, version: int | None = None) -> Dataset:
 
 def create_table(place: str, dims: int) -> Dataset:
     """A table without rows for vectors of `dims` values, in place of any other."""
+    import lance
+
     width = -(-dims // BLOCK) * BLOCK
     vector = pa.field(VECTOR, pa.list_(STORED, width), nullable=False)
     rows = pa.schema([SHARD, VIDEO_ID, SECOND, HASH, vector]).empty_table()
+    options = _storage_options(place)
     with translated_errors(place):
-        lance.write_dataset(rows, place, mode="overwrite", storage_options=_storage_options(place))
+        lance.write_dataset(rows, place, mode="overwrite", storage_options=options)
     return open_table(place)
 
 
 def append(table: Dataset, rows: pa.Table) -> Dataset:
     """The next version, with these rows. Their vectors are fixed-size lists of `dims` floats, none
     of them zero."""
+    import lance
+
     before = table.version
     schema = table.schema
     vectors = padded(table, vectors_of(rows))

@@ -1,19 +1,23 @@
 """A collection with a video that is forgotten, and what is looked at: traces of it, and answers."""
 
+import os
 import signal
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 
+from hapvr.care.forget import forget, plan_forgetting
 from hapvr.chain import CHAIN
 from hapvr.chain.step import shards_of
+from hapvr.cli import main
 from hapvr.data import manifest
+from hapvr.data.filesystem import DataRoot
 from hapvr.search.current import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark
@@ -24,7 +28,9 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
 from hapvr.steps.watch_queries import make_watch_list
 from hapvr.tables import write_table
-from tests.conftest import CHECKOUT, make_feature_data
+from hapvr.video.kept_workers import end_idle_workers
+from tests.conftest import make_feature_data
+from tests.forked import forking
 from tests.scorer.bundles import write_scenes
 from tests.steps.data_projects import folder_settings, open_project
 from tests.steps.search_projects import (
@@ -185,34 +191,51 @@ def answers(project: Project) -> dict[str, object]:
     return results
 
 
-def call(project: Project, *arguments: str, kill_at: int = 0) -> str:
-    """`hapvr forget` in a process of its own, which kills itself at its `kill_at`-th write; returns
-    what it prints."""
-    script = CALL.replace("KILL_AT", str(kill_at))
-    command = [
-        sys.executable,
-        "-c",
-        script,
-        "forget",
-        *arguments,
-        "--config",
-        str(project.folder / "config.yaml"),
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT)
-    assert ended.returncode == (-signal.SIGKILL if kill_at else 0), ended.stderr
-    return ended.stdout
+def call(project: Project, *arguments: str, kill_at: int = 0) -> None:
+    """`hapvr forget` in a process of its own, which kills itself at its `kill_at`-th write."""
+    words = ["hapvr", "forget", *arguments, "--config", str(project.folder / "config.yaml")]
+    process = forking().Process(target=run_main, args=(words, kill_at))
+    process.start()
+    process.join()
+    assert process.exitcode == (-signal.SIGKILL if kill_at else 0)
 
 
-CALL = """
-import os, signal
-from hapvr.cli import main
-from hapvr.data.filesystem import DataRoot
-write, left = DataRoot.write, [KILL_AT]
-def counted(*given, **named):
-    left[0] -= 1
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return write(*given, **named)
-DataRoot.write = counted
-main()
-"""
+def run_main(words: list[str], kill_at: int) -> None:
+    """The program of these words, in its process; 0 never kills it."""
+    sys.argv = words
+    write = DataRoot.write
+    left = kill_at
+
+    def counted(*given: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(*given, **named)
+
+    DataRoot.write = counted  # type: ignore[method-assign]
+    try:
+        main()
+    finally:
+        end_idle_workers()  # which a process of `multiprocessing` would wait for, a minute long
+
+
+def call_planned_before(project: Project, video_id: str) -> None:
+    """Forget a video in a process of its own, which made its plan before another call was
+    killed."""
+    process = forking().Process(target=forget_late, args=(project.folder / "config.yaml", video_id))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def forget_late(config: Path, video_id: str) -> None:
+    """What `call_planned_before` does, in its process: what a killed call has left is put aside
+    while the plan is made."""
+    project = Project.open(config)
+    journal = project.root.local_path(manifest.FORGETTING)
+    aside = journal.rename(journal.with_suffix(".aside"))
+    planned = plan_forgetting(project, [video_id])
+    aside.rename(journal)
+    forget(project, planned)
+    end_idle_workers()

@@ -1,8 +1,6 @@
 """Forgetting videos: nothing of them is left in any file, everything else stays as it was."""
 
 import shutil
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -35,6 +33,7 @@ from tests.care.forgettable import (
     VIDEO,
     answers,
     call,
+    call_planned_before,
     make_forgettable,
     run,
     shard_of,
@@ -42,7 +41,7 @@ from tests.care.forgettable import (
     traits,
 )
 from tests.commands.conftest import invoke
-from tests.conftest import CHECKOUT, write_clip
+from tests.conftest import write_clip
 from tests.steps.data_projects import digests, folder_settings, open_project
 from tests.steps.search_projects import (
     copied,
@@ -64,19 +63,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(made: Path, tmp_path: Path) -> Project:
     """A copy that a test may change."""
     return copied(made, tmp_path)
-
-
-LATE = """
-import sys
-from pathlib import Path
-from hapvr.care.forget import forget, plan_forgetting
-from hapvr.steps.project import Project
-project, journal = Project.open(Path(sys.argv[1])), Path(sys.argv[2])
-aside = journal.rename(journal.with_suffix(".aside"))
-planned = plan_forgetting(project, ["in/other 2.mp4"])
-aside.rename(journal)
-forget(project, planned)
-"""
 
 
 @dataclass(frozen=True)
@@ -269,14 +255,7 @@ def test_a_call_that_was_planned_before_another_was_killed_finishes_both(
     wanted = traits(project)
     call(project, VIDEO, "--yes", kill_at=kill_at)
     assert "forget_unfinished" in {concern.event for concern in health(project).concerns}
-    command = [
-        sys.executable,
-        "-c",
-        LATE,
-        str(project.folder / "config.yaml"),
-        str(data / manifest.FORGETTING),
-    ]
-    subprocess.run(command, check=True, cwd=CHECKOUT)
+    call_planned_before(project, "in/other 2.mp4")
     assert traces(data, wanted) == set()
     assert {check.state for check in verify_root(project.root)} == {"ok"}
     with pytest.raises(ArgumentError, match="there is nothing to forget"):

@@ -96,6 +96,7 @@ def test_two_repairs_at_once_lose_no_fetched_video(
         file.write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_a_fetched_video_that_is_lost_is_damage(site: Site, tmp_path: Path) -> None:
     """Also without the record of its download; it is fetched again, or stays damage."""
     project, (file,) = fetched_project(tmp_path, site, videos=1)
@@ -117,6 +118,7 @@ def test_a_fetched_video_that_is_lost_is_damage(site: Site, tmp_path: Path) -> N
     assert f"{file.name} changed since" in damage.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replaced", [False, True])
 def test_what_a_killed_repair_had_set_aside(site: Site, tmp_path: Path, replaced: bool) -> None:
     """It goes back where nothing took its place, and goes away only once all is whole."""

@@ -163,6 +163,7 @@ def test_every_verb_is_in_a_table() -> None:
     assert {*READING, *WRITING, *LEFT_OUT} == set(verbs())
 
 
+@pytest.mark.slow
 def test_what_reads_answers_and_what_writes_names_the_place(read_only: ReadOnly) -> None:
     calls = [*READING.items(), *WRITING.items()]
     answers = read_only.call([[*words, *given] for words, (given, _) in calls])

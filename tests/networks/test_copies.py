@@ -3,6 +3,7 @@
 import importlib.metadata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -50,6 +51,17 @@ def test_a_packaged_network_gives_one_unit_vector_per_frame(architecture: str) -
     assert np.linalg.norm(vectors, axis=-1) == pytest.approx(1, abs=1e-5)
     similarity = vectors[:4, 0] @ vectors[4:, 0].T
     assert similarity.argmax(axis=1).tolist() == [0, 1, 2, 3]
+
+
+@needs_copies
+def test_a_packaged_network_is_opened_when_frames_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`hapvr index add` opens none where all frames are described."""
+    opened = Mock(return_value=lambda pictures: np.zeros((len(pictures), 512), np.float32))
+    monkeypatch.setattr(copies, "CompiledNetwork", opened)
+    embed = open_encoder(config_of("sscd_distilled"), "cpu").embedder(None, "cpu")
+    opened.assert_not_called()
+    embed(square(pictures(1), 288, "squeezed"))
+    opened.assert_called_once()
 
 
 @needs_copies
@@ -162,10 +174,12 @@ def test_copies_are_described_without_torch() -> None:
     """`hapvr index add` needs no torch, and what reads a file of others is not loaded for one of
     a known digest."""
     code = (
-        "import sys; from hapvr.networks.encoder import open_encoder\n"
+        "import sys; import numpy as np; from hapvr.networks.encoder import open_encoder\n"
         "from hapvr.networks.settings import BackboneConfig\n"
         "config = {'architecture': 'sscd_distilled', 'weights': {'source': 'packaged'}}\n"
-        "open_encoder(BackboneConfig.model_validate(config), 'cpu').embedder(None, 'cpu')\n"
+        "encoder = open_encoder(BackboneConfig.model_validate(config), 'cpu')\n"
+        "picture = np.zeros((1, 3, encoder.crop_px, encoder.crop_px), np.uint8)\n"
+        "encoder.embedder(None, 'cpu')(picture)\n"
         "print({'torch', 'onnx'} & set(sys.modules))"
     )
     assert run_python("-c", code).strip() == "set()"

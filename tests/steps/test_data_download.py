@@ -151,6 +151,7 @@ def test_a_list_that_says_otherwise_now_changes_nothing(
     assert project.root.sha256(f"manifest/{KEY}/rows.parquet") == before
 
 
+@pytest.mark.slow
 def test_a_retry_keeps_the_frames_of_a_download_that_is_gone_here_and_there(
     site: Site, tmp_path: Path
 ) -> None:
