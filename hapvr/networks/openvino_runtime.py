@@ -117,7 +117,7 @@ def convert_from_torch(run: Callable[[Tensor], Tensor], example: Tensor) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of tracing: sizes become constants, as intended
             # Given a module, OpenVINO describes each of its parts and traces it twice, which takes
-            # four times as long for the same model.
+            # longer for the same model.
             traced = torch.jit.trace(run, example, check_trace=False)  # type: ignore[no-untyped-call]
             model = openvino.convert_model(traced, example_input=example)
 
