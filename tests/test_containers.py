@@ -3,6 +3,7 @@ service."""
 
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.conftest import CHECKOUT
@@ -29,3 +30,19 @@ def test_containers_have_no_rights_that_they_do_not_need() -> None:
         assert service.get("read_only") or service["user"] == "postgres", name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
+
+
+@pytest.mark.parametrize("file", [".gitignore", ".dockerignore"])
+def test_the_file_with_the_password_stays_on_the_machine(file: str) -> None:
+    """Compose reads it; it is neither in the repository nor in the image."""
+    lines = (CHECKOUT / file).read_text(encoding="utf-8").splitlines()
+    assert {".env", "/.env"}.intersection(lines)
+
+
+def test_an_upgraded_container_has_the_settings_of_its_version() -> None:
+    """A volume over a folder of the image keeps what the folder had when the volume was made."""
+    home = services()["dagster"]["environment"]["DAGSTER_HOME"]
+    settings = CHECKOUT / "dagster_home" / "team" / "dagster.yaml"
+    mount = f"./{settings.relative_to(CHECKOUT)}:{home}/{settings.name}:ro"
+    assert settings.is_file()
+    assert mount in services()["dagster"]["volumes"]

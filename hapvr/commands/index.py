@@ -11,7 +11,7 @@ from typer import Argument, Option
 from hapvr.commands import terminal
 from hapvr.commands.progress_bars import long_progress, progress_bar
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, show
-from hapvr.reasons import with_cause
+from hapvr.reasons import plain_reason
 
 app = Verbs(
     name="index", no_args_is_help=True, help="The index of the collection, which searches use."
@@ -98,11 +98,13 @@ def _problem_of(row: Mapping[str, Any]) -> dict[str, Any]:
 def _problem_lines(
     usable: Sequence[Mapping[str, Any]], lost: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Videos that cannot be used, then those that can be in part, and what is to be noted."""
-    lines = [
-        f"cannot be used: {row['video_id']}: {with_cause(row['reason'] or '', row['message'])}"
-        for row in lost
-    ]
+    """Videos that cannot be used, each with its reason in plain words, then those that can be in
+    part, and what is to be noted. JSON has the technical causes."""
+    lines = []
+    for row in lost:
+        reason = plain_reason(row["reason"] or "", row["message"]) or row["message"]
+        lines.append(f"cannot be used: {row['video_id']}: {reason}")
+
     for row in usable:
         if row["message"]:
             kind = "only a part can be read" if row.get("is_partial") else "note"

@@ -55,7 +55,8 @@ class PairOfVideos(Values):
 class MarkedPair(PairOfVideos):
     """mark: None takes a mark back. The SHA-256 of a file is taken for an id, so that every mark of
     GET /pairs can be taken back. name: what to call the query then. seen: what the asker knows of
-    the pair, "" for no mark; where others have said something else by now, nothing is changed."""
+    the pair, "" for no mark; where others have said something else by now, nothing is changed, nor
+    where they have said the same."""
 
     seen: stored.Verdict | Literal[""] | None = None
     name: Name | None = None
@@ -134,7 +135,11 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
     second = _digest(index, asked.reference)
     root = service.project.root
     with root.lock(stored.MARKS_LOCK):
-        _require_seen(root, asked.seen, first.digest, second)
+        present = stored.read_marks(root).of(first.digest, second)
+        if asked.seen is not None and asked.mark == _verdict_of(present):
+            return Marked(mark=asked.mark)
+
+        _require_seen(present, asked.seen)
         if asked.mark is None:
             stored.unmark(root, first.digest, second)
         else:
@@ -148,24 +153,24 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
     return Marked(mark=asked.mark)
 
 
-def _require_seen(root: DataRoot, seen: str | None, first: str, second: str) -> None:
+def _verdict_of(mark: stored.Mark | None) -> stored.Verdict | None:
+    return None if mark is None else mark.verdict
+
+
+def _require_seen(present: stored.Mark | None, seen: str | None) -> None:
     """Raise Refusal `marked_meanwhile` where the pair has another mark than the asker has seen."""
-    if seen is None:
+    verdict = _verdict_of(present) or ""
+    if seen is None or verdict == seen:
         return
-    present = stored.read_marks(root).of(first, second)
-    verdict = present.verdict if present is not None else ""
-    if verdict != seen:
-        is_named = present is not None and present.by != stored.LOCAL_USER
-        who = present.by if present is not None and is_named else "somebody else"
-        says = {"match": "a match", "not_a_match": "not a match", "": "not marked any more"}[
-            verdict
-        ]
-        raise Refusal(
-            409,
-            "marked_meanwhile",
-            f"pairs: {who} has changed the mark meanwhile, the pair is {says}; reload it, then "
-            "mark it again",
-        )
+    is_named = present is not None and present.by != stored.LOCAL_USER
+    who = present.by if present is not None and is_named else "somebody else"
+    says = {"match": "a match", "not_a_match": "not a match", "": "not marked any more"}[verdict]
+    raise Refusal(
+        409,
+        "marked_meanwhile",
+        f"pairs: {who} has changed the mark meanwhile: the pair is {says}, and that was kept; "
+        "mark it again if you do not agree",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,8 +69,8 @@ def without_paths(text: str) -> str:
 
 
 def shown_model(name: str) -> str:
-    """A model for others: no folder of this machine."""
-    return name if name.startswith("models:/") else Path(name).name
+    """A model for others: no folder of this machine, but for those below the data root."""
+    return Path(name).name if Path(name).is_absolute() else name
 
 
 def describe(error: BaseException) -> tuple[int, dict[str, str]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import anyio
 from fastapi import APIRouter, Request, Response
@@ -39,7 +40,7 @@ from hapvr.serving.uploads import FILE_BODY, receive
 from hapvr.serving.videos import PICTURE, Second, Width, query_frame
 from hapvr.steps.project import Project
 from hapvr.steps.watch_lists import all_matches
-from hapvr.steps.watch_queries import LISTS, make_watch_list, watch_lists, watch_queries
+from hapvr.steps.watch_queries import LISTS, WatchQuery, make_watch_list, watch_queries
 from hapvr.steps.watch_runs import last_run_s, query_file, remove_watch_list, run_watch_lists
 
 router = APIRouter()
@@ -118,11 +119,9 @@ def watch(
     project = service.project
     marks = read_marks(project.root)
     videos = index.searcher.collection.shard_of
-    names = {each.name for each in watch_lists(project)}
-    newest_first = sorted(all_matches(project), key=itemgetter("since"), reverse=True)
-    matches = [
-        row for row in newest_first if row["video_id"] in videos and row["watch_list"] in names
-    ]
+    queries = watch_queries(project)
+    newest_first = sorted(_present_matches(project, queries), key=itemgetter("since"), reverse=True)
+    matches = [row for row in newest_first if row["video_id"] in videos]
     rows = [row for row in matches if watch_list in ("", row["watch_list"])]
 
     page = []
@@ -145,7 +144,7 @@ def watch(
     run_s = last_run_s(project)
     return WatchMatches(
         total=len(rows),
-        lists=_shown_lists(project, Counter(row["watch_list"] for row in matches)),
+        lists=_shown_lists(project, queries, Counter(row["watch_list"] for row in matches)),
         last_run=""
         if run_s is None
         else datetime.fromtimestamp(run_s, UTC).isoformat("T", "seconds"),
@@ -153,9 +152,22 @@ def watch(
     )
 
 
-def _shown_lists(project: Project, counts: Mapping[str, int]) -> list[ShownList]:
+def _present_matches(project: Project, queries: Sequence[WatchQuery]) -> list[dict[str, Any]]:
+    """The matches of queries that a list has now: another list may have the name of one that was
+    removed. All of a list that cannot be read, as of a drive that is offline."""
+    unreadable = {query.watch_list.name for query in queries if not query.sha256}
+    present = {(query.watch_list.name, query.sha256) for query in queries}
+    return [
+        row
+        for row in all_matches(project)
+        if row["watch_list"] in unreadable or (row["watch_list"], row["query_sha256"]) in present
+    ]
+
+
+def _shown_lists(
+    project: Project, queries: Sequence[WatchQuery], counts: Mapping[str, int]
+) -> list[ShownList]:
     removable = set(project.root.list_folders(LISTS))
-    queries = watch_queries(project)
     lists = []
     for name in dict.fromkeys(query.watch_list.name for query in queries):
         own = [query for query in queries if query.watch_list.name == name]

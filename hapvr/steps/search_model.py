@@ -34,7 +34,8 @@ class SearchModel:
     """A model that describes frames."""
 
     uri: str
-    """`models:/NAME/VERSION`, a folder or a file"""
+    """`models:/NAME/VERSION`, a folder or a file; of what lies below the data root the place there,
+    so that it names the same where the root is copied or moved"""
     digest: str
     """of the network"""
     dims: int
@@ -59,10 +60,7 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
 
     Raises: DataError if there is none, saying what makes one.
     """
-    model = uri or _default_model(project)
-    if not model.startswith(REGISTERED):
-        model = os.path.abspath(model)
-    named, place = _located(project, model)
+    named, place = _located(project, uri or _default_model(project))
     if (place / SCORER_FILE).is_file():
         bundle = OpenBundle.open(place)
         if isinstance(bundle.description.onnx, ONNXRecord):
@@ -194,13 +192,15 @@ def _champion(project: Project) -> str:
 
 
 def _located(project: Project, model: str) -> tuple[str, Path]:
-    """A model as answers name it, `models:/NAME/VERSION` or a path, and where its files are."""
+    """A model as `SearchModel.uri` names it, and where its files are. model: such a name, or a path
+    as people write it."""
     if model.startswith(REGISTERED):
         return located_bundle(model, project.tracking_uri)
-    # models/KEY/bundle of a root that was moved
-    own = Path(project.root.local or os.sep, *Path(model).parts[-3:])
-    is_moved = own.is_dir() and not os.path.isdir(model)
-    return model, own if is_moved else Path(model)
+    below = Path(project.root.local or os.sep)
+    own = below / model
+    place = own if own.exists() else Path(os.path.abspath(model))
+    is_own = project.root.local is not None and place.is_relative_to(below)
+    return (place.relative_to(below).as_posix() if is_own else str(place)), place
 
 
 def network_digest(network: VideoNetwork) -> str:

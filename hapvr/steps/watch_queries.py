@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, count
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +15,8 @@ from hapvr.config import WatchList
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, DataError, VideoError
 from hapvr.files import READ_BYTES, file_sha256, open_regular
-from hapvr.search.match import Query
+from hapvr.search.marks import is_digest
+from hapvr.search.match import Query, printable
 from hapvr.steps.project import Project
 from hapvr.video.folders import VIDEO_SUFFIXES
 from hapvr.video.sources import is_picture, query_files, read_lines, text_of_path
@@ -67,18 +69,35 @@ def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: in
     if not is_usable or file_sha256(file) != query.sha256:
         raise replaced
     place = Path(query.name)
-    words = re.sub(r"[^a-z0-9]+", "-", place.stem.lower())[:40].strip("-")
-    name = f"{words or 'query'}-{query.sha256[:8]}"
     suffix = place.suffix.lower()
     if suffix not in VIDEO_SUFFIXES and not is_picture(place):
         suffix = ".mp4"
-    copied = f"{LISTS}/{name}/{query.sha256}{suffix}"
-    with root.write(copied) as copy, open_regular(file) as source:
-        digest = _copy(source, copy)
-        if digest != query.sha256:  # it was replaced meanwhile
-            raise replaced
+    with root.lock("watch-lists"):
+        name = _name_of_list(project, place, query.sha256)
+        copied = f"{LISTS}/{name}/{query.sha256}{suffix}"
+        with root.write(copied) as copy, open_regular(file) as source:
+            digest = _copy(source, copy)
+            if digest != query.sha256:  # it was replaced meanwhile
+                raise replaced
 
     return name
+
+
+def _name_of_list(project: Project, place: Path, sha256: str) -> str:
+    """What a list of this query is called: as the list that has it already, else after its file,
+    with a number where others are called so."""
+    taken = {watch_list.name for watch_list in project.config.watch.lists}
+    for name in project.root.list_folders(LISTS):
+        contents = {file.partition(".")[0] for file in project.root.list_files(f"{LISTS}/{name}")}
+        if sha256 in contents:
+            return name
+        if contents:
+            taken.add(name)
+
+    words = re.sub(r"[\W_]+", "-", printable(place.stem).lower())[:40].strip("-")
+    base = "query" if not words or is_digest(place.stem) else words
+    names = chain([base], (f"{base}-{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> str:

@@ -118,16 +118,26 @@ def test_a_pair_is_decided_on_the_first_screen_of_a_phone(
         screenshot(page, "people-phone-pair")
 
 
-def test_what_somebody_else_said_meanwhile_stays(page: Page, client: Client) -> None:
-    """The page says so in a sentence."""
+@pytest.mark.parametrize("view", ["answer", "pair"])
+def test_what_somebody_else_said_meanwhile_stays_and_is_shown(
+    page: Page, client: Client, view: str
+) -> None:
+    """The page says so in a sentence, and shows the mark of the other one."""
     page.goto(f"{client.address}/#/?id={SHORT}")
     page.get_by_role("button", name="Search", exact=True).click()
-    first = page.locator(".result").first
-    reference = first.locator(".open").get_attribute("data-reference")
+    shown = page.locator(".result").first
+    reference = shown.locator(".open").get_attribute("data-reference")
+    if view == "pair":
+        shown.locator(".open").click()
+        page.locator("canvas.matrix").wait_for()
+        shown = page.locator("main")
+
     body = {"query": SHORT, "reference": reference}
     client.ask("PATCH", "/pairs", body=body | {"mark": "match"})
-    first.get_by_role("button", name="not a match").click()
-    expect(first.locator(".notice")).to_contain_text("Somebody else has changed the mark")
+    shown.get_by_role("button", name=re.compile("not a match", re.IGNORECASE)).click()
+    expect(shown.locator(".notice")).to_contain_text("Somebody else has changed the mark")
+    expect(shown).to_contain_text("Marked as a match")
+    expect(shown.locator("button.match")).to_have_attribute("aria-pressed", "true")
     assert [mark["verdict"] for mark in client.get("/pairs").json["marks"]] == ["match"]
     client.ask("PATCH", "/pairs", body=body | {"mark": None})
 
