@@ -41,7 +41,13 @@ from hapvr.serving.videos import PICTURE, Second, Width, query_frame
 from hapvr.steps.project import Project
 from hapvr.steps.watch_lists import all_matches
 from hapvr.steps.watch_queries import LISTS, WatchQuery, make_watch_list, watch_queries
-from hapvr.steps.watch_runs import last_run_s, query_file, remove_watch_list, run_watch_lists
+from hapvr.steps.watch_runs import (
+    WatchRun,
+    last_run_s,
+    query_file,
+    remove_watch_list,
+    run_watch_lists,
+)
 
 router = APIRouter()
 
@@ -204,12 +210,15 @@ def start_run(service: Service) -> WorkState:
 
     def run(work: Work) -> None:
         searcher = service.collection.current(look=True).searcher
-        done = run_watch_lists(service.project, work.bar, searcher=searcher)
-        if done.failed:
-            name, reason = next(iter(done.failed.items()))
-            raise DataError(f"watch: {name} could not be compared: {reason}")
+        require_no_problem(run_watch_lists(service.project, work.bar, searcher=searcher))
 
     return service.watching.start(run, again=True)
+
+
+def require_no_problem(run: WatchRun) -> None:
+    """Raise DataError for the first thing that a person should know of a run."""
+    for problem in run.problems:
+        raise DataError(f"watch: {problem}")
 
 
 @router.delete("/watch/{name}")
@@ -244,7 +253,7 @@ async def watch_for(
 ) -> WatchListMade:
     """Make a watch list of the query of a search, of which a copy is kept: of the body, for a file
     that was sent; else of the file where it is. The collection is compared with it at once."""
-    query = service.live_job(job).read_query()
+    searched = service.searched_for(job)
     sent = service.uploads / secrets.token_hex(8)
     with place, ExitStack() as held:
         held.callback(sent.unlink, missing_ok=True)
@@ -252,17 +261,18 @@ async def watch_for(
 
         file: Path | None = sent
         if not sent.stat().st_size:
-            if query.video_id:
-                metadata = await anyio.to_thread.run_sync(index.metadata, query.video_id)
+            if searched.video_id:
+                metadata = await anyio.to_thread.run_sync(index.metadata, searched.video_id)
                 file = metadata.path
             else:
-                file = service.access.local_path(query.name)
+                file = service.access.local_path(searched.name)
 
         make = partial(
             make_watch_list,
             service.project,
-            query,
             file or sent,
+            name=searched.name,
+            sha256=searched.sha256,
             max_bytes=service.limits.max_bytes,
         )
         name = await anyio.to_thread.run_sync(make, limiter=service.reading)

@@ -16,7 +16,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, DataError, VideoError
 from hapvr.files import READ_BYTES, file_sha256, open_regular
 from hapvr.search.marks import is_digest
-from hapvr.search.match import Query, printable
+from hapvr.search.match import printable
 from hapvr.steps.project import Project
 from hapvr.video.folders import VIDEO_SUFFIXES
 from hapvr.video.sources import is_picture, query_files, read_lines, text_of_path
@@ -52,35 +52,45 @@ def watch_lists(project: Project) -> list[WatchList]:
     return lists
 
 
-def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: int) -> str:
-    """Make a list of the query of a search, with a copy of its file; returns the name of the list.
+def make_watch_list(project: Project, file: Path, *, name: str, sha256: str, max_bytes: int) -> str:
+    """Make a list of what a search was for, with a copy of its file; returns the name of the list.
 
-    Raises: VideoError `replaced` for a file that is not the one that was searched for, or has more
-    than max_bytes, and DataError where the data root is not a local folder or is full.
+    name: of the file, or the id of the video
+    sha256: of the file that was searched for; "" of what was no file
+
+    Raises: VideoError `not_kept` where there is no such file, and `replaced` where it is another
+        one by now, or has more than max_bytes; DataError where the data root is not a local folder
+        or is full.
     """
     root = project.root
     root.local_path(LISTS)
+    if not sha256 or not os.path.isfile(file):
+        raise VideoError(
+            "not_kept",
+            f"watch: the file of {name} is not at hand; send it along, or name its folder under "
+            "watch.lists",
+        )
+
     replaced = VideoError(
         "replaced",
-        f"watch: the file of {query.name} is not at hand, is another one now, or has more "
-        f"than {max_bytes} bytes; search for it again, or name its folder under watch.lists",
+        f"watch: the file of {name} is another one now, or has more than {max_bytes} bytes; search "
+        "for it again, or name its folder under watch.lists",
     )
-    is_usable = os.path.isfile(file) and file.stat().st_size <= max_bytes
-    if not is_usable or file_sha256(file) != query.sha256:
+    if file.stat().st_size > max_bytes or file_sha256(file) != sha256:
         raise replaced
-    place = Path(query.name)
+    place = Path(name)
     suffix = place.suffix.lower()
     if suffix not in VIDEO_SUFFIXES and not is_picture(place):
         suffix = ".mp4"
     with root.lock("watch-lists"):
-        name = _name_of_list(project, place, query.sha256)
-        copied = f"{LISTS}/{name}/{query.sha256}{suffix}"
+        list_name = _name_of_list(project, place, sha256)
+        copied = f"{LISTS}/{list_name}/{sha256}{suffix}"
         with root.write(copied) as copy, open_regular(file) as source:
             digest = _copy(source, copy)
-            if digest != query.sha256:  # it was replaced meanwhile
+            if digest != sha256:  # it was replaced meanwhile
                 raise replaced
 
-    return name
+    return list_name
 
 
 def _name_of_list(project: Project, place: Path, sha256: str) -> str:

@@ -201,6 +201,19 @@ def test_files_are_dropped_anywhere_and_each_has_a_row(
     page.wait_for_function("() => document.querySelector('.recent img').naturalWidth > 0")
 
 
+def test_a_name_that_turns_writing_round_is_shown_as_it_is_stored(
+    page: Page, client: Client, tmp_path: Path
+) -> None:
+    """Else a program could pass for a picture."""
+    files = [tmp_path / f"a\u202egpj.exe{number}.mp4" for number in range(2)]
+    for file in files:
+        file.touch()
+
+    page.goto(client.address)
+    dropped(page, files)
+    expect(page.locator(".sent .name").first).to_have_text("agpj.exe0.mp4")
+
+
 def sound_alone(file: Path) -> Path:
     with av.open(str(file), "w") as container:
         stream = container.add_stream("aac", rate=16000)

@@ -56,6 +56,20 @@ def test_a_new_list_is_compared_with_the_archive_at_once(own: Client, tmp_path: 
         assert image.width == 64
 
 
+def test_a_clip_that_is_sent_is_watched_for_after_the_service_was_started_again(
+    own: Client, tmp_path: Path
+) -> None:
+    """Its answer is kept, and says which clip it was; without the clip there is nothing to keep."""
+    clip = write_scenes(tmp_path / "my clip.mp4", list(LONG[25:31]))
+    job = own.upload(clip, top=1).json["job"]
+    with serving(own.service.project) as again:
+        alone = again.ask("POST", "/watch", job=job)
+        assert (alone.status, alone.json["code"]) == (410, "not_kept")
+        sent = again.ask("POST", "/watch", body=clip.read_bytes(), job=job)
+        assert (sent.status, sent.json.get("name")) == (201, "my-clip")
+        assert ended(again)["error"] == ""
+
+
 def test_a_removed_list_takes_its_matches_along(own: Client, tmp_path: Path) -> None:
     name = made_list(own, tmp_path)
     (watched,) = own.get("/watch").json["lists"]

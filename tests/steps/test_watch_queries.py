@@ -2,14 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from hapvr.care.verify import verify_root
 from hapvr.files import file_sha256
-from hapvr.scorer.segments import FrameTimes
-from hapvr.scorer.videos import SampledFeatures
-from hapvr.search.match import Query
 from hapvr.steps.project import Project
 from hapvr.steps.watch_queries import LISTS, make_watch_list, watch_queries
 from tests.steps.data_projects import folder_settings, open_project
@@ -19,9 +15,7 @@ def list_of(project: Project, name: str, content: bytes) -> str:
     """What a list of a query is called that has this name and content."""
     file = project.folder / "sent"
     file.write_bytes(content)
-    nothing = SampledFeatures(np.zeros((0, 1, 1), np.float16), FrameTimes((), None), ())
-    query = Query(name, nothing, sha256=file_sha256(file))
-    return make_watch_list(project, query, file, max_bytes=1000)
+    return make_watch_list(project, file, name=name, sha256=file_sha256(file), max_bytes=1000)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 // What people say about pairs: the buttons, and the list of everything that was said.
 
 import { get, mark, mayChange } from "./api.js";
-import { copyButton, element, headRow, markNames, minute, notice, say, scrollable } from "./dom.js";
+import { copyButton, element, headRow, markNames, minute, notice, say, scrollable, tell } from "./dom.js";
 import { readable } from "./words.js";
 import { keepPairs, pairAddress } from "./session.js";
 
@@ -41,9 +41,9 @@ export function verdicts(pair, match, state, { label = "", changed = () => null,
   async function reloadAndTell(text) {
     told = { pair, text, place: state };
     await reload();
-    if (!told.place.checkVisibility()) document.getElementById("notices").prepend(notice(text));
+    if (told.place.checkVisibility()) say(text);
+    else tell(text);
     told = null;
-    say(text);
   }
   show(match?.mark);
   if (told && same(told.pair, pair)) {
