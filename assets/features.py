@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 VIEWS = "training_views"
 LABELS = "pseudo_labels"
+COMPARED_AS_THEY_ARE = (
+    "Vectors of this network are compared as they are, so nothing had to be fitted."
+)
 NOT_TRAINING = "This shard is not of the training split, so there is nothing to make."
 
 
@@ -23,17 +26,19 @@ def _show_whitening(made: Made) -> dg.MaterializeResult:
     from hapvr.networks.whitening import WEIGHTS_NAME
 
     result = made.result
+    num_regions = int(result.provenance.environment["num_regions"])
+    weights = str(result.provenance.settings.get("backbone", {}).get("source", "imported"))
+    is_fitted = num_regions or weights == "imported"
     return dg.MaterializeResult(
         metadata={
             "dims": result.whitening.dims,
-            "regions": int(result.provenance.environment["num_regions"]),
-            "backbone_weights": str(
-                result.provenance.settings.get("backbone", {}).get("source", "imported")
-            ),
+            "regions": num_regions,
+            "backbone_weights": weights,
             "path": dg.MetadataValue.path(f"{made.project.root.url}/{WEIGHTS_NAME}"),
             "digest": result.whitening.sha256,
             "was_finished": not result.done,
             "fitted_on": dg.MetadataValue.json(dict(result.provenance.inputs)),
+            **({} if is_fitted else {"reason": COMPARED_AS_THEY_ARE}),
         },
         data_version=dg.DataVersion(result.whitening.sha256),
     )

@@ -14,7 +14,8 @@ import pytest
 from hapvr.care.health import health
 from hapvr.care.verify import verify_root
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
-from hapvr.errors import DataError, HapvrError
+from hapvr.errors import DataError, HapvrError, MissingPartError
+from hapvr.networks import copies
 from hapvr.progress import no_progress
 from hapvr.registry.versions import champion_of, version_tags
 from hapvr.scorer.description import FORMAT_VERSION
@@ -25,6 +26,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Call, call
 from tests.conftest import write_clip
+from tests.networks.copy_package import needs_copies
 from tests.registry.empty_store import new_store
 
 __all__ = ["call"]
@@ -329,6 +331,22 @@ def test_a_collection_whose_record_of_the_index_is_lost_answers_after_the_named_
     assert call(*verb, *data).code == 0
     assert json.loads(current.read_text())["model"] == model
     assert call("search", "--id", "in/a.mp4", *data).code == 0
+
+
+@pytest.mark.slow
+@needs_copies
+def test_a_collection_is_looked_after_where_its_network_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an installation without the package for copies, which can search nothing there."""
+    write_clip(tmp_path / "in" / "a.mp4", seed=0)
+    project = add_folders(tmp_path / "root", [tmp_path / "in"])
+    update_collection(project, no_bar)
+    monkeypatch.setattr(copies, "PACKAGE", "of-no-index")
+    with pytest.raises(MissingPartError):
+        Searcher.open(project)
+    assert health(project).concerns == []
+    assert {check.state for check in verify_root(project.root)} == {"ok"}
 
 
 @pytest.mark.slow

@@ -11,13 +11,14 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import frames_digest
 from hapvr.data.shards import Shard
 from hapvr.demo.files import folder_fingerprint
-from hapvr.errors import DamagedError
+from hapvr.errors import DamagedError, MissingPartError
 from hapvr.files import read_json_as, require_regular
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening
 from hapvr.registry.records import is_place
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.description import read_description as read_bundle_description
+from hapvr.scorer.open_bundle import OpenBundle
 from hapvr.search import collection
 from hapvr.search.blank_file import read_blank
 from hapvr.search.descriptors import descriptor_shard
@@ -112,7 +113,11 @@ def check_training(root: DataRoot, key: str) -> None:
         _check_run(folder)
     _check_network(folder)
     if (folder / "bundle").is_dir():
-        load_bundle(folder / "bundle")
+        try:
+            load_bundle(folder / "bundle")
+        except MissingPartError:  # it cannot be used here; its files may be whole all the same
+            bundle = OpenBundle.open(folder / "bundle")
+            _ = bundle.network_digest, bundle.evidence
 
 
 def _check_run(folder: Path) -> None:

@@ -139,7 +139,7 @@ def ensure_baseline(project: Project, *, progress: Progress = no_progress) -> No
         version = register_bundle(tracker, name, bundle, run)
         with project.root.lock("promotion"):
             if champion_of(tracker.client, name) == champion:  # a training may have ended meanwhile
-                reason = "untrained; nothing better is there yet"
+                reason = "untrained; nothing better was there"
                 promote(tracker.client, name, version, how="baseline", reason=reason)
 
 

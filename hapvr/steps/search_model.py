@@ -92,7 +92,7 @@ def default_model_name(project: Project) -> str:
 
 def _packaged_model(uri: str, bundle: OpenBundle, onnx: ONNXRecord) -> SearchModel:
     """The model of a bundle with ONNX files, without torch."""
-    networks = open_networks(bundle.folder, bundle.description, onnx)
+    networks = open_networks(bundle.folder, bundle.description, onnx, sees_frames=False)
     dims = bundle.network.dims
     return SearchModel(
         uri=uri,

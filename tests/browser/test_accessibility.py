@@ -62,9 +62,10 @@ def problems(page: Page) -> list[str]:
 
 
 def check(page: Page, look: str, view: str) -> None:
-    """No problem with a view, and a picture of it."""
+    """No problem with a view, nothing beyond its right edge, and a picture of it."""
     page.wait_for_function(COMPLETE)
     assert problems(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     screenshot(page, f"look-{view}-{look}")
 
 
