@@ -17,7 +17,10 @@ from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha25
 from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening
 from hapvr.registry.records import is_place
 from hapvr.scorer.bundle import load_bundle, read_calibration, read_evidence
-from hapvr.scorer.description import read_description as read_bundle_description
+from hapvr.scorer.description import (
+    NETWORK_FOLDER,
+    read_description as read_bundle_description,
+)
 from hapvr.scorer.open_bundle import stored_network_digest
 from hapvr.search import collection
 from hapvr.search.blank_file import read_blank
@@ -122,7 +125,7 @@ def check_training(root: DataRoot, key: str) -> None:
 def _check_bundle_files(bundle: Path) -> None:
     """The records and the weights of a bundle that this installation cannot use."""
     read_bundle_description(bundle)
-    stored_network_digest(bundle)
+    stored_network_digest(bundle / NETWORK_FOLDER)
     read_evidence(bundle)
     read_calibration(bundle)
 
