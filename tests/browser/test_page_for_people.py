@@ -3,6 +3,7 @@ anywhere, bad files get a sentence, and the collection says what it holds."""
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -210,8 +211,24 @@ def test_a_name_that_turns_writing_round_is_shown_as_it_is_stored(
         file.touch()
 
     page.goto(client.address)
+    page.locator(".collection h2").wait_for()
     dropped(page, files)
     expect(page.locator(".sent .name").first).to_have_text("agpj.exe0.mp4")
+
+
+def test_files_that_are_dropped_while_the_page_is_loaded_are_searched_for(
+    page: Page, client: Client, tmp_path: Path
+) -> None:
+    """They wait for the view, and loading it does not begin anew."""
+    files = [tmp_path / f"{number}.mp4" for number in range(2)]
+    for file in files:
+        file.touch()
+
+    index = f"{client.address}/index"
+    page.route(index, lambda route: (time.sleep(1), route.continue_()))
+    page.goto(client.address)
+    dropped(page, files)
+    expect(page.locator(".sent li").last).to_contain_text("This file is empty.")
 
 
 def sound_alone(file: Path) -> Path:
