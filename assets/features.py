@@ -2,7 +2,7 @@
 teacher's labels of the views."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -28,19 +28,20 @@ def _show_whitening(made: Made) -> dg.MaterializeResult:
     result = made.result
     num_regions = int(result.provenance.environment["num_regions"])
     weights = str(result.provenance.settings.get("backbone", {}).get("source", "imported"))
-    is_fitted = num_regions or weights == "imported"
+    entries: dict[str, Any] = {
+        "dims": result.whitening.dims,
+        "regions": num_regions,
+        "backbone_weights": weights,
+        "path": dg.MetadataValue.path(f"{made.project.root.url}/{WEIGHTS_NAME}"),
+        "digest": result.whitening.sha256,
+        "was_finished": not result.done,
+        "fitted_on": dg.MetadataValue.json(dict(result.provenance.inputs)),
+    }
+    if not num_regions and weights != "imported":
+        entries["reason"] = COMPARED_AS_THEY_ARE
+
     return dg.MaterializeResult(
-        metadata={
-            "dims": result.whitening.dims,
-            "regions": num_regions,
-            "backbone_weights": weights,
-            "path": dg.MetadataValue.path(f"{made.project.root.url}/{WEIGHTS_NAME}"),
-            "digest": result.whitening.sha256,
-            "was_finished": not result.done,
-            "fitted_on": dg.MetadataValue.json(dict(result.provenance.inputs)),
-            **({} if is_fitted else {"reason": COMPARED_AS_THEY_ARE}),
-        },
-        data_version=dg.DataVersion(result.whitening.sha256),
+        metadata=entries, data_version=dg.DataVersion(result.whitening.sha256)
     )
 
 

@@ -185,6 +185,7 @@ def _first_of(asked: MarkedPair, service: Service, index: OpenIndex) -> Searched
     if asked.query is not None:
         digest = _digest(index, asked.query)
         return SearchedFor(name=asked.query, sha256=digest, video_id=asked.query)
+
     first = service.searched_for(asked.job or "")
     if not first.sha256:
         raise ArgumentError(

@@ -176,6 +176,7 @@ class Service:
         if kept is not None:
             video_id = kept.answer.query_id
             return SearchedFor(name=kept.name, sha256=kept.sha256, video_id=video_id)
+
         job = job or self.jobs.get(job_id)
         if job.query is None:
             return SearchedFor(name=job.name)

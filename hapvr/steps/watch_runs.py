@@ -29,14 +29,16 @@ class WatchRun:
     def problems(self) -> list[str]:
         """What a person should know: a sentence for each query that could not be used, and one
         where the webhook did not take what was found."""
-        said = [f"{name} could not be compared: {reason}" for name, reason in self.failed.items()]
+        sentences = [
+            f"{name} could not be compared: {reason}" for name, reason in self.failed.items()
+        ]
         if self.delivery.problem:
-            said.append(
+            sentences.append(
                 f"the webhook did not take what was found ({self.delivery.problem}); messages that "
                 f"wait for the next run: {self.delivery.waiting}"
             )
 
-        return said
+        return sentences
 
 
 def run_watch_lists(
