@@ -2,7 +2,7 @@
 teacher's labels of the views."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 VIEWS = "training_views"
 LABELS = "pseudo_labels"
+COMPARED_AS_THEY_ARE = (
+    "Vectors of this network are compared as they are, so nothing had to be fitted."
+)
 NOT_TRAINING = "This shard is not of the training split, so there is nothing to make."
 
 
@@ -23,19 +26,22 @@ def _show_whitening(made: Made) -> dg.MaterializeResult:
     from hapvr.networks.whitening import WEIGHTS_NAME
 
     result = made.result
+    num_regions = int(result.provenance.environment["num_regions"])
+    weights = str(result.provenance.settings.get("backbone", {}).get("source", "imported"))
+    entries: dict[str, Any] = {
+        "dims": result.whitening.dims,
+        "regions": num_regions,
+        "backbone_weights": weights,
+        "path": dg.MetadataValue.path(f"{made.project.root.url}/{WEIGHTS_NAME}"),
+        "digest": result.whitening.sha256,
+        "was_finished": not result.done,
+        "fitted_on": dg.MetadataValue.json(dict(result.provenance.inputs)),
+    }
+    if not num_regions and weights != "imported":
+        entries["reason"] = COMPARED_AS_THEY_ARE
+
     return dg.MaterializeResult(
-        metadata={
-            "dims": result.whitening.dims,
-            "regions": int(result.provenance.environment["num_regions"]),
-            "backbone_weights": str(
-                result.provenance.settings.get("backbone", {}).get("source", "imported")
-            ),
-            "path": dg.MetadataValue.path(f"{made.project.root.url}/{WEIGHTS_NAME}"),
-            "digest": result.whitening.sha256,
-            "was_finished": not result.done,
-            "fitted_on": dg.MetadataValue.json(dict(result.provenance.inputs)),
-        },
-        data_version=dg.DataVersion(result.whitening.sha256),
+        metadata=entries, data_version=dg.DataVersion(result.whitening.sha256)
     )
 
 

@@ -41,6 +41,9 @@ PLAIN = {
         "complete, then update once more."
     ),
     "replaced": "This file is another one by now. Update the collection, then try once more.",
+    "not_kept": (
+        "The clip itself is not here any more. Drop it on the page once more, then watch for it."
+    ),
     "no_unit_vectors": (
         "The pictures of this file could not be described. Convert it to MP4, then try once more."
     ),

@@ -14,7 +14,8 @@ import pytest
 from hapvr.care.health import health
 from hapvr.care.verify import verify_root
 from hapvr.collection import COLLECTION_FILE, add_folders, update_collection
-from hapvr.errors import DataError, HapvrError
+from hapvr.errors import DataError, HapvrError, MissingPartError
+from hapvr.networks import copies
 from hapvr.progress import no_progress
 from hapvr.registry.champions import champion_of
 from hapvr.registry.versions import version_tags
@@ -26,6 +27,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.training import tracker_of
 from tests.commands.conftest import Call, call
 from tests.conftest import write_clip
+from tests.networks.copy_package import needs_copies
 from tests.registry.empty_store import new_store
 
 __all__ = ["call"]
@@ -330,3 +332,50 @@ def test_a_collection_whose_record_of_the_index_is_lost_answers_after_the_named_
     assert call(*verb, *data).code == 0
     assert json.loads(current.read_text())["model"] == model
     assert call("search", "--id", "in/a.mp4", *data).code == 0
+
+
+@pytest.mark.slow
+@needs_copies
+def test_a_collection_is_looked_after_where_its_network_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an installation without the package for copies, which can search nothing there."""
+    write_clip(tmp_path / "in" / "a.mp4", seed=0)
+    project = add_folders(tmp_path / "root", [tmp_path / "in"])
+    update_collection(project, no_bar)
+    monkeypatch.setattr(copies, "PACKAGE", "of-no-index")
+    with pytest.raises(MissingPartError):
+        Searcher.open(project)
+    assert health(project).concerns == []
+    assert {check.state for check in verify_root(project.root)} == {"ok"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("original_stays", [True, False], ids=["copied", "moved"])
+def test_a_collection_in_another_place_answers_with_its_own_model(
+    tmp_path: Path, original_stays: bool
+) -> None:
+    """Nothing of it names the place where it was made, and nothing is made again."""
+    write_clip(tmp_path / "in" / "a.mp4", seed=0)
+    first = add_folders(tmp_path / "root", [tmp_path / "in"])
+    update_collection(first, no_bar)
+    model = Searcher.open(first).model
+    assert not Path(model).is_absolute()
+
+    place = tmp_path / "another" / "place"
+    shutil.copytree(tmp_path / "root", place)
+    (bundle,) = (tmp_path / "root" / "models").glob("*/bundle")
+    if original_stays:
+        (bundle / "scorer.json").write_text("damaged: the copy is to read its own")
+    else:
+        shutil.rmtree(tmp_path / "root")
+
+    settings = place / COLLECTION_FILE
+    settings.write_text(settings.read_text().replace(str(tmp_path / "root"), str(place)))
+    before = times_of(place.rglob("*.parquet"))
+    moved = Project.open(place)
+    assert Searcher.open(moved).model == model
+    update_collection(moved, no_bar)
+    assert times_of(before) == before
+    query = str(tmp_path / "in" / "a.mp4")
+    assert [match.reference for match in Searcher.open(moved).search(query).matches] == ["in/a.mp4"]

@@ -3,6 +3,7 @@ service."""
 
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.conftest import CHECKOUT
@@ -39,3 +40,19 @@ def test_an_image_has_the_networks_for_copies_only_where_it_is_asked_for() -> No
     built = [service["build"] for service in services().values() if "build" in service]
     assert built
     assert all(build["args"] == {"COPIES": "${HAPVR_COPIES:-}"} for build in built)
+
+
+@pytest.mark.parametrize("file", [".gitignore", ".dockerignore"])
+def test_the_file_with_the_password_stays_on_the_machine(file: str) -> None:
+    """Compose reads it; it is neither in the repository nor in the image."""
+    lines = (CHECKOUT / file).read_text(encoding="utf-8").splitlines()
+    assert {".env", "/.env"}.intersection(lines)
+
+
+def test_an_upgraded_container_has_the_settings_of_its_version() -> None:
+    """A volume over a folder of the image keeps what the folder had when the volume was made."""
+    home = services()["dagster"]["environment"]["DAGSTER_HOME"]
+    settings = CHECKOUT / "dagster_home" / "team" / "dagster.yaml"
+    mount = f"./{settings.relative_to(CHECKOUT)}:{home}/{settings.name}:ro"
+    assert settings.is_file()
+    assert mount in services()["dagster"]["volumes"]

@@ -11,13 +11,17 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.frames import frames_digest
 from hapvr.data.shards import Shard
 from hapvr.demo.files import folder_fingerprint
-from hapvr.errors import DamagedError
+from hapvr.errors import DamagedError, MissingPartError
 from hapvr.files import read_json_as, require_regular
 from hapvr.model.checkpoint import WEIGHTS_FILE, read_description, weights_sha256
 from hapvr.networks.whitening import PROVENANCE_NAME as WHITENING_NAME, load_whitening
 from hapvr.registry.records import is_place
-from hapvr.scorer.bundle import load_bundle
-from hapvr.scorer.description import read_description as read_bundle_description
+from hapvr.scorer.bundle import load_bundle, read_calibration, read_evidence
+from hapvr.scorer.description import (
+    NETWORK_FOLDER,
+    read_description as read_bundle_description,
+)
+from hapvr.scorer.open_bundle import stored_network_digest
 from hapvr.search.blank_file import read_blank
 from hapvr.search.current import CURRENT, SEARCH_FOLDER, current_index, serving_index
 from hapvr.search.descriptors import descriptor_shard
@@ -112,7 +116,18 @@ def check_training(root: DataRoot, key: str) -> None:
         _check_run(folder)
     _check_network(folder)
     if (folder / "bundle").is_dir():
-        load_bundle(folder / "bundle")
+        try:
+            load_bundle(folder / "bundle")
+        except MissingPartError:  # it cannot be used here; its files may be whole all the same
+            _check_bundle_files(folder / "bundle")
+
+
+def _check_bundle_files(bundle: Path) -> None:
+    """The records and the weights of a bundle that this installation cannot use."""
+    read_bundle_description(bundle)
+    stored_network_digest(bundle / NETWORK_FOLDER)
+    read_evidence(bundle)
+    read_calibration(bundle)
 
 
 def _check_run(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from hapvr.commands import terminal
 from hapvr.commands.progress_bars import long_progress, progress_bar
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, show
-from hapvr.reasons import with_cause
+from hapvr.reasons import plain_reason
 
 app = Verbs(
     name="index", no_args_is_help=True, help="The index of the collection, which searches use."
@@ -52,10 +52,10 @@ def add(
     project = add_folders(data, folders or [], exclude or [])
     videos, copies = update_collection(project, long_progress)
     lists = [] if copies is None else watch_lists(project)
-    unread: dict[str, str] = {}
+    problems: list[str] = []
     num_watched = 0
     if lists:
-        unread = run_watch_lists(project, long_progress).failed
+        problems = run_watch_lists(project, long_progress).problems
         num_watched = len(all_matches(project))
 
     usable = _with_status(videos, is_ok=True)
@@ -71,6 +71,7 @@ def add(
         "groups": groups,
         "watch_lists": len(lists),
         "watched": num_watched,
+        "watch_problems": problems,
     }
 
     data_option = "" if data == terminal.default_collection() else f" --data {data}"
@@ -80,7 +81,7 @@ def add(
         *_aside_lines(len(aside)),
         *_notice_lines(network_notice(project)),
         _copies_text(groups, len(needless(copies or [])), data_option),
-        *_watch_lines(len(lists), num_watched, unread, data_option),
+        *_watch_lines(len(lists), num_watched, problems, data_option),
         f"next: `hapvr search CLIP{data_option}`, or `hapvr serve{data_option}` for the page",
     ]
     show(result, text=lines)
@@ -98,11 +99,13 @@ def _problem_of(row: Mapping[str, Any]) -> dict[str, Any]:
 def _problem_lines(
     usable: Sequence[Mapping[str, Any]], lost: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """Videos that cannot be used, then those that can be in part, and what is to be noted."""
-    lines = [
-        f"cannot be used: {row['video_id']}: {with_cause(row['reason'] or '', row['message'])}"
-        for row in lost
-    ]
+    """Videos that cannot be used, each with its reason in plain words, then those that can be in
+    part, and what is to be noted. JSON has the technical causes."""
+    lines = []
+    for row in lost:
+        reason = plain_reason(row["reason"] or "", row["message"]) or row["message"]
+        lines.append(f"cannot be used: {row['video_id']}: {reason}")
+
     for row in usable:
         if row["message"]:
             kind = "only a part can be read" if row.get("is_partial") else "note"
@@ -120,14 +123,15 @@ def _notice_lines(notice: str) -> list[str]:
 
 
 def _watch_lines(
-    num_lists: int, num_matches: int, unread: Mapping[str, str], data_option: str
+    num_lists: int, num_matches: int, problems: Sequence[str], data_option: str
 ) -> list[str]:
-    """What the watch lists have found, where there are any."""
+    """What the watch lists have found, where there are any, and what a person should know of
+    it."""
     if not num_lists:
         return []
     finds = f"{counted(num_matches, 'find')} in all: `hapvr watch{data_option}`"
     lines = [f"{counted(num_lists, 'watch list')} compared, {finds}"]
-    return lines + [f"cannot be watched for: {name}: {reason}" for name, reason in unread.items()]
+    return lines + [f"watch lists: {problem}" for problem in problems]
 
 
 def _copies_text(num_groups: int | None, num_needless: int, data_option: str) -> str:

@@ -209,7 +209,10 @@ def forget(
     if yes:
         lines.append(f"{number} forgotten")
     else:
-        lines.append(f"{number} would be forgotten, with all that was made of them; --yes does it")
+        whose = "it" if len(videos) == 1 else "them"
+        lines.append(
+            f"{number} would be forgotten, with all that was made of {whose}; --yes does it"
+        )
 
     result = {"forgotten": yes, "videos": [asdict(video) for video in videos]}
     show(result, text=lines)

@@ -127,12 +127,13 @@ def load_described(folder: Path, description: Description, *, device: str) -> Vi
 
 
 def open_networks(
-    folder: Path, description: Description, onnx: ONNXRecord
+    folder: Path, description: Description, onnx: ONNXRecord, *, sees_frames: bool = True
 ) -> PlainNetworks | ONNXNetworks:
-    """The networks of a bundle on a processor, without torch. Raises MissingPartError as
+    """The networks of a bundle on a processor, without torch. sees_frames: False where features are
+    there already, so that the network of frames may be missing. Raises MissingPartError as
     `open_recorded_encoder` does."""
     precision = description.backbone.precision
-    encoder = open_recorded_encoder(description)
+    encoder = open_recorded_encoder(description) if sees_frames else None
     if not is_untrained(folder):
         return ONNXNetworks(folder, onnx, encoder=encoder, precision=precision)
     if encoder is not None:

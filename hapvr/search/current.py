@@ -33,7 +33,8 @@ class CurrentIndex:
     place: IndexPlace
     """of the index, below the data root"""
     model: str
-    """where its model is, `models:/NAME/VERSION`, a folder or a file"""
+    """where its model is: `models:/NAME/VERSION`, or a folder or file, by its place below the data
+    root if it is there"""
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     """of the model's network"""
     recall: float

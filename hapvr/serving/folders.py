@@ -22,6 +22,7 @@ from hapvr.serving.background import Work, WorkState
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.refusals import Refusal, without_paths
 from hapvr.serving.service import HasPathsOf, MarkerOf, Service, ServiceOf
+from hapvr.serving.watch import require_no_problem
 from hapvr.steps.planned_moves import set_aside
 from hapvr.steps.project import COLLECTION_FILE, Project
 from hapvr.steps.source_listing import LOCAL
@@ -171,6 +172,7 @@ def _update(service: Service, work: Work) -> None:
     assert place is not None
     project = add_folders(place, [], overrides=service.project.overrides)
     _, copies = update_collection(project, work.bar)
-    if copies is not None:
-        run_watch_lists(project, work.bar)
+    watched = None if copies is None else run_watch_lists(project, work.bar)
     service.collection.current(look=True)
+    if watched is not None:
+        require_no_problem(watched)

@@ -27,6 +27,7 @@ from hapvr.serving.service import (
     IndexOf,
     MarkerOf,
     Name,
+    SearchedFor,
     Service,
     ServiceOf,
     SomeName,
@@ -55,7 +56,8 @@ class PairOfVideos(Values):
 class MarkedPair(PairOfVideos):
     """mark: None takes a mark back. The SHA-256 of a file is taken for an id, so that every mark of
     GET /pairs can be taken back. name: what to call the query then. seen: what the asker knows of
-    the pair, "" for no mark; where others have said something else by now, nothing is changed."""
+    the pair, "" for no mark; where others have said something else by now, nothing is changed, nor
+    where they have said the same."""
 
     seen: stored.Verdict | Literal[""] | None = None
     name: Name | None = None
@@ -134,52 +136,45 @@ def mark(asked: MarkedPair, service: ServiceOf, index: IndexOf, caller: MarkerOf
     second = _digest(index, asked.reference)
     root = service.project.root
     with root.lock(stored.MARKS_LOCK):
-        _require_seen(root, asked.seen, first.digest, second)
+        present = stored.read_marks(root).of(first.sha256, second)
+        if asked.seen is not None and asked.mark == _verdict_of(present):
+            return Marked(mark=asked.mark)
+
+        _require_seen(present, asked.seen)
         if asked.mark is None:
-            stored.unmark(root, first.digest, second)
+            stored.unmark(root, first.sha256, second)
         else:
             names = (asked.name or first.name, asked.reference)
             for name in (first.video_id, asked.reference):
                 if name and not stored.is_digest(name):
                     _require_listed(root, index, name)
 
-            stored.mark(root, first.digest, second, asked.mark, names=names, by=caller.name)
+            stored.mark(root, first.sha256, second, asked.mark, names=names, by=caller.name)
 
     return Marked(mark=asked.mark)
 
 
-def _require_seen(root: DataRoot, seen: str | None, first: str, second: str) -> None:
+def _verdict_of(mark: stored.Mark | None) -> stored.Verdict | None:
+    return None if mark is None else mark.verdict
+
+
+def _require_seen(present: stored.Mark | None, seen: str | None) -> None:
     """Raise Refusal `marked_meanwhile` where the pair has another mark than the asker has seen."""
-    if seen is None:
+    verdict = _verdict_of(present) or ""
+    if seen is None or verdict == seen:
         return
-    present = stored.read_marks(root).of(first, second)
-    verdict = present.verdict if present is not None else ""
-    if verdict != seen:
-        is_named = present is not None and present.by != stored.LOCAL_USER
-        who = present.by if present is not None and is_named else "somebody else"
-        says = {"match": "a match", "not_a_match": "not a match", "": "not marked any more"}[
-            verdict
-        ]
-        raise Refusal(
-            409,
-            "marked_meanwhile",
-            f"pairs: {who} has changed the mark meanwhile, the pair is {says}; reload it, then "
-            "mark it again",
-        )
+    is_named = present is not None and present.by != stored.LOCAL_USER
+    who = present.by if present is not None and is_named else "somebody else"
+    says = {"match": "a match", "not_a_match": "not a match", "": "not marked any more"}[verdict]
+    raise Refusal(
+        409,
+        "marked_meanwhile",
+        f"pairs: {who} has changed the mark meanwhile: the pair is {says}, and that was kept; "
+        "mark it again if you do not agree",
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _First:
-    """The first video of a pair that is marked."""
-
-    name: str
-    digest: str
-    """SHA-256 of its file, "" of what is not a file"""
-    video_id: str
-    """of the collection, "" of a file that was sent or named"""
-
-
-def _first_of(asked: MarkedPair, service: Service, index: OpenIndex) -> _First:
+def _first_of(asked: MarkedPair, service: Service, index: OpenIndex) -> SearchedFor:
     """The first video of a pair that is to be marked.
 
     Raises:
@@ -188,9 +183,11 @@ def _first_of(asked: MarkedPair, service: Service, index: OpenIndex) -> _First:
         Refusal: `unknown_job`.
     """
     if asked.query is not None:
-        return _First(name=asked.query, digest=_digest(index, asked.query), video_id=asked.query)
-    first = _query_of(service, asked.job or "")
-    if not first.digest:
+        digest = _digest(index, asked.query)
+        return SearchedFor(name=asked.query, sha256=digest, video_id=asked.query)
+
+    first = service.searched_for(asked.job or "")
+    if not first.sha256:
         raise ArgumentError(
             "pairs: the query of this search is not a file that a mark could be kept for; fetch it"
         )
@@ -207,17 +204,6 @@ def _require_listed(root: DataRoot, index: OpenIndex, video_id: str) -> None:
             "unknown_id",
             f"pairs: {video_id} was forgotten, so nothing is said of it any more; check its id",
         )
-
-
-def _query_of(service: Service, job_id: str) -> _First:
-    """The query of a search. Raises Refusal `unknown_job`."""
-    job = service.jobs.find(job_id)
-    if job is not None and job.query is not None:
-        return _First(name=job.name, digest=job.query.sha256, video_id=job.query.video_id)
-    kept = service.kept.read(job_id) if job is None else None
-    if kept is not None:
-        return _First(name=kept.name, digest=kept.sha256, video_id=kept.answer.query_id)
-    return _First(name=service.jobs.get(job_id).name, digest="", video_id="")
 
 
 def _digest(index: OpenIndex, name: str) -> str:

@@ -30,6 +30,7 @@ STATUS_OF_REASON = {
     "missing_file": 404,
     "unknown_id": 404,
     "canceled": 409,
+    "not_kept": 410,
     "replaced": 410,
     "too_large": 413,
     "timeout": 504,
@@ -69,15 +70,18 @@ def without_paths(text: str) -> str:
 
 
 def shown_model(name: str) -> str:
-    """A model for others: no folder of this machine."""
-    return name if name.startswith("models:/") else Path(name).name
+    """A model for others: no folder of this machine, but for those below the data root."""
+    return Path(name).name if Path(name).is_absolute() else name
 
 
 def describe(error: BaseException) -> tuple[int, dict[str, str]]:
     """HTTP status and body of an error."""
     status, code, sentence = _status_code_sentence(error)
     shown = without_paths(without_logins(sentence))
-    return status, {"error": shown, "code": code, "plain": plain_reason(code, sentence)}
+    # that of `gone` is of a file that was to be fetched; what a service does not have is plain
+    is_of_service = isinstance(error, Refusal) and code == "gone"
+    plain = "" if is_of_service else plain_reason(code, sentence)
+    return status, {"error": shown, "code": code, "plain": plain}
 
 
 def _status_code_sentence(error: BaseException) -> tuple[int, str, str]:

@@ -58,6 +58,17 @@ class Values(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchedFor:
+    """What a search was for, or the first video of a pair that is marked."""
+
+    name: str
+    sha256: str = ""
+    """of its file, "" of what is not a file"""
+    video_id: str = ""
+    """of the collection, "" of a file that was sent or named"""
+
+
 class Service:
     """What the endpoints share."""
 
@@ -156,6 +167,20 @@ class Service:
             raise Refusal(410, "gone", sentence)
 
         return self.jobs.get(job_id)
+
+    def searched_for(self, job_id: str) -> SearchedFor:
+        """What a search was for, also where only its answer is kept. Raises Refusal
+        `unknown_job`."""
+        job = self.jobs.find(job_id)
+        kept = self.kept.read(job_id) if job is None else None
+        if kept is not None:
+            video_id = kept.answer.query_id
+            return SearchedFor(name=kept.name, sha256=kept.sha256, video_id=video_id)
+
+        job = job or self.jobs.get(job_id)
+        if job.query is None:
+            return SearchedFor(name=job.name)
+        return SearchedFor(name=job.name, sha256=job.query.sha256, video_id=job.query.video_id)
 
 
 async def service_of(request: Request) -> Service:

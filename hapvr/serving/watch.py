@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import anyio
 from fastapi import APIRouter, Request, Response
@@ -39,8 +40,14 @@ from hapvr.serving.uploads import FILE_BODY, receive
 from hapvr.serving.videos import PICTURE, Second, Width, query_frame
 from hapvr.steps.project import Project
 from hapvr.steps.watch_lists import all_matches
-from hapvr.steps.watch_queries import LISTS, make_watch_list, watch_lists, watch_queries
-from hapvr.steps.watch_runs import last_run_s, query_file, remove_watch_list, run_watch_lists
+from hapvr.steps.watch_queries import LISTS, WatchQuery, make_watch_list, watch_queries
+from hapvr.steps.watch_runs import (
+    WatchRun,
+    last_run_s,
+    query_file,
+    remove_watch_list,
+    run_watch_lists,
+)
 
 router = APIRouter()
 
@@ -118,11 +125,9 @@ def watch(
     project = service.project
     marks = read_marks(project.root)
     videos = index.searcher.collection.shard_of
-    names = {each.name for each in watch_lists(project)}
-    newest_first = sorted(all_matches(project), key=itemgetter("since"), reverse=True)
-    matches = [
-        row for row in newest_first if row["video_id"] in videos and row["watch_list"] in names
-    ]
+    queries = watch_queries(project)
+    newest_first = sorted(_present_matches(project, queries), key=itemgetter("since"), reverse=True)
+    matches = [row for row in newest_first if row["video_id"] in videos]
     rows = [row for row in matches if watch_list in ("", row["watch_list"])]
 
     page = []
@@ -145,7 +150,7 @@ def watch(
     run_s = last_run_s(project)
     return WatchMatches(
         total=len(rows),
-        lists=_shown_lists(project, Counter(row["watch_list"] for row in matches)),
+        lists=_shown_lists(project, queries, Counter(row["watch_list"] for row in matches)),
         last_run=""
         if run_s is None
         else datetime.fromtimestamp(run_s, UTC).isoformat("T", "seconds"),
@@ -153,9 +158,22 @@ def watch(
     )
 
 
-def _shown_lists(project: Project, counts: Mapping[str, int]) -> list[ShownList]:
+def _present_matches(project: Project, queries: Sequence[WatchQuery]) -> list[dict[str, Any]]:
+    """The matches of queries that a list has now: another list may have the name of one that was
+    removed. All of a list that cannot be read, as of a drive that is offline."""
+    unreadable = {query.watch_list.name for query in queries if not query.sha256}
+    present = {(query.watch_list.name, query.sha256) for query in queries}
+    return [
+        row
+        for row in all_matches(project)
+        if row["watch_list"] in unreadable or (row["watch_list"], row["query_sha256"]) in present
+    ]
+
+
+def _shown_lists(
+    project: Project, queries: Sequence[WatchQuery], counts: Mapping[str, int]
+) -> list[ShownList]:
     removable = set(project.root.list_folders(LISTS))
-    queries = watch_queries(project)
     lists = []
     for name in dict.fromkeys(query.watch_list.name for query in queries):
         own = [query for query in queries if query.watch_list.name == name]
@@ -192,12 +210,15 @@ def start_run(service: Service) -> WorkState:
 
     def run(work: Work) -> None:
         searcher = service.collection.current(look=True).searcher
-        done = run_watch_lists(service.project, work.bar, searcher=searcher)
-        if done.failed:
-            name, reason = next(iter(done.failed.items()))
-            raise DataError(f"watch: {name} could not be compared: {reason}")
+        require_no_problem(run_watch_lists(service.project, work.bar, searcher=searcher))
 
     return service.watching.start(run, again=True)
+
+
+def require_no_problem(run: WatchRun) -> None:
+    """Raise DataError for the first thing that a person should know of a run."""
+    for problem in run.problems:
+        raise DataError(f"watch: {problem}")
 
 
 @router.delete("/watch/{name}")
@@ -232,7 +253,7 @@ async def watch_for(
 ) -> WatchListMade:
     """Make a watch list of the query of a search, of which a copy is kept: of the body, for a file
     that was sent; else of the file where it is. The collection is compared with it at once."""
-    query = service.live_job(job).read_query()
+    searched = service.searched_for(job)
     sent = service.uploads / secrets.token_hex(8)
     with place, ExitStack() as held:
         held.callback(sent.unlink, missing_ok=True)
@@ -240,17 +261,18 @@ async def watch_for(
 
         file: Path | None = sent
         if not sent.stat().st_size:
-            if query.video_id:
-                metadata = await anyio.to_thread.run_sync(index.metadata, query.video_id)
+            if searched.video_id:
+                metadata = await anyio.to_thread.run_sync(index.metadata, searched.video_id)
                 file = metadata.path
             else:
-                file = service.access.local_path(query.name)
+                file = service.access.local_path(searched.name)
 
         make = partial(
             make_watch_list,
             service.project,
-            query,
             file or sent,
+            name=searched.name,
+            sha256=searched.sha256,
             max_bytes=service.limits.max_bytes,
         )
         name = await anyio.to_thread.run_sync(make, limiter=service.reading)

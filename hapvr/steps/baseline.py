@@ -156,7 +156,7 @@ def _promote_over(
     name = project.config.tracking.registered_model
     with project.root.lock("promotion"):
         if champion_of(tracker.client, name) == champion:
-            reason = "untrained; nothing better is there yet"
+            reason = "untrained; nothing better was there"
             promote(tracker.client, name, version, how="baseline", reason=reason)
 
 

@@ -34,7 +34,8 @@ class SearchModel:
     """A model that describes frames."""
 
     uri: str
-    """`models:/NAME/VERSION`, a folder or a file"""
+    """`models:/NAME/VERSION`, a folder or a file; of what lies below the data root the place there,
+    so that it names the same where the root is copied or moved"""
     digest: str
     """of the network"""
     dims: int
@@ -59,10 +60,7 @@ def search_model(project: Project, uri: str | None = None) -> SearchModel:
 
     Raises: DataError if there is none, saying how to get one.
     """
-    model = uri or _default_model(project)
-    if not model.startswith(REGISTERED):
-        model = os.path.abspath(model)
-    named, place = _located(project, model)
+    named, place = _located(project, uri or _default_model(project))
     if (place / SCORER_FILE).is_file():
         bundle = OpenBundle.open(place)
         if isinstance(bundle.description.onnx, ONNXRecord):
@@ -94,7 +92,7 @@ def default_model_name(project: Project) -> str:
 
 def _packaged_model(uri: str, bundle: OpenBundle, onnx: ONNXRecord) -> SearchModel:
     """The model of a bundle with ONNX files, without torch."""
-    networks = open_networks(bundle.folder, bundle.description, onnx)
+    networks = open_networks(bundle.folder, bundle.description, onnx, sees_frames=False)
     dims = bundle.network.dims
     return SearchModel(
         uri=uri,
@@ -193,13 +191,15 @@ def _champion(project: Project) -> str:
 
 
 def _located(project: Project, model: str) -> tuple[str, Path]:
-    """The name of a model in answers, `models:/NAME/VERSION` or a path, and where its files are."""
+    """A model as `SearchModel.uri` names it, and where its files are. model: such a name, or a path
+    as people write it."""
     if model.startswith(REGISTERED):
         return located_bundle(model, project.tracking_uri)
-    # models/KEY/bundle of a root that was moved
-    own = Path(project.root.local or os.sep, *Path(model).parts[-3:])
-    is_moved = own.is_dir() and not os.path.isdir(model)
-    return model, own if is_moved else Path(model)
+    below = Path(project.root.local or os.sep)
+    own = below / model
+    place = own if own.exists() else Path(os.path.abspath(model))
+    is_own = project.root.local is not None and place.is_relative_to(below)
+    return (place.relative_to(below).as_posix() if is_own else str(place)), place
 
 
 def network_digest(network: VideoNetwork) -> str:

@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, count
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +15,8 @@ from hapvr.config import WatchList
 from hapvr.data.filesystem import DataRoot
 from hapvr.errors import DamagedError, DataError, VideoError
 from hapvr.files import READ_BYTES, file_sha256, open_regular
-from hapvr.search.match import Query
+from hapvr.search.marks import is_digest
+from hapvr.search.match import printable
 from hapvr.steps.project import Project
 from hapvr.video.folders import VIDEO_SUFFIXES
 from hapvr.video.sources import is_picture, query_files, read_lines, text_of_path
@@ -51,35 +53,62 @@ def watch_lists(project: Project) -> list[WatchList]:
     return lists
 
 
-def make_watch_list(project: Project, query: Query, file: Path, *, max_bytes: int) -> str:
-    """Make a list of the query of a search, with a copy of its file; returns the name of the list.
+def make_watch_list(project: Project, file: Path, *, name: str, sha256: str, max_bytes: int) -> str:
+    """Make a list of what a search was for, with a copy of its file; returns the name of the list.
 
-    Raises: VideoError `replaced` for a file that is not the one that was searched for, or has more
-    than max_bytes; DataError if the data root is not a local folder, or is full.
+    name: of the file, or the id of the video
+    sha256: of the file that was searched for; "" for what was no file
+
+    Raises: VideoError `not_kept` where there is no such file, and `replaced` where it is another
+        one by now, or has more than max_bytes; DataError if the data root is not a local folder,
+        or is full.
     """
     root = project.root
     root.local_path(LISTS)
+    if not sha256 or not os.path.isfile(file):
+        raise VideoError(
+            "not_kept",
+            f"watch: the file of {name} is not at hand; send it along, or name its folder under "
+            "watch.lists",
+        )
+
     replaced = VideoError(
         "replaced",
-        f"watch: the file of {query.name} is not at hand, is another one now, or has more "
-        f"than {max_bytes} bytes; search for it again, or name its folder under watch.lists",
+        f"watch: the file of {name} is another one now, or has more than {max_bytes} bytes; search "
+        "for it again, or name its folder under watch.lists",
     )
-    is_usable = os.path.isfile(file) and file.stat().st_size <= max_bytes
-    if not is_usable or file_sha256(file) != query.sha256:
+    if file.stat().st_size > max_bytes or file_sha256(file) != sha256:
         raise replaced
-    place = Path(query.name)
-    words = re.sub(r"[^a-z0-9]+", "-", place.stem.lower())[:40].strip("-")
-    name = f"{words or 'query'}-{query.sha256[:8]}"
+    place = Path(name)
     suffix = place.suffix.lower()
     if suffix not in VIDEO_SUFFIXES and not is_picture(place):
         suffix = ".mp4"
-    copied = f"{LISTS}/{name}/{query.sha256}{suffix}"
-    with root.write(copied) as copy, open_regular(file) as source:
-        digest = _copy(source, copy)
-        if digest != query.sha256:  # it was replaced meanwhile
-            raise replaced
+    with root.lock("watch-lists"):
+        list_name = _name_of_list(project, place, sha256)
+        copied = f"{LISTS}/{list_name}/{sha256}{suffix}"
+        with root.write(copied) as copy, open_regular(file) as source:
+            digest = _copy(source, copy)
+            if digest != sha256:  # it was replaced meanwhile
+                raise replaced
 
-    return name
+    return list_name
+
+
+def _name_of_list(project: Project, place: Path, sha256: str) -> str:
+    """What a list of this query is called: as the list that has it already, else after its file,
+    with a number where others are called so."""
+    taken = {watch_list.name for watch_list in project.config.watch.lists}
+    for name in project.root.list_folders(LISTS):
+        contents = {file.partition(".")[0] for file in project.root.list_files(f"{LISTS}/{name}")}
+        if sha256 in contents:
+            return name
+        if contents:
+            taken.add(name)
+
+    words = re.sub(r"[\W_]+", "-", printable(place.stem).lower())[:40].strip("-")
+    base = "query" if not words or is_digest(place.stem) else words
+    names = chain([base], (f"{base}-{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 def _copy(source: IO[bytes], target: IO[bytes]) -> str:

@@ -26,6 +26,21 @@ class WatchRun:
     failed: dict[str, str] = field(default_factory=dict)
     """Query -> why it could not be used."""
 
+    @property
+    def problems(self) -> list[str]:
+        """What a person should know: a sentence for each query that could not be used, and one
+        where the webhook did not take what was found."""
+        sentences = [
+            f"{name} could not be compared: {reason}" for name, reason in self.failed.items()
+        ]
+        if self.delivery.problem:
+            sentences.append(
+                f"the webhook did not take what was found ({self.delivery.problem}); messages that "
+                f"wait for the next run: {self.delivery.waiting}"
+            )
+
+        return sentences
+
 
 def run_watch_lists(
     project: Project,

@@ -48,9 +48,13 @@ def screenshot(page: Page, name: str) -> None:
 
 
 def watched_project(make_once: MakeOnce, folder: Path) -> Project:
-    """A collection with copies, and a watch list that has found something, in a new folder."""
+    """A collection with copies, and a watch list of four clips, one of which has found something,
+    in a new folder."""
     collection = make_once("served collection", fill_collection)
     write_scenes(folder / "watched" / "leak.mp4", [500, *LONG[22:30], 501])
+    for number in range(3):
+        write_scenes(folder / "watched" / f"nothing {number}.mp4", [900 + number, 910 + number])
+
     lists = [{"name": "leaked", "path": str(folder / "watched")}]
     project = copied(collection, folder, **{"watch.lists": lists})
     searcher = Searcher.open(project)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import screenshot, watched_project
@@ -13,10 +14,6 @@ from tests.conftest import MakeOnce
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Client, serving
 from tests.steps.search_projects import LONG
-
-axe = pytest.importorskip(
-    "axe_playwright_python.sync_playwright", reason="axe-playwright-python, of the extra dev"
-)
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1200)]
 
@@ -56,7 +53,7 @@ def page(browser: Browser, look: str) -> Iterator[Page]:
 
 def problems(page: Page) -> list[str]:
     """What axe-core finds of the page as it is, each with the elements."""
-    violations = axe.Axe().run(page).response["violations"]
+    violations = Axe().run(page).response["violations"]
     return [
         f"{violation['id']}: {node['html']}"
         for violation in violations
@@ -65,9 +62,10 @@ def problems(page: Page) -> list[str]:
 
 
 def check(page: Page, look: str, view: str) -> None:
-    """No problem with a view, and a picture of it."""
+    """No problem with a view, nothing beyond its right edge, and a picture of it."""
     page.wait_for_function(COMPLETE)
     assert problems(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     screenshot(page, f"look-{view}-{look}")
 
 

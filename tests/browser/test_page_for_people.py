@@ -3,6 +3,7 @@ anywhere, bad files get a sentence, and the collection says what it holds."""
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -118,16 +119,26 @@ def test_a_pair_is_decided_on_the_first_screen_of_a_phone(
         screenshot(page, "people-phone-pair")
 
 
-def test_what_somebody_else_said_meanwhile_stays(page: Page, client: Client) -> None:
-    """The page says so in a sentence."""
+@pytest.mark.parametrize("view", ["answer", "pair"])
+def test_what_somebody_else_said_meanwhile_stays_and_is_shown(
+    page: Page, client: Client, view: str
+) -> None:
+    """The page says so in a sentence, and shows the mark of the other one."""
     page.goto(f"{client.address}/#/?id={SHORT}")
     page.get_by_role("button", name="Search", exact=True).click()
-    first = page.locator(".result").first
-    reference = first.locator(".open").get_attribute("data-reference")
+    shown = page.locator(".result").first
+    reference = shown.locator(".open").get_attribute("data-reference")
+    if view == "pair":
+        shown.locator(".open").click()
+        page.locator("canvas.matrix").wait_for()
+        shown = page.locator("main")
+
     body = {"query": SHORT, "reference": reference}
     client.ask("PATCH", "/pairs", body=body | {"mark": "match"})
-    first.get_by_role("button", name="not a match").click()
-    expect(first.locator(".notice")).to_contain_text("Somebody else has changed the mark")
+    shown.get_by_role("button", name=re.compile("not a match", re.IGNORECASE)).click()
+    expect(shown.locator(".notice")).to_contain_text("Somebody else has changed the mark")
+    expect(shown).to_contain_text("Marked as a match")
+    expect(shown.locator("button.match")).to_have_attribute("aria-pressed", "true")
     assert [mark["verdict"] for mark in client.get("/pairs").json["marks"]] == ["match"]
     client.ask("PATCH", "/pairs", body=body | {"mark": None})
 
@@ -189,6 +200,35 @@ def test_files_are_dropped_anywhere_and_each_has_a_row(
     recent = page.locator(".recent li")
     expect(recent.first).to_contain_text("clip.mp4")
     page.wait_for_function("() => document.querySelector('.recent img').naturalWidth > 0")
+
+
+def test_a_name_that_turns_writing_round_is_shown_as_it_is_stored(
+    page: Page, client: Client, tmp_path: Path
+) -> None:
+    """Else a program could pass for a picture."""
+    files = [tmp_path / f"a\u202egpj.exe{number}.mp4" for number in range(2)]
+    for file in files:
+        file.touch()
+
+    page.goto(client.address)
+    page.locator(".collection h2").wait_for()
+    dropped(page, files)
+    expect(page.locator(".sent .name").first).to_have_text("agpj.exe0.mp4")
+
+
+def test_files_that_are_dropped_while_the_page_is_loaded_are_searched_for(
+    page: Page, client: Client, tmp_path: Path
+) -> None:
+    """They wait for the view, and loading it does not begin anew."""
+    files = [tmp_path / f"{number}.mp4" for number in range(2)]
+    for file in files:
+        file.touch()
+
+    index = f"{client.address}/index"
+    page.route(index, lambda route: (time.sleep(1), route.continue_()))
+    page.goto(client.address)
+    dropped(page, files)
+    expect(page.locator(".sent li").last).to_contain_text("This file is empty.")
 
 
 def sound_alone(file: Path) -> Path:

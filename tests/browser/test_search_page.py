@@ -189,7 +189,7 @@ def test_a_query_becomes_a_watch_list(page: Page, client: Client, tmp_path: Path
         expect(page.locator(".watch p")).to_contain_text("is a watch list now")
         screenshot(page, "search-11-watch-for")
         page.get_by_role("link", name="Watch lists").last.click()
-        find = page.locator(".result", has_text="list my-leak-")
+        find = page.locator(".result", has_text="list my-leak;")
         expect(find).to_contain_text("in/long.mp4")
         page.wait_for_function(
             "() => [...document.querySelectorAll('img')].every((image) => image.naturalWidth)"
@@ -197,8 +197,8 @@ def test_a_query_becomes_a_watch_list(page: Page, client: Client, tmp_path: Path
         expect(page.get_by_text(re.compile("Compared last on 20.* UTC"))).to_be_visible()
         screenshot(page, "search-12-watching")
         page.on("dialog", lambda dialog: dialog.accept())
-        page.get_by_role("button", name="Remove my-leak-").click()
-        expect(page.get_by_text("list my-leak-")).to_have_count(0)
+        page.get_by_role("button", name="Remove my-leak").click()
+        expect(page.get_by_text("list my-leak;")).to_have_count(0)
         assert project.root.list_folders(LISTS) == []
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.files import file_sha256
+from hapvr.reasons import PLAIN
 from hapvr.steps.project import Project
 from tests.commands.conftest import Call, Outcome, called
 from tests.conftest import write_clip
@@ -113,3 +114,18 @@ def test_adding_videos_runs_the_watch_lists(call: Call, tmp_path: Path) -> None:
     watching = call("watch", "--data", data, "--json").json
     assert watching["shards"] == []  # all were compared by then
     assert "clips/new.mp4" in [match["video_id"] for match in watching["matches"]]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:whitening")
+def test_a_file_that_cannot_be_used_has_one_reason(call: Call, tmp_path: Path) -> None:
+    """In plain words; JSON has the technical one."""
+    folder = tmp_path / "clips"
+    write_clip(folder / "good.mp4", seed=0, seconds=4)
+    (folder / "empty.mp4").touch()
+    data = tmp_path / "root"
+    lines = call("index", "add", folder, "--data", data).out.splitlines()
+    assert f"cannot be used: clips/empty.mp4: {PLAIN['empty_file']}" in lines
+    (unusable,) = call("index", "add", "--data", data, "--json").json["unusable"]
+    assert unusable["reason"] == "empty_file"
+    assert "empty.mp4" in unusable["message"]

@@ -63,6 +63,7 @@ def test_an_answer_outlives_the_service(collection: Path, tmp_path: Path) -> Non
         answer = client.get(f"/jobs/{job}/explanation", job=job, reference=BEST)
         assert answer.status == 410
         assert answer.json["code"] == "gone"
+        assert answer.json["plain"] == ""  # the sentence says what to do
 
 
 def test_a_kept_answer_has_the_similarities_of_frames(collection: Path, tmp_path: Path) -> None:

@@ -46,9 +46,23 @@ def test_what_somebody_else_has_said_meanwhile_is_not_overwritten(client: Client
     client.ask("PATCH", "/pairs", body=pair | {"mark": None})
     assert late.status == 409
     assert late.json["code"] == "marked_meanwhile"
-    assert "somebody else has changed the mark meanwhile, the pair is a match" in late.json["error"]
+    assert "somebody else has changed the mark meanwhile: the pair is a match" in late.json["error"]
     assert kept == ["match"]
     assert knowing.json["mark"] == "not_a_match"
+
+
+@pytest.mark.parametrize("mark", ["match", None])
+def test_what_two_people_say_alike_is_said_once(client: Client, mark: str | None) -> None:
+    """Neither is told that the other was against it."""
+    asked = {"query": SHORT, "reference": COPY, "mark": mark, "seen": "" if mark else "match"}
+    if mark is None:
+        client.ask("PATCH", "/pairs", body=asked | {"mark": "match", "seen": ""})
+    client.ask("PATCH", "/pairs", body=asked)
+    first = client.get("/pairs").json["marks"]
+    second = client.ask("PATCH", "/pairs", body=asked)
+    assert (second.status, second.json["mark"]) == (200, mark)
+    assert client.get("/pairs").json["marks"] == first
+    client.ask("PATCH", "/pairs", body=asked | {"mark": None, "seen": None})
 
 
 def without_manifest_row(project: Project, video_id: str) -> None:

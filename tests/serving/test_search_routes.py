@@ -66,7 +66,7 @@ def test_an_upload_becomes_a_watch_list_of_a_copy_of_it(searched: Searched) -> N
     response = searched.client.ask("POST", "/watch", body=sent, job=searched.job)
     assert response.status == 201
     name = response.json["name"]
-    assert name[:4] == "x-y-"
+    assert name == "x-y"
     queries = watch_queries(searched.client.service.project)
     (query,) = (query for query in queries if query.watch_list.name == name)
     assert query.path.suffix == ".mov"

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from hapvr.files import file_sha256
 from hapvr.serving.background import Work
 from hapvr.steps.project import COLLECTION_FILE
+from hapvr.steps.watch_queries import LISTS
 from tests.conftest import CHECKOUT
 from tests.scorer.bundles import write_scenes
 from tests.serving.served import Client, serving
@@ -54,6 +56,20 @@ def test_a_new_list_is_compared_with_the_archive_at_once(own: Client, tmp_path: 
         assert image.width == 64
 
 
+def test_a_clip_that_is_sent_is_watched_for_after_the_service_was_started_again(
+    own: Client, tmp_path: Path
+) -> None:
+    """Its answer is kept, and says which clip it was; without the clip there is nothing to keep."""
+    clip = write_scenes(tmp_path / "my clip.mp4", list(LONG[25:31]))
+    job = own.upload(clip, top=1).json["job"]
+    with serving(own.service.project) as again:
+        alone = again.ask("POST", "/watch", job=job)
+        assert (alone.status, alone.json["code"]) == (410, "not_kept")
+        sent = again.ask("POST", "/watch", body=clip.read_bytes(), job=job)
+        assert (sent.status, sent.json.get("name")) == (201, "my-clip")
+        assert ended(again)["error"] == ""
+
+
 def test_a_removed_list_takes_its_matches_along(own: Client, tmp_path: Path) -> None:
     name = made_list(own, tmp_path)
     (watched,) = own.get("/watch").json["lists"]
@@ -62,6 +78,21 @@ def test_a_removed_list_takes_its_matches_along(own: Client, tmp_path: Path) -> 
     assert shown["lists"] == []
     assert shown["matches"] == []
     assert own.get(f"/watch-pictures/{watched['queries'][0]}").status == 410
+
+
+def test_a_list_that_is_called_as_a_removed_one_was_has_none_of_its_matches(
+    own: Client, tmp_path: Path
+) -> None:
+    """Before it was compared with anything, too."""
+    name = made_list(own, tmp_path)
+    assert own.ask("DELETE", f"/watch/{name}").status == 200
+    another = write_scenes(tmp_path / "another.mp4", [900, 901, 902])
+    copy = own.service.project.root.local_path(f"{LISTS}/{name}/{file_sha256(another)}.mp4")
+    copy.parent.mkdir(parents=True)
+    another.rename(copy)
+    shown = own.get("/watch").json
+    assert [each["name"] for each in shown["lists"]] == [name]
+    assert shown["matches"] == []
 
 
 @pytest.mark.parametrize("name", ["absent", "..", "%2e%2e", "..%2f..%2fdata", "a/b"])

@@ -1,4 +1,4 @@
-// Calls of the service. An error of any kind has one sentence.
+// Calls of the service. An error of any kind has one sentence, and those of the service their code.
 
 import { element } from "./dom.js";
 
@@ -56,7 +56,7 @@ async function value(answer) {
   } catch {
     throw new Error(UNEXPLAINED);
   }
-  if (!answer.ok) throw new Error(plain(found) || UNEXPLAINED);
+  if (!answer.ok) throw Object.assign(new Error(plain(found) || UNEXPLAINED), { code: found?.code ?? "" });
   return found;
 }
 

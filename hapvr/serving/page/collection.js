@@ -55,7 +55,7 @@ export async function collectionPanel(place) {
     }
   }
 
-  await show();
+  await show().catch((error) => panel.replaceChildren(element("h2", {}, "The collection"), notice(error.message, "problem")));
 }
 
 function progressText(job) {

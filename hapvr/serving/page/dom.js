@@ -52,6 +52,16 @@ export function notice(text, kind = "warning") {
   return element("p", { class: `notice ${kind}` }, text);
 }
 
+// Said at the head of the page until another view is shown.
+export function tell(text) {
+  const head = document.getElementById("notices");
+  head.querySelector(".passing")?.remove();
+  head.prepend(notice(text, "warning passing"));
+  say(text);
+}
+
+export const forgetTold = () => document.querySelector("#notices .passing")?.remove();
+
 export const verdictClass = (verdict) => (verdict ?? "").replace(" ", "_");
 
 export const markNames = { match: "match", not_a_match: "not a match" };

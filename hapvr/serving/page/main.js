@@ -1,7 +1,7 @@
 // Which view an address shows. The address after # holds all that a view needs, so links and reloads work.
 
 import { getIndex, mayChange, plain } from "./api.js";
-import { element, notice, number, percent, say } from "./dom.js";
+import { element, forgetTold, notice, number, percent, tell } from "./dom.js";
 import { showDuplicates } from "./duplicates.js";
 import { showHelp } from "./help.js";
 import { showInterface } from "./interface.js";
@@ -38,6 +38,7 @@ async function route() {
   const mine = ++turn;
   leave();
   leave = () => {};
+  forgetTold();
   for (const link of document.querySelectorAll("nav a"))
     if (link.dataset.view === view.tab) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -70,7 +71,9 @@ async function showIndex() {
     line.title = index.since ? `Model ${index.model}${index.untrained ? ", untrained" : ""}; index made ${index.since}, which finds ` +
       `${percent(index.recall, 1)} of the nearest frames` : "";
     keepWarnings(index.warnings ?? []);
+    const told = notices.querySelectorAll(".passing");
     notices.replaceChildren(
+      ...told,
       ...(index.problem ? [notice(plain({ error: index.problem }), "problem")] : []),
       ...(mayChange() ? [] : [notice(ONLY_READS, "quiet")]),
       ...(index.warnings ?? []).map((text) => notice(text.replaceAll("`", ""))),
@@ -98,8 +101,7 @@ function acceptDrops() {
     const folders = [...event.dataTransfer.items].filter((item) => item.webkitGetAsEntry?.()?.isDirectory).length;
     const files = [...event.dataTransfer.files];
     if (folders) {
-      say("A folder was dropped; drop the files in it");
-      document.getElementById("notices").replaceChildren(notice("That is a folder. Open it and drop the files in it."));
+      tell("That is a folder. Open it and drop the files in it.");
     } else if (files.length) offerFiles(files);
   });
 }

@@ -1,13 +1,18 @@
 // What people say about pairs: the buttons, and the list of everything that was said.
 
 import { get, mark, mayChange } from "./api.js";
-import { copyButton, element, headRow, markNames, minute, notice, say, scrollable } from "./dom.js";
+import { copyButton, element, headRow, markNames, minute, notice, say, scrollable, tell } from "./dom.js";
 import { readable } from "./words.js";
 import { keepPairs, pairAddress } from "./session.js";
 
+// What is said of a pair whose row is made anew: {pair, text, place: where it is said}.
+let told = null;
+
+const same = (one, other) => ["query", "job", "reference"].every((name) => one[name] === other[name]);
+
 // Buttons for a verdict on a pair; a second press takes it back. Errors are shown in `state`; `decide` is for keys.
-// changed(verdict or null) is called once a mark is kept.
-export function verdicts(pair, match, state, { label = "", changed = () => null } = {}) {
+// changed(verdict or null) is called once a mark is kept; reload() where others have said something else meanwhile.
+export function verdicts(pair, match, state, { label = "", changed = () => null, reload = changed } = {}) {
   let current = null;
   const buttons = !mayChange() ? [] : Object.entries(markNames).map(([verdict, text]) => element("button", {
     type: "button", class: `verdict ${verdict}`, "aria-label": label ? `${label}: ${text}` : null, onclick: () => decide(verdict),
@@ -23,6 +28,7 @@ export function verdicts(pair, match, state, { label = "", changed = () => null 
       await mark(pair, wanted, current ?? "");
     } catch (error) {
       state.replaceChildren(notice(error.message, "problem"));
+      if (error.code === "marked_meanwhile") await reloadAndTell(error.message);
       return;
     }
     state.replaceChildren();
@@ -31,12 +37,24 @@ export function verdicts(pair, match, state, { label = "", changed = () => null 
     say(wanted ? `Marked as ${markNames[wanted]}` : "The mark was taken back");
     await changed(wanted);
   }
+  // The row shows what others have said, and why it is another one now; where it is gone or folded, the page's head says it.
+  async function reloadAndTell(text) {
+    told = { pair, text, place: state };
+    await reload();
+    if (told.place.checkVisibility()) say(text);
+    else tell(text);
+    told = null;
+  }
   show(match?.mark);
+  if (told && same(told.pair, pair)) {
+    state.replaceChildren(notice(told.text));
+    told.place = state;
+  }
   return { buttons, decide, show };
 }
 
 // What a mark makes of a match that is shown: its verdict is the mark's until that is taken back.
-function remember(match, mark) {
+export function remember(match, mark) {
   match.unmarked ??= match.mark ? (match.same_file ? "match" : ofProbability(match.probability)) : match.verdict;
   match.mark = mark ?? "";
   match.marked_by = "";
@@ -48,6 +66,11 @@ function remember(match, mark) {
 const ofProbability = (value) => value === null || value === undefined ? null : value >= 0.95 ? "match" : value <= 0.05 ? "no match" : "unsure";
 
 export async function showMarks(place) {
+  await listMarks(place);
+}
+
+// said: what happened to the list just before.
+async function listMarks(place, said = "") {
   const { marks } = await get("pairs");
   const by = (name) => name === "local user" ? "you, or whoever uses this computer" : name;
   place.append(element("h1", {}, "Marks"), element("p", { class: "quiet" },
@@ -55,11 +78,12 @@ export async function showMarks(place) {
   const pairs = marks.toReversed().filter((row) => row.in_collection)
     .map((row) => ({ query: row.names[0], reference: row.names[1], name: row.names[0] }));
   keepPairs(pairs, location.hash);
+  const state = element("div", { role: "status" }, said && notice(said));
+  place.append(state);
   if (!marks.length) {
     place.append(element("p", { class: "card empty" }, "No pair is marked yet. Open two videos side by side and press Match or Not a match."));
     return;
   }
-  const state = element("div", { role: "status" });
   const body = element("tbody", {}, marks.toReversed().map((row) => {
     const line = element("tr", {},
       element("td", {}, element("span", { class: `badge ${row.verdict}` }, markNames[row.verdict])),
@@ -77,10 +101,13 @@ export async function showMarks(place) {
         say("The mark was taken back");
       } catch (error) {
         state.replaceChildren(notice(error.message, "problem"));
+        if (error.code !== "marked_meanwhile") return;
+        place.replaceChildren();
+        await listMarks(place, error.message);
       }
     }
     return line;
   }));
-  place.append(state, element("div", { class: "card" }, scrollable("All marks", element("table", { class: "stack" },
+  place.append(element("div", { class: "card" }, scrollable("All marks", element("table", { class: "stack" },
     headRow(["Said", "Video", "Video", "Since (UTC)", "By", "Actions"], ["Actions"]), body))));
 }

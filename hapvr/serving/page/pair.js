@@ -2,7 +2,7 @@
 
 import { get, getVideo, mayChange, media, queryThumbnail, thumbnail } from "./api.js";
 import { element, notice, placeLine, verdictClass } from "./dom.js";
-import { verdicts } from "./marks.js";
+import { remember, verdicts } from "./marks.js";
 import { heatMap } from "./matrix.js";
 import { players } from "./players.js";
 import { fileOf, knownJob, neighbours, stateOf } from "./session.js";
@@ -39,9 +39,16 @@ export async function showPair(place, values) {
     queue.replaceChildren(unsure ? element("a", { class: "button", href: unsure, title: "key u" }, `Next unsure (${unsureLeft} left)`) : "");
   }
 
+  async function showPresentMark() {
+    const { mark } = await get("pairs/matrix", pair);
+    verdict.show(mark);
+    if (match) remember(match, mark);
+    showVerdict();
+  }
+
   let both = null;
   const pair = { ...(query ? { query } : { job }), reference };
-  const verdict = verdicts(pair, match, state, { changed: showVerdict });
+  const verdict = verdicts(pair, match, state, { changed: showVerdict, reload: showPresentMark });
   decide.append(...verdict.buttons);
   showVerdict();
   const keys = {

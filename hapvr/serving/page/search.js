@@ -109,7 +109,7 @@ export async function showSearch(place, values) {
   };
 
   const tooLarge = (file) => index.max_bytes && file.size > index.max_bytes
-    ? `${file.name} has ${bytes(file.size)}; at most ${bytes(index.max_bytes)} are taken.` : "";
+    ? `${readable(file.name)} has ${bytes(file.size)}; at most ${bytes(index.max_bytes)} are taken.` : "";
 
   // One file leads to its answer; of several each gets a row.
   async function take(files) {
@@ -123,7 +123,7 @@ export async function showSearch(place, values) {
       state.replaceChildren(notice(tooLarge(file), "problem"));
       return;
     }
-    drop.querySelector("strong").textContent = file.name;
+    drop.querySelector("strong").textContent = readable(file.name);
     arrive(await run(file.name, (given) => searchFile(file, options(), given)), file);
   }
 
@@ -132,7 +132,7 @@ export async function showSearch(place, values) {
     const mine = running = new AbortController();
     const rows = files.map((file) => {
       const words = element("span", { class: "quiet", role: "status" }, "waits …");
-      const line = element("li", { class: "card row" }, element("span", { class: "name" }, file.name), words);
+      const line = element("li", { class: "card row" }, element("span", { class: "name" }, readable(file.name)), words);
       return { file, words, line };
     });
     several.replaceChildren(...rows.map((row) => row.line));
@@ -152,9 +152,9 @@ export async function showSearch(place, values) {
       keepJob(job, file);
       const said = headline(job.answer);
       rememberSearch({ job: job.job, query: job.query, id: "", headline: said, since: new Date().toISOString() });
-      line.prepend(small(queryThumbnail(job.job), `a picture of ${file.name}`));
+      line.prepend(small(queryThumbnail(job.job), `a picture of ${readable(file.name)}`));
       words.replaceWith(element("strong", { role: "status" }, said),
-        element("a", { class: "button", href: `#/results?job=${job.job}`, "aria-label": `See the answer for ${file.name}` }, "See the answer"));
+        element("a", { class: "button", href: `#/results?job=${job.job}`, "aria-label": `See the answer for ${readable(file.name)}` }, "See the answer"));
     } catch (error) {
       if (!signal.aborted) words.replaceWith(notice(error.message, "problem"));
     }
@@ -175,7 +175,7 @@ export async function showSearch(place, values) {
   const letGo = takeFiles(take);
   const below = element("div", { class: "panels" });
   place.append(below);
-  collectionPanel(below).catch((error) => below.append(notice(error.message, "problem")));
+  collectionPanel(below);
   showRecent(below);
   return () => {
     letGo();

@@ -71,13 +71,14 @@ export const unsaid = (found) => found.filter((text) => !warnings.includes(text)
 let take = null;
 let waiting = [];
 
-// Files that were dropped anywhere: they go to the view that searches, or wait for it.
+// Files that were dropped anywhere: they go to the view that searches, or wait for it, also while it is being loaded.
 export function offerFiles(dropped) {
-  if (take) take(dropped);
-  else {
-    waiting = dropped;
-    location.hash = "#/";
+  if (take) {
+    take(dropped);
+    return;
   }
+  waiting = dropped;
+  if (!/^#?\/?(\?.*)?$/.test(location.hash)) location.hash = "#/";
 }
 
 // The view that searches takes files until what this returns is called.

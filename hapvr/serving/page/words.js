@@ -4,11 +4,12 @@ import { mayChange } from "./api.js";
 import { clock, number, probability } from "./dom.js";
 
 const CONTENT = /\b[0-9a-f]{64}\b/g;
+const UNSEEN = /[\p{Cc}\p{Bidi_Control}]/gu; // these turn the direction of writing round, and "gpj.exe" into "exe.jpg"
 
-// A name as people read it: the last part of a path, and no 64 digits.
+// A name as people read it: the last part of a path, no 64 digits, and nothing that cannot be seen.
 export function readable(name) {
   const last = name.startsWith("/") ? name.slice(name.lastIndexOf("/") + 1) : name;
-  return last.replace(CONTENT, (digest) => `file ${digest.slice(0, 8)}`);
+  return last.replace(UNSEEN, "").replace(CONTENT, (digest) => `file ${digest.slice(0, 8)}`);
 }
 
 // What a video is called: by its id, or by where its file lies now, if that is elsewhere.
