@@ -202,14 +202,19 @@ def test_files_are_dropped_anywhere_and_each_has_a_row(
     page.wait_for_function("() => document.querySelector('.recent img').naturalWidth > 0")
 
 
+def two_empty_files(folder: Path, beginning: str) -> list[Path]:
+    files = [folder / f"{beginning}{number}.mp4" for number in range(2)]
+    for file in files:
+        file.touch()
+
+    return files
+
+
 def test_a_name_that_turns_writing_round_is_shown_as_it_is_stored(
     page: Page, client: Client, tmp_path: Path
 ) -> None:
     """Else a program could pass for a picture."""
-    files = [tmp_path / f"a\u202egpj.exe{number}.mp4" for number in range(2)]
-    for file in files:
-        file.touch()
-
+    files = two_empty_files(tmp_path, "a\u202egpj.exe")
     page.goto(client.address)
     page.locator(".collection h2").wait_for()
     dropped(page, files)
@@ -220,10 +225,7 @@ def test_files_that_are_dropped_while_the_page_is_loaded_are_searched_for(
     page: Page, client: Client, tmp_path: Path
 ) -> None:
     """They wait for the view, and loading it does not begin anew."""
-    files = [tmp_path / f"{number}.mp4" for number in range(2)]
-    for file in files:
-        file.touch()
-
+    files = two_empty_files(tmp_path, "")
     index = f"{client.address}/index"
     page.route(index, lambda route: (time.sleep(1), route.continue_()))
     page.goto(client.address)
