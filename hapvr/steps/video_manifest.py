@@ -111,8 +111,8 @@ def _remembered(root: DataRoot, offered: OfferedVideos) -> list[ManifestEntry]:
     num_forgotten = len(offered.entries) - len(remembered)
     if num_forgotten:
         warnings.warn(
-            f"source {offered.source}: {num_forgotten} files are skipped because their names were "
-            "forgotten; rename new ones"
+            f"source {offered.source}: files are skipped because their names were forgotten: "
+            f"{num_forgotten}; rename new ones"
         )
 
     return remembered
