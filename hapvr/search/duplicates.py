@@ -7,7 +7,7 @@ strangers together.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from heapq import heapify, heappop, heappush
 from math import inf
 from statistics import median
@@ -20,6 +20,7 @@ from hapvr.scorer.calibration import Verdict
 from hapvr.search.collection import VideoMetadata
 from hapvr.search.copies import DIFFERENT, EDITED, MIXED, SHORT, UNSURE, Copy, Doubt
 from hapvr.search.keep import Choice, choose, is_protected, one_of_each_content
+from hapvr.search.looks import surely_look_alike
 from hapvr.search.match import verdict_of
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
@@ -286,8 +287,9 @@ def _group(
             metadata=file,
             facts=facts.get(file.sha256),
             spoilt=_fault_of(video_id, ids, links),
-            doubt=_doubt_of(pairs[video_id], longest_s) if video_id in pairs else None,
         )
+        if video_id in pairs:
+            copy = replace(copy, doubt=_doubt_of(pairs[video_id], longest_s, copies[0], copy))
         copies.append(copy)
 
     choice = choose(copies, settings)
@@ -340,7 +342,7 @@ def _longest_s(facts: Sequence[FileFacts | None]) -> float:
     return max(inf if file is None else file.length_s for file in facts)
 
 
-def _doubt_of(pair: DuplicatePair, longest_s: float) -> Doubt | None:
+def _doubt_of(pair: DuplicatePair, longest_s: float, medoid: Copy, copy: Copy) -> Doubt | None:
     """Why a member of a group may be no worse than others, by its pair with the medoid; None where
     it is like that, where it is known which of the two shows more, and where people have marked
     them as a match.
@@ -354,7 +356,8 @@ def _doubt_of(pair: DuplicatePair, longest_s: float) -> Doubt | None:
     is_like_medoid = pair.same_file or pair.frame_similarity >= ALIKE
     if is_like_medoid or pair.mark or abs(pair.asymmetry) >= SYMMETRIC:
         return None
-    return DIFFERENT
+    # a network takes a very poor copy for another picture, too
+    return None if surely_look_alike(medoid, copy) else DIFFERENT
 
 
 def _stand_ins(copies: Sequence[Copy], settings: DuplicatesSettings) -> dict[str, str]:

@@ -31,6 +31,9 @@ STAYS = 10.0
 is shown there. 40 real clips: 8 at most where they are compressed, scaled, stretched, between bars
 or of a copy; 11 or more with a logo, text, a clock, a subtitle, a picture that freezes or visible
 damage."""
+STAYS_OF_USUAL = 4.5
+"""The same, as a multiple of the mean difference of the usual frame: a copy that is very poor, such
+as a recording of a screen at few bits, differs everywhere. 4.1 for one of these."""
 ALIGNED = 3.0
 """Mean difference of the usual frame up to which two videos show the same moments. The same clips:
 2.4 at most."""
@@ -93,6 +96,17 @@ def _like_each(copies: Sequence[Copy]) -> list[frozenset[str]]:
     return [frozenset(ids) for ids in like.values()]
 
 
+def surely_look_alike(first: Copy, second: Copy) -> bool:
+    """Whether two copies show the same picture as a whole and in each place; False where that is
+    not known."""
+    copies = (first, second)
+    if any(copy.has_bars or copy.facts is None for copy in copies):
+        return False
+    if not all(copy.metadata.mean_colours and copy.metadata.moments for copy in copies):
+        return False
+    return _are_comparable(first, second) and _look_alike(first, second)
+
+
 def _look_alike(first: Copy, second: Copy) -> bool:
     """Of copies that are about as long."""
     inner = slice(EDGE, -EDGE)
@@ -101,7 +115,7 @@ def _look_alike(first: Copy, second: Copy) -> bool:
     differences = np.abs(colours - colours_of_second)[inner, inner].max(axis=-1)
     if differences.max() > SAME_COLOURS or differences.mean() > SAME_ON_AVERAGE:
         return False
-    if _aligned(first, second).stays > STAYS:
+    if _aligned(first, second).has_other_place:
         return False
     return not _are_comparable(first, second) or _texture_between(first, second) <= MORE_TEXTURE
 
@@ -130,6 +144,11 @@ class _Alignment:
     stays: float
     """largest difference of one place that is the same way in two frames in a row"""
 
+    @property
+    def has_other_place(self) -> bool:
+        """Whether something else is shown in one place for a while."""
+        return self.stays > max(STAYS, STAYS_OF_USUAL * self.usual)
+
 
 NOT_ALIGNED = _Alignment(usual=0.0, stays=0.0)
 """Of videos of which nothing is known, or too short."""
@@ -157,7 +176,7 @@ def _aligned(first: Copy, second: Copy) -> _Alignment:
             least = of_frames.mean()
             best = _Alignment(float(np.median(of_frames)), _largest_that_stays(differences))
 
-        if best.usual <= ALIGNED and best.stays <= STAYS:
+        if best.usual <= ALIGNED and not best.has_other_place:
             break
 
     return best
@@ -212,7 +231,7 @@ def shows_more_in_one_place(longer: Copy, shorter: Copy) -> bool:
         return False
     alignment = _aligned(longer, shorter)
     if alignment.usual <= ALIGNED:
-        return alignment.stays > STAYS
+        return alignment.has_other_place
     return _texture_between(longer, shorter) > SURELY_MORE_TEXTURE
 
 

@@ -52,6 +52,7 @@ PICTURES_SCHEMA = pa.schema(
         ("new_share", pa.float64()),
         ("woven", pa.bool_()),
         ("fineness", pa.float64()),
+        ("blockiness", pa.float64()),
         ("num_pictures", pa.int64()),
     ]
 )

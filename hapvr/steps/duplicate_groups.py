@@ -39,7 +39,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.shard_rows import rows_place
 from hapvr.video.facts import MEASURE_VERSION
 
-KEEP_VERSION = 14
+KEEP_VERSION = 15
 """Changes with the rule that chooses the copy to keep."""
 GROUPS_LOCK = "duplicate_groups"
 """Held by whoever writes groups, or what was measured of copies."""

@@ -1,4 +1,5 @@
-"""How much detail a picture has, by what it would lose if it were made smaller."""
+"""How much detail a picture has, by what it would lose if it were made smaller, and how much of it
+are edges of blocks."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,9 @@ from hapvr.video.facts import DETAIL_SCALES
 DETAIL_SIDE_PX = 768
 """Longest side of the middle of a picture whose detail is measured."""
 FINE_SCALE = 0.5
+CODED_BLOCK_PX = 8
+"""Side of the blocks that codecs transform: 4 to 32 pixels, most of them multiples of this."""
+LEAST_STEP = 1e-3
 BLOCK_PX = 16
 MIN_DETAIL_SIDE_PX = 4 * BLOCK_PX
 CLEAREST_RATE = 0.05
@@ -46,6 +50,24 @@ def fineness_of(grey: NDArray[np.uint8]) -> float:
         return 0.0
     middle = _middle_of(grey)
     return float(np.sqrt(_block_energy(middle - _blurred(middle, FINE_SCALE)).mean()))
+
+
+def blockiness_of(grey: NDArray[np.uint8]) -> float:
+    """How much larger the mean step from one pixel to the next is between the blocks of a codec
+    than within them, in a picture [H, W] as it was decoded: about 1 where no blocks are seen, 1.4
+    and more where there are too few bits; 0 for a picture that is too small."""
+    if min(grey.shape) < BLOCK_PX:
+        return 0.0
+    picture = grey.astype(np.float32)
+    return float(np.mean([_blockiness_along(picture), _blockiness_along(picture.T)]))
+
+
+def _blockiness_along(picture: NDArray[np.float32]) -> float:
+    """Of the steps along the rows of a picture [H, W]."""
+    steps = np.abs(np.diff(picture, axis=1)).mean(axis=0)
+    is_between = np.arange(1, len(steps) + 1) % CODED_BLOCK_PX == 0
+    within = max(float(steps[~is_between].mean()), LEAST_STEP)
+    return float(steps[is_between].mean()) / within
 
 
 def _middle_of(grey: NDArray[np.uint8]) -> NDArray[np.float32]:

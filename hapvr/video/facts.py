@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-MEASURE_VERSION = 7
+MEASURE_VERSION = 8
 """Changes with what is measured of the same file."""
 DETAIL_SCALES = (0.25, 0.35, 0.5, 0.66)
 """Scales at which the detail of a picture is measured."""
@@ -20,7 +20,7 @@ class FileFacts:
     `hapvr.video.measure.detail_of`, none where no picture could be measured.
     new_share: part of the pictures that are neither repeated nor mixed of others, None where that
     is not known, as where nothing moves. woven: whether pictures have the rows of two moments in
-    turn. fineness: see `hapvr.video.measure.fineness_of`, 0 where no picture could be measured.
+    turn. fineness, blockiness: see `hapvr.video.detail`, 0 where no picture could be measured.
     num_pictures: how many there are, 0 where they were not counted."""
 
     video_bytes: int
@@ -34,4 +34,5 @@ class FileFacts:
     new_share: float | None = None
     woven: bool = False
     fineness: float = 0.0
+    blockiness: float = 0.0
     num_pictures: int = 0

@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from hapvr.errors import VideoError
 from hapvr.video.cadence import RUN_PICTURES, is_woven, share_of_new
 from hapvr.video.decode import is_webp_film, open_video, probe_video
-from hapvr.video.detail import detail_of, fineness_of
+from hapvr.video.detail import blockiness_of, detail_of, fineness_of
 from hapvr.video.facts import FileFacts
 from hapvr.video.heartbeat import FileBeats
 from hapvr.video.packets import ARCHIVE_DECODERS, DECODERS, films, is_cut, open_container
@@ -128,7 +128,8 @@ def measure_file(
         detail=_median_of([detail_of(run[0]) for run in runs]),
         new_share=share_of_new(runs),
         woven=is_woven(runs),
-        fineness=float(np.median([fineness_of(run[0]) for run in runs])) if runs else 0.0,
+        fineness=_median_value([fineness_of(run[0]) for run in runs]),
+        blockiness=_median_value([blockiness_of(run[0]) for run in runs]),
         num_pictures=count.num_pictures,
     )
 
@@ -375,6 +376,11 @@ def _pictures_from(
 
 def _grey(frame: VideoFrame) -> NDArray[np.uint8]:
     return frame.to_ndarray(format="gray").astype(np.uint8, copy=False)
+
+
+def _median_value(values: Sequence[float]) -> float:
+    """0 for none."""
+    return float(np.median(values)) if values else 0.0
 
 
 def _median_of(details: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

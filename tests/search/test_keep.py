@@ -87,6 +87,12 @@ BETTER: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "it has the most picture data (2 MB of h264)",
         "it has less picture data, 1 MB of h264",
     ),
+    "more bits than what shows blocks": (
+        {"fineness": 4.4, "blockiness": 1.07, "video_bytes": 2 * 10**6},
+        {"fineness": 4.95, "blockiness": 1.45},
+        "it has the most picture data (2 MB of h264)",
+        "it has less picture data, 1 MB of h264",
+    ),
     "as fine, though one scale of its detail is less": (
         {"detail": (0.8, 0.8, 0.5, 0.5), "fineness": 5.0, "video_bytes": 2 * 10**6},
         {"fineness": 4.6},
@@ -188,8 +194,8 @@ DOUBTS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "but some of them only repeat others",
     ),
     "a copy of a copy with more bits": (
-        {"fineness": 5.0},
-        {"fineness": 4.6, "video_bytes": 2 * 10**6},
+        {"fineness": 5.0, "blockiness": 1.1},
+        {"fineness": 4.6, "blockiness": 1.1, "video_bytes": 2 * 10**6},
         "in/bad has more picture data than in/good, but shows no more that is fine",
     ),
     "single pictures are missing": (

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hapvr.errors import VideoError
-from hapvr.video.detail import detail_of, fineness_of
+from hapvr.video.detail import blockiness_of, detail_of, fineness_of
 from hapvr.video.facts import DETAIL_SCALES, FileFacts
 from hapvr.video.measure import measure_file, measure_files
 from hapvr.video.settings import SamplingConfig
@@ -363,6 +363,16 @@ def test_a_copy_of_a_copy_shows_less_that_is_fine_however_many_bits_it_has(tmp_p
     fineness = measure_file(original).fineness
     assert fineness == pytest.approx(fineness_of(decoded(original)[6].mean(axis=-1)), rel=0.1)
     assert measure_file(again).fineness < 0.95 * fineness
+
+
+def test_blocks_of_a_codec_are_told_from_what_a_picture_shows() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (29, 37), dtype=np.uint8)
+    texture = np.asarray(Image.fromarray(noise).resize((256, 192), Image.Resampling.BICUBIC))
+    plain = blockiness_of(texture)
+    blocks = np.kron(texture[::8, ::8], np.ones((8, 8), np.uint8))
+    assert plain == pytest.approx(1, abs=0.1)
+    assert blockiness_of(blocks) > 2 * plain
+    assert blockiness_of(np.zeros((8, 8), np.uint8)) == 0
 
 
 def test_pictures_are_measured_at_their_times_not_at_key_frames(tmp_path: Path) -> None:
