@@ -83,6 +83,10 @@ PLAIN = {
     "upload_timeout": ("The file arrived too slowly. Try again, or over a faster connection."),
     "canceled": "The search was canceled.",
     "busy": "Many searches run just now. Try again in a few seconds.",
+    "no_paths": (
+        "A plan says where files are, which this service does not show. Ask whoever runs the "
+        "service for a plan."
+    ),
     "wrong_role": (
         "Your token lets you search and look, not change anything. Ask whoever runs the service "
         "for one with the role `mark`."

@@ -17,6 +17,7 @@ from hapvr.search.duplicates import KINDS, DuplicatePair, Kind
 from hapvr.search.plan import write_plan
 from hapvr.serving.collection import OpenIndex
 from hapvr.serving.jobs import DuplicateJobState
+from hapvr.serving.refusals import Refusal
 from hapvr.serving.service import (
     Count,
     HasPathsOf,
@@ -221,10 +222,23 @@ def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     response_class=Response,
 )
 async def plan(
-    service: ServiceOf, index: IndexOf, _: MarkerOf, wanted: Annotated[PlanForm, Query()]
+    service: ServiceOf,
+    index: IndexOf,
+    has_paths: HasPathsOf,
+    _: MarkerOf,
+    wanted: Annotated[PlanForm, Query()],
 ) -> Response:
     """What could be kept, linked or moved, as `hapvr duplicates --plan` writes it. Nothing happens
-    to a file before somebody runs the script."""
+    to a file before somebody runs the script. Refused where no paths are shown, as it names where
+    each file is."""
+    if not has_paths:
+        raise Refusal(
+            403,
+            "no_paths",
+            "duplicates: a plan says where files are, which this service shows to nobody without "
+            "a token; run `hapvr duplicates --plan` on its machine",
+        )
+
     work = partial(_plan, index, wanted.form)
     content = await anyio.to_thread.run_sync(work, limiter=service.reading)
     return Response(content, media_type="application/octet-stream")

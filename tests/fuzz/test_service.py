@@ -15,7 +15,9 @@ from tests.serving.served import Client
 
 BUSY = {503, 504}
 PATH = re.compile(rb'"path":"[^"]*"')
-"""Where a file lies, which whoever works on the collection is told; nothing else says it."""
+"""Where a file lies, which whoever works on the collection is told; nothing else says it, but
+answers that are for that."""
+WITH_PLACES = {"/duplicates/plan"}
 
 
 @pytest.mark.slow
@@ -43,7 +45,8 @@ def test_every_endpoint(client: Client, collection: Path) -> None:  # noqa: F811
 
         assert answer.status_code < 500 or answer.status_code in BUSY
         assert b"Traceback" not in answer.content
-        assert str(collection).encode() not in PATH.sub(b"", answer.content)
+        if case.operation.path not in WITH_PLACES:
+            assert str(collection).encode() not in PATH.sub(b"", answer.content)
         no_http = (
             answer.content == b"Invalid HTTP request received."
         )  # says uvicorn, before the service sees it

@@ -63,6 +63,16 @@ def test_a_plan_for_copies_is_that_of_the_command(
     assert client.ask("POST", "/duplicates/plan", form="exe").status == 400
 
 
+def test_no_plan_is_given_where_no_paths_are_shown(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a proxy: it names where each file is."""
+    monkeypatch.setattr(client.service, "is_local", False)
+    answer = client.ask("POST", "/duplicates/plan", form="csv")
+    assert (answer.status, answer.json["code"]) == (403, "no_paths")
+    assert b"videos/" not in answer.body
+
+
 @pytest.mark.parametrize(
     ("values", "total"),
     [
