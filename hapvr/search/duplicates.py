@@ -279,7 +279,7 @@ def _group(
     first, then protected ones."""
     ids = [medoid, *pairs]
     longest_s = _longest_s([facts.get(metadata[video_id].sha256) for video_id in ids])
-    copies = []
+    copies: list[Copy] = []
     for video_id in ids:
         file = metadata[video_id]
         copy = Copy(

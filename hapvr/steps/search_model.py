@@ -87,7 +87,10 @@ def _default_model(project: Project) -> str:
 def default_model_name(project: Project) -> str:
     """The model that `search_model` opens by default, as answers name it."""
     model = _default_model(project)
-    return pinned_uri(model, project.tracking_uri) if model.startswith(REGISTERED) else model
+    if model.startswith(REGISTERED):
+        return pinned_uri(model, project.tracking_uri)
+    name, _ = _located(project, model)
+    return name
 
 
 def _packaged_model(uri: str, bundle: OpenBundle, onnx: ONNXRecord) -> SearchModel:

@@ -223,7 +223,7 @@ def test_the_graph_of_a_packaged_network_is_that_of_torch(architecture: str, cro
     whitened = backbone.embedder(whitening, "cpu")(frames)
     np.testing.assert_allclose(whitened, whitening.apply(regions), rtol=0, atol=1e-3)
     of_others = fit_whitening(regions.reshape(-1, regions.shape[-1])[:, :7], dims=4)
-    with pytest.raises(ArgumentError, match=r"is of 7 channels, .*remove the folder whitening/"):
+    with pytest.raises(ArgumentError, match=r"it has 7 channels, .*remove the folder whitening/"):
         backbone.embedder(of_others, "cpu")
     with pytest.raises(ConfigError, match="to 224 or 256"):
         packaged_backbone(config.model_copy(update={"crop_px": 192}))
