@@ -14,7 +14,14 @@ from typer import Option
 from hapvr.commands import terminal
 from hapvr.commands.outputs import OutOption, check_out, write_out
 from hapvr.commands.progress_bars import progress_bar
-from hapvr.commands.terminal import ConfigOption, IndexModelOption, SetOption, open_project, show
+from hapvr.commands.terminal import (
+    ConfigOption,
+    IndexModelOption,
+    SetOption,
+    counted,
+    open_project,
+    show,
+)
 from hapvr.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -199,7 +206,11 @@ def _group_lines(members: list[GroupMember]) -> list[str]:
     from hapvr.search.plan import needless
 
     groups = [list(group) for _, group in groupby(members, key=lambda member: member.group)]
-    lines = [f"{len(groups)} groups of copies, {len(needless(members))} files more than needed"]
+    num_groups = counted(len(groups), "group of copies", "groups of copies")
+    num_needless = counted(
+        len(needless(members)), "file more than needed", "files more than needed"
+    )
+    lines = [f"{num_groups}, {num_needless}"]
     lines += _advice_lines(groups)
     for group in groups:
         verdicts = [member.verdict for member in group if member.verdict]
@@ -219,13 +230,13 @@ def _advice_lines(groups: Sequence[Sequence[GroupMember]]) -> list[str]:
     unsure = [group for group in groups if any(one.verdict == "unsure" for one in group)]
     if unsure:
         lines.append(
-            f"{len(unsure)} of the groups are unsure: look at them before you delete anything"
+            f"groups that are unsure: {len(unsure)}; look at them before you delete anything"
         )
 
     undecided = [group for group in groups if not any(member.keep for member in group)]
     if undecided:
         lines.append(
-            f"{len(undecided)} of the groups name no copy to keep: compare them with `hapvr "
+            f"groups that name no copy to keep: {len(undecided)}; compare them with `hapvr "
             "serve`, or say what you prefer in duplicates.prefer"
         )
 

@@ -300,7 +300,7 @@ def test_people_are_told_what_to_do_where_no_copy_is_named(grown: Project) -> No
     reasons = [line for line in lines if line.startswith("  No copy is named to keep")]
     assert reasons
     assert any(
-        f"{len(reasons)} of the groups name no copy to keep: compare" in line for line in lines
+        f"groups that name no copy to keep: {len(reasons)}; compare" in line for line in lines
     )
 
 
