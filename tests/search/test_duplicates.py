@@ -7,6 +7,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
@@ -20,6 +21,7 @@ from hapvr.search.duplicates import (
 from hapvr.search.keep import not_named
 from hapvr.settings import DuplicatesSettings
 from hapvr.video.facts import FileFacts
+from hapvr.video.looks import FILM_PX, MOMENT_PX
 
 
 def metadata(name: str, **changes: object) -> VideoMetadata:
@@ -160,6 +162,18 @@ def test_what_may_be_no_copy_or_a_better_one_stays_beside_the_one_to_keep(
     assert {(member.keep, member.reason) for member in alone} == {
         (False, f"No copy is named to keep: {doubt.of_group}.")
     }
+
+
+def test_a_very_poor_copy_that_looks_like_the_other_is_compared_with_it() -> None:
+    """Its frames are far from the other's for the network (0.67), which alone proves nothing."""
+    stored = {
+        "mean_colours": np.full((FILM_PX, FILM_PX, 3), 100, np.uint8).tobytes(),
+        "moments": np.full((10, MOMENT_PX, MOMENT_PX), 100, np.uint8).tobytes(),
+    }
+    videos = {name: metadata(name, **stored) for name in ("good", "poor")}
+    measured = facts(videos, good=2 * 10**6)
+    members = group_copies([pair("good", "poor", similarity=0.67)], videos, facts=measured)
+    assert [member.video_id for member in members if member.keep] == ["good"]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from hapvr.search.looks import by_looks, shows_more_in_one_place
+from hapvr.search.looks import by_looks, shows_more_in_one_place, surely_look_alike
 from hapvr.video.frames import encode_jpeg
-from hapvr.video.looks import film_pictures, mean_colours, moments
+from hapvr.video.looks import FILM_PX, MOMENT_PX, film_pictures, mean_colours, moments
 from tests.search.copies import copy
 from tests.video.scenes import wandering_box
 
@@ -120,6 +120,44 @@ def test_a_longer_copy_may_show_more_in_one_place_than_a_shorter_one(
     longer = copy("longer", **looks(edit(frames)))
     shorter = copy("shorter", **looks(frames[begin : begin + 6]))
     assert shows_more_in_one_place(longer, shorter) is shows_more
+
+
+def stored_with(*, everywhere: int, in_one_place: int) -> dict[str, Any]:
+    """What is stored of a grey film, each cell of whose frames is as much lighter or darker, and
+    one of them lighter by `in_one_place`."""
+    cells = np.full((NUM_FRAMES, MOMENT_PX, MOMENT_PX), 100, np.uint8)
+    cells[:, :, ::2] += np.uint8(everywhere)
+    cells[:, :, 1::2] -= np.uint8(everywhere)
+    cells[:, 8, 8] = 100 + in_one_place
+    grey = np.full((FILM_PX, FILM_PX, 3), 100, np.uint8)
+    return {"mean_colours": grey.tobytes(), "moments": cells.tobytes()}
+
+
+@pytest.mark.parametrize(("everywhere", "is_alike"), [(1, False), (3, True)])
+def test_a_place_stands_out_only_from_what_differs_everywhere(
+    everywhere: int, is_alike: bool
+) -> None:
+    """In a very poor copy each place differs."""
+    plain = copy("plain", **stored_with(everywhere=0, in_one_place=0))
+    poor = copy("poor", **stored_with(everywhere=everywhere, in_one_place=12))
+    assert (by_looks([plain, poor]).doubt == "") is is_alike
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_sure"),
+    [
+        pytest.param({}, True, id="known"),
+        pytest.param({"measured": False}, False, id="not measured"),
+        pytest.param({"moments": b""}, False, id="no moments"),
+        pytest.param({"content": (1.0, 0.75)}, False, id="bars"),
+        pytest.param({"fps": 30.0}, False, id="other moments"),
+    ],
+)
+def test_copies_look_alike_for_sure_only_where_all_is_known(
+    changes: dict[str, Any], is_sure: bool
+) -> None:
+    stored = looks(scene())
+    assert surely_look_alike(copy("a", **stored), copy("b", **{**stored, **changes})) is is_sure
 
 
 def test_most_of_a_film_may_stand_still() -> None:
