@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hapvr.scorer.segments import MIN_FRAMES, Alignment
+from hapvr.scorer.segments import LEAST_SHARE, MIN_FRAMES, Alignment, FrameTimes, Segment
 
 AMBIGUOUS = 0.03
 """Two places whose mean frame similarities differ by less are equally likely."""
@@ -36,10 +36,73 @@ def settled(alignments: Sequence[Alignment], similarity: ArrayLike) -> list[Alig
     parts: list[Alignment] = []
     for alignment in alignments:
         for part in _steady(alignment, matrix):
-            if not any(_overlap(part, other) for other in parts):
-                parts.append(part)
+            for shown in (_with_outer_frames(part, matrix), part):
+                if not any(_overlap(shown, other) for other in parts):
+                    parts.append(shown)
+                    break
 
     return parts
+
+
+def timed(part: Alignment, query: FrameTimes, reference: FrameTimes, *, fps: float) -> Segment:
+    """A part in seconds of both videos. Where it runs at another speed, its last frame lasts as
+    much longer in the faster video, but not beyond that video's end.
+
+    fps: of the sampling
+    """
+    segment = Segment(
+        *query.span_s(*part.query, fps),
+        *reference.span_s(*part.reference, fps),
+        part.score,
+        part.certain,
+    )
+    if segment.speed == 1.0:
+        return segment
+    first, last = (query.times_s[frame] for frame in part.query)
+    reference_first, reference_last = (reference.times_s[frame] for frame in part.reference)
+    speed = (reference_last - reference_first) / (last - first)
+    if speed > 1:
+        length_s = speed * (segment.query_end_s - segment.query_start_s)
+        _, most_s = reference.span_s(0, -1, fps)
+        end_s = min(segment.reference_start_s + length_s, most_s)
+        return replace(segment, reference_end_s=max(end_s, segment.reference_end_s))
+
+    length_s = (segment.reference_end_s - segment.reference_start_s) / speed
+    _, most_s = query.span_s(0, -1, fps)
+    end_s = min(segment.query_start_s + length_s, most_s)
+    return replace(segment, query_end_s=max(end_s, segment.query_end_s))
+
+
+def without_look_alikes(parts: Sequence[Segment]) -> list[Segment]:
+    """Parts of one pair of videos, in order, without those that show mostly what an earlier one
+    shows of the query, but are less alike: an edit takes as much from one place as from another, so
+    these are other moments of the same scene."""
+    kept: list[Segment] = []
+    for part in parts:
+        if not any(_is_look_alike(part, other) for other in kept):
+            kept.append(part)
+
+    return kept
+
+
+def _is_look_alike(part: Segment, other: Segment) -> bool:
+    start_s = max(part.query_start_s, other.query_start_s)
+    end_s = min(part.query_end_s, other.query_end_s)
+    mostly_s = (part.query_end_s - part.query_start_s) / 2
+    return end_s - start_s > mostly_s and part.score < other.score - AMBIGUOUS
+
+
+def _with_outer_frames(part: Alignment, matrix: NDArray[np.float64]) -> Alignment:
+    """The alignment with the first and the last frame of the query, where it begins or ends one
+    frame from them and they show what its own outer frames do: sampled half a second apart, two
+    frames of one video may be like one frame of the other, which a path passes only once."""
+    least = LEAST_SHARE * part.score
+    first, last = part.query
+    if first == 1 and matrix[0, part.reference[0]] > least:
+        first = 0
+    if last == len(matrix) - 2 and matrix[-1, part.reference[1]] > least:
+        last += 1
+    return replace(part, query=(first, last))
 
 
 def _overlap(part: Alignment, other: Alignment) -> bool:
@@ -118,9 +181,23 @@ def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignmen
     near = fits >= fits.max() - 1e-6
     distance = np.abs(starts - alignment.reference[0])
     start = int(starts[near][np.argmin(distance[near])])
-    return Alignment(
-        (first, last), (start, start + length - 1), float(fits[start]), _is_certain(fits, start)
-    )
+    fit = float(fits[start])
+    is_certain = _is_certain(fits, start) and _best_at_half_speed(matrix[rows]) <= fit + AMBIGUOUS
+    return Alignment((first, last), (start, start + length - 1), fit, is_certain)
+
+
+def _best_at_half_speed(matrix: NDArray[np.float64]) -> float:
+    """How well the rows fit where they fit best at half the speed of the original, which no path
+    follows through pictures that are all alike, as it moves on in both videos with each step; at
+    each place the more similar of the two nearest frames counts."""
+    before = np.arange(len(matrix)) // 2
+    behind = np.arange(1, len(matrix) + 1) // 2
+    rows = np.arange(len(matrix))
+    fits = [
+        np.maximum(matrix[rows, start + before], matrix[rows, start + behind]).mean()
+        for start in range(matrix.shape[1] - int(behind[-1]))
+    ]
+    return float(max(fits, default=-np.inf))
 
 
 def _is_certain(fits: NDArray[np.float64], start: int) -> bool:

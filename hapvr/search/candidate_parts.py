@@ -10,6 +10,7 @@ from hapvr.scorer.course import CommonCourse, common_course, rows_between
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, clearest
+from hapvr.scorer.steady_parts import without_look_alikes
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
 from hapvr.search.compared_parts import Rows
@@ -61,7 +62,7 @@ class CandidateParts:
         longest_first = sorted(
             parts, key=lambda part: -part.score * (part.query_end_s - part.query_start_s)
         )
-        return tuple(clearest(longest_first)[:MAX_SEGMENTS])
+        return tuple(without_look_alikes(clearest(longest_first))[:MAX_SEGMENTS])
 
     def common_course(
         self, query: EmbeddedVideo, candidate: ScoredCandidate, deadline: Deadline = NEVER
