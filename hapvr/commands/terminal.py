@@ -52,6 +52,8 @@ OF_SEARCH = frozenset(
     )
 )
 """Packages that the extra `search` brings."""
+OF_ALL = frozenset(("download", "evaluate", "extract", "run", "sample", "train"))
+"""Verbs for which that extra is not enough."""
 FAILED = 1
 WRONG_CALL = 2
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
@@ -112,7 +114,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, ModuleNotFoundError):
-                fail(_missing_package(error), WRONG_CALL)
+                fail(_missing_package(error, verb.__name__), WRONG_CALL)
             fail(_unforeseen(error), FAILED)
 
     signature = inspect.signature(verb, eval_str=True)
@@ -165,13 +167,13 @@ def fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
-def _missing_package(error: ModuleNotFoundError) -> str:
-    """Which package is missing, and the extra of ours that has it."""
+def _missing_package(error: ModuleNotFoundError, verb: str) -> str:
+    """Which package is missing, and the extra of ours with which the verb works."""
     package = str(error.name).partition(".")[0]
     hint = FULL_HINT
     if is_installed("torch"):
         hint = "install the package that has it, such as the driver of the database that you name"
-    elif package in OF_SEARCH:
+    elif package in OF_SEARCH and verb not in OF_ALL:
         hint = f"install what searches and serves with `pip install '.[search]'`, or {FULL_HINT}"
 
     return f"{package} is not installed; {hint}"
