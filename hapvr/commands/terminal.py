@@ -193,25 +193,40 @@ def program() -> str:
 
 def as_typed(text: str) -> str:
     """A text whose commands of this program can be typed as they stand: of this project, where the
-    call named one."""
+    call named one, with the configuration values that it replaced."""
     option = _project_option()
-    text = OF_A_PROJECT.sub(lambda command: f"`{NAME} {command[1]}{option}`", text)
+    values = _values("--set")
+
+    def typed(command: re.Match[str]) -> str:
+        of_call = [] if command[1] == "verify" else values  # it takes none
+        replaced = "".join(f" --set {shlex.quote(value)}" for value in of_call)
+        return f"`{NAME} {command[1]}{option}{replaced}`"
+
+    text = OF_A_PROJECT.sub(typed, text)
     return text.replace(f"`{NAME} ", f"`{program()} ")
 
 
 def _project_option() -> str:
     """How the call named its project, with a blank before it; "" where it named none, or only the
     address of a registry."""
-    arguments = sys.argv[1:]
-    for number, argument in enumerate(arguments):
-        name, is_whole, value = argument.partition("=")
-        if name not in PROJECT_OPTIONS:
-            continue
-        if not is_whole:
-            value = next(iter(arguments[number + 1 :]), "")
-        return "" if "://" in value else f" {name} {shlex.quote(value)}"
+    for name in PROJECT_OPTIONS:
+        for value in _values(name):
+            return "" if "://" in value else f" {name} {shlex.quote(value)}"
 
     return ""
+
+
+def _values(option: str) -> list[str]:
+    """What the call gave for an option, in order."""
+    arguments = sys.argv[1:]
+    values = []
+    for number, argument in enumerate(arguments):
+        if argument == option:
+            values += arguments[number + 1 : number + 2]
+        elif argument.startswith(f"{option}="):
+            values.append(argument.removeprefix(f"{option}="))
+
+    return values
 
 
 def _unforeseen(error: BaseException) -> str:

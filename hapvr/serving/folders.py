@@ -27,6 +27,7 @@ from hapvr.steps.planned_moves import set_aside
 from hapvr.steps.project import Project
 from hapvr.steps.source_listing import LOCAL
 from hapvr.steps.watch_runs import run_watch_lists
+from hapvr.video.settings import PARTS
 
 router = APIRouter()
 
@@ -105,7 +106,7 @@ def _folders(project: Project, index: OpenIndex | None, *, has_paths: bool) -> l
                 name=source.name,
                 path=str(place) if has_paths and place is not None else "",
                 there=source.kind not in LOCAL or (place is not None and os.path.exists(place)),
-                videos=counts[source.name],
+                videos=sum(counts[f"{source.name}{part}"] for part in PARTS),
             )
         )
 
