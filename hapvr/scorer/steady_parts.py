@@ -56,11 +56,11 @@ def timed(part: Alignment, query: FrameTimes, reference: FrameTimes, *, fps: flo
         part.score,
         part.certain,
     )
-    if segment.speed == 1.0:
+    first_s, last_s = (query.times_s[frame] for frame in part.query)
+    reference_first_s, reference_last_s = (reference.times_s[frame] for frame in part.reference)
+    if segment.speed == 1.0 or last_s <= first_s or reference_last_s <= reference_first_s:
         return segment
-    first, last = (query.times_s[frame] for frame in part.query)
-    reference_first, reference_last = (reference.times_s[frame] for frame in part.reference)
-    speed = (reference_last - reference_first) / (last - first)
+    speed = (reference_last_s - reference_first_s) / (last_s - first_s)
     if speed > 1:
         length_s = speed * (segment.query_end_s - segment.query_start_s)
         _, most_s = reference.span_s(0, -1, fps)
@@ -94,8 +94,8 @@ def _is_look_alike(part: Segment, other: Segment) -> bool:
 
 def _with_outer_frames(part: Alignment, matrix: NDArray[np.float64]) -> Alignment:
     """The alignment with the first and the last frame of the query, where it begins or ends one
-    frame from them and they show what its own outer frames do: sampled half a second apart, two
-    frames of one video may be like one frame of the other, which a path passes only once."""
+    frame from them and they show what its own outer frames do: two frames of a video that was cut
+    in mid-second may be like one frame of the other, which a path passes only once."""
     least = LEAST_SHARE * part.score
     first, last = part.query
     if first == 1 and matrix[0, part.reference[0]] > least:
