@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hapvr.data.frames import VideoFrames, thumbnail
-from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
+from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError, VideoError
 from hapvr.files import digest_of
 from hapvr.search.collection import REFRESH_S, VideoMetadata
 from hapvr.search.current import CurrentIndex, current_index
@@ -142,6 +142,7 @@ class Collection:
         self.project = project
         """With the settings of the moment when the index was looked at last, where people edit them
         in the data root."""
+        self._follows_settings = _has_own_settings(project)
         self._model = model
         self._verifies = verifies
         self._opening = threading.Lock()
@@ -215,7 +216,8 @@ class Collection:
         self._looked_s = time.monotonic()
 
     def _open_current(self) -> None:
-        self.project = present_project(self.project)
+        if self._follows_settings:
+            self.project = present_project(self.project)
         current, state = self._state()
         if self.opened is not None and self.opened.state == state:
             self.opened.searcher.look_at_registry()
@@ -254,6 +256,13 @@ def present_project(project: Project) -> Project:
     watch lists and which copies are kept are edited while it is served. Raises ConfigError."""
     place = collection_place(project)
     return project if place is None else Project.open(place, overrides=project.overrides)
+
+
+def _has_own_settings(project: Project) -> bool:
+    """Whether the settings are those of the data root, and not of another configuration for it."""
+    with suppress(ConfigError):
+        return present_project(project).config == project.config
+    return False
 
 
 def _state_file(current: CurrentIndex) -> str:

@@ -120,6 +120,19 @@ def test_lists_that_are_configured_while_the_service_runs_are_compared(
     assert min(found.values()) > 0
 
 
+def test_another_configuration_of_a_collection_is_served_as_it_is(
+    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the data root does not take its place."""
+    monkeypatch.setattr(served_collection, "REFRESH_S", 0.0)
+    project = copied(collection, tmp_path / "served")
+    settings = project.config.model_dump(mode="json") | {"data_root": project.root.url}
+    settings["watch"]["lists"] = [{"name": "leaked", "path": str(tmp_path)}]
+    project.root.local_path(COLLECTION_FILE).write_text(yaml.safe_dump(settings))
+    with serving(project) as client:
+        assert client.get("/watch").json["lists"] == []
+
+
 def test_the_collection_says_what_it_holds(client: Client) -> None:
     """One of a configuration of its own is not updated by the service."""
     shown = client.get("/collection").json
