@@ -36,12 +36,17 @@ def settled(alignments: Sequence[Alignment], similarity: ArrayLike) -> list[Alig
     parts: list[Alignment] = []
     for alignment in alignments:
         for part in _steady(alignment, matrix):
-            for shown in (_with_outer_frames(part, matrix), part):
-                if not any(_overlap(shown, other) for other in parts):
-                    parts.append(shown)
-                    break
+            longer = _with_outer_frames(part, matrix)
+            if _is_apart(longer, parts):
+                parts.append(longer)
+            elif _is_apart(part, parts):
+                parts.append(part)
 
     return parts
+
+
+def _is_apart(part: Alignment, others: Sequence[Alignment]) -> bool:
+    return not any(_overlap(part, other) for other in others)
 
 
 def timed(part: Alignment, query: FrameTimes, reference: FrameTimes, *, fps: float) -> Segment:
@@ -56,11 +61,11 @@ def timed(part: Alignment, query: FrameTimes, reference: FrameTimes, *, fps: flo
         part.score,
         part.certain,
     )
-    first_s, last_s = (query.times_s[frame] for frame in part.query)
-    reference_first_s, reference_last_s = (reference.times_s[frame] for frame in part.reference)
-    if segment.speed == 1.0 or last_s <= first_s or reference_last_s <= reference_first_s:
+    query_s = _apart_s(query, part.query)
+    reference_s = _apart_s(reference, part.reference)
+    if segment.speed == 1.0 or query_s <= 0 or reference_s <= 0:
         return segment
-    speed = (reference_last_s - reference_first_s) / (last_s - first_s)
+    speed = reference_s / query_s
     if speed > 1:
         length_s = speed * (segment.query_end_s - segment.query_start_s)
         _, most_s = reference.span_s(0, -1, fps)
@@ -71,6 +76,11 @@ def timed(part: Alignment, query: FrameTimes, reference: FrameTimes, *, fps: flo
     _, most_s = query.span_s(0, -1, fps)
     end_s = min(segment.query_start_s + length_s, most_s)
     return replace(segment, query_end_s=max(end_s, segment.query_end_s))
+
+
+def _apart_s(clock: FrameTimes, frames: tuple[int, int]) -> float:
+    first, last = frames
+    return clock.times_s[last] - clock.times_s[first]
 
 
 def without_look_alikes(parts: Sequence[Segment]) -> list[Segment]:

@@ -115,9 +115,9 @@ def test_lists_that_are_configured_while_the_service_runs_are_compared(
     settings["watch"]["lists"] = [{"name": "leaked", "path": str(tmp_path / "watched")}]
     root.local_path(COLLECTION_FILE).write_text(yaml.safe_dump(settings))
     name = made_list(own, tmp_path)
-    found = {row["name"]: row["matches"] for row in own.get("/watch").json["lists"]}
-    assert found.keys() == {name, "leaked"}
-    assert min(found.values()) > 0
+    finds = {row["name"]: row["matches"] for row in own.get("/watch").json["lists"]}
+    assert finds.keys() == {name, "leaked"}
+    assert min(finds.values()) > 0
 
 
 def test_another_configuration_of_a_collection_is_served_as_it_is(
