@@ -83,23 +83,20 @@ def _apart_s(clock: FrameTimes, frames: tuple[int, int]) -> float:
     return clock.times_s[last] - clock.times_s[first]
 
 
-def without_look_alikes(parts: Sequence[Segment]) -> list[Segment]:
-    """Parts of one pair of videos, in order, without those that show mostly what an earlier one
-    shows of the query, but are less alike: an edit takes as much from one place as from another, so
-    these are other moments of the same scene."""
-    kept: list[Segment] = []
-    for part in parts:
-        if not any(_is_look_alike(part, other) for other in kept):
-            kept.append(part)
-
-    return kept
-
-
-def _is_look_alike(part: Segment, other: Segment) -> bool:
+def is_less_alike(part: Segment, other: Segment) -> bool:
+    """Whether a part shows mostly what another one shows of the query, and is less alike: the same
+    footage once more, edited in another way, or only another moment of the same scene."""
     start_s = max(part.query_start_s, other.query_start_s)
     end_s = min(part.query_end_s, other.query_end_s)
     mostly_s = (part.query_end_s - part.query_start_s) / 2
     return end_s - start_s > mostly_s and part.score < other.score - AMBIGUOUS
+
+
+def is_one_scene(own: NDArray[np.float64], similarity: float) -> bool:
+    """Whether frames are nearly as like each other, a few frames apart, as something else that has
+    this similarity is like them. own: [T, T], of the frames among themselves."""
+    apart = [np.diag(own, frames) for frames in NEAR_FRAMES if frames < len(own)]
+    return any(float(values.mean()) >= SAME_SCENE * similarity for values in apart)
 
 
 def _with_outer_frames(part: Alignment, matrix: NDArray[np.float64]) -> Alignment:
@@ -178,8 +175,8 @@ def _at_one_speed(alignment: Alignment, matrix: NDArray[np.float64]) -> float:
 
 
 def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignment | None:
-    """The alignment of the query's frames at the speed of the original, where they fit best; None
-    if the reference has fewer frames."""
+    """The alignment of the query's frames at the speed of the original: where the path leads, if
+    that is a place of its own, else where they fit best. None if the reference has fewer frames."""
     first, last = alignment.query
     length = last - first + 1
     rows = np.arange(first, last + 1)
@@ -187,13 +184,25 @@ def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignmen
     if not len(starts):
         return None
     fits = np.array([matrix[rows, start + rows - first].mean() for start in starts])
-    # of equal places the one nearest to the path
-    near = fits >= fits.max() - 1e-6
-    distance = np.abs(starts - alignment.reference[0])
-    start = int(starts[near][np.argmin(distance[near])])
+    from_path = np.abs(starts - alignment.reference[0])
+    start = _best_start(fits, from_path)
+    beside_path = np.where(from_path <= max(NEAR_FRAMES), fits, -np.inf)
+    own_start = _best_start(beside_path, from_path)
+    places = slice(None)
+    if _is_certain(fits, own_start):
+        # The same footage may be shown elsewhere as well.
+        start = own_start
+        places = slice(max(0, start - length), start + 2 * length)
     fit = float(fits[start])
-    is_certain = _is_certain(fits, start) and _best_at_half_speed(matrix[rows]) <= fit + AMBIGUOUS
+    at_half_speed = _best_at_half_speed(matrix[rows, places])
+    is_certain = _is_certain(fits, start) and at_half_speed <= fit + AMBIGUOUS
     return Alignment((first, last), (start, start + length - 1), fit, is_certain)
+
+
+def _best_start(fits: NDArray[np.float64], from_path: NDArray[np.intp]) -> int:
+    """The place that fits best; of equal ones the one nearest to the path."""
+    best = np.flatnonzero(fits >= fits.max() - 1e-6)
+    return int(best[np.argmin(from_path[best])])
 
 
 def _best_at_half_speed(matrix: NDArray[np.float64]) -> float:

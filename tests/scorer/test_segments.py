@@ -16,7 +16,7 @@ from hapvr.scorer.segments import (
     clearest,
     relative_similarity,
 )
-from hapvr.scorer.steady_parts import settled, timed, without_look_alikes
+from hapvr.scorer.steady_parts import is_less_alike, is_one_scene, settled, timed
 from hapvr.seeding import numpy_rng
 
 
@@ -284,13 +284,32 @@ def test_the_last_frame_of_a_faster_video_lasts_longer() -> None:
     assert ends_s == [19, 18]
 
 
-def test_another_moment_of_one_scene_is_no_part() -> None:
-    """It is less alike than the place that the same part of the query was cut from."""
-    best = Segment(0, 8, 41, 49, 1.0)
-    again = Segment(0, 8, 80, 88, 0.98)
-    other_moment = Segment(0, 8, 116, 124, 0.9)
-    other_part = Segment(8, 12, 20, 24, 0.9)
-    assert without_look_alikes([best, again, other_moment, other_part]) == [best, again, other_part]
+def test_footage_that_is_shown_twice_has_two_places() -> None:
+    """The second time it is less alike, as under a caption."""
+    matrix = background(6, 40)
+    for row in range(6):
+        matrix[row, 9 + row] = 0.95
+        matrix[row, 25 + row] = 0.8
+    parts = clearest(settled(align(matrix, threshold=0.5), matrix))
+    assert [part.reference for part in parts] == [(9, 14), (25, 30)]
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (Segment(0, 8, 80, 88, 0.98), False),
+        (Segment(0, 8, 116, 124, 0.9), True),
+        (Segment(8, 12, 20, 24, 0.9), False),
+    ],
+    ids=["as alike", "less alike", "another part"],
+)
+def test_a_part_may_show_less_alike_what_another_one_shows(part: Segment, expected: bool) -> None:
+    assert is_less_alike(part, Segment(0, 8, 41, 49, 1.0)) == expected
+
+
+def test_frames_of_one_scene_are_like_each_other_seconds_apart() -> None:
+    assert is_one_scene(np.full((8, 8), 0.86), 0.9)
+    assert not is_one_scene(np.full((8, 8), 0.4) + 0.6 * np.eye(8), 0.9)
 
 
 def test_parts_far_below_the_best_are_no_parts() -> None:
