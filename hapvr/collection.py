@@ -26,7 +26,7 @@ from hapvr.errors import FULL_HINT, ArgumentError, DataError, MissingPartError, 
 from hapvr.files import write_text
 from hapvr.networks.copies import INSTALL_HINT, PACKAGE, is_package_usable
 from hapvr.progress import FilesOfShards, Progress
-from hapvr.reasons import with_cause
+from hapvr.reasons import said_of
 from hapvr.scorer.shipped import FITTED_CROP_PX
 from hapvr.search.duplicates import GroupMember
 from hapvr.steps.baseline import ensure_baseline, has_registry, local_baseline
@@ -259,7 +259,7 @@ def update_collection(
     videos = collection_rows(project)
     if not any(row["status"] == STATUS_OK for row in videos):
         reasons = "; ".join(
-            f"{row['video_id']}: {with_cause(row['reason'] or '', row['message'])}"
+            f"{row['video_id']}: {said_of(row['reason'] or '', row['message'])}"
             for row in videos[:5]
         )
         raise DataError(f"none of the {len(videos)} videos can be used. {reasons}")

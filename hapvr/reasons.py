@@ -1,5 +1,5 @@
 """Why a file or a request cannot be used, in words for people who know nothing of codecs, each with
-what to do next. The technical cause stands beside it: in brackets, in JSON, in logs."""
+what to do next. The technical cause stands in JSON and in logs."""
 
 import re
 
@@ -111,7 +111,7 @@ def plain_reason(code: str, message: str = "") -> str:
     return PLAIN.get(code, "")
 
 
-def with_cause(code: str, message: str) -> str:
-    """The plain sentence with the technical cause in brackets behind it."""
-    plain = plain_reason(code, message)
-    return f"{plain} [{message}]" if plain and message else plain or message
+def said_of(code: str, message: str) -> str:
+    """What people read of an error: the plain sentence, or the message where that says it best.
+    JSON has the message, which names the technical cause, too."""
+    return plain_reason(code, message) or message

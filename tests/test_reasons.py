@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from hapvr.reasons import PLAIN, plain_reason, with_cause
+from hapvr.reasons import PLAIN, plain_reason, said_of
 from tests.conftest import CHECKOUT
 
 TECHNICAL = re.compile(
@@ -64,7 +64,7 @@ def test_a_code_and_its_message_make_a_sentence(code: str, message: str, plain: 
     assert bool(sentence) == bool(plain)
 
 
-def test_the_technical_cause_stands_behind_the_sentence() -> None:
+def test_people_read_the_technical_cause_only_where_there_is_no_sentence() -> None:
     cause = "video: a.mp4 has 0 bytes; fetch it again"
-    assert with_cause("empty_file", cause) == f"{PLAIN['empty_file']} [{cause}]"
-    assert with_cause("unheard_of", cause) == cause
+    assert said_of("empty_file", cause) == PLAIN["empty_file"]
+    assert said_of("unheard_of", cause) == cause

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hapvr.reasons import with_cause
+from hapvr.reasons import said_of
 
 if TYPE_CHECKING:
     from hapvr.search.match import Match, SearchAnswer
@@ -17,7 +17,7 @@ def answer_lines(answer: SearchAnswer, *, every: bool) -> list[str]:
 
     if answer.error:
         code, _, message = answer.error.partition(": ")
-        return [f"failed   {answer.query}: {with_cause(code, message)}"]
+        return [f"failed   {answer.query}: {said_of(code, message)}"]
 
     lines = [
         f"query    {answer.query} ({clock(answer.seconds)}), compared with {answer.compared} of "

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from hapvr.commands import terminal
 from hapvr.commands.progress_bars import long_progress, progress_bar
 from hapvr.commands.terminal import ConfigOption, SetOption, Verbs, counted, open_project, show
-from hapvr.reasons import plain_reason
+from hapvr.reasons import said_of
 
 app = Verbs(
     name="index", no_args_is_help=True, help="The index of the collection, which searches use."
@@ -103,7 +103,7 @@ def _problem_lines(
     part, and what is to be noted. JSON has the technical causes."""
     lines = []
     for row in lost:
-        reason = plain_reason(row["reason"] or "", row["message"]) or row["message"]
+        reason = said_of(row["reason"] or "", row["message"])
         lines.append(f"cannot be used: {row['video_id']}: {reason}")
 
     for row in usable:

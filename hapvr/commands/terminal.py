@@ -52,6 +52,8 @@ OF_SEARCH = frozenset(
     )
 )
 """Packages that the extra `search` brings."""
+OF_ALL = frozenset(("download", "evaluate", "extract", "run", "sample", "train"))
+"""Verbs for which that extra is not enough."""
 FAILED = 1
 WRONG_CALL = 2
 TRACEBACK_VARIABLE = "HAPVR_TRACEBACK"
@@ -112,7 +114,7 @@ def as_command(verb: Verb) -> Callable[..., None]:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, ModuleNotFoundError):
-                fail(_missing_package(error), WRONG_CALL)
+                fail(_missing_package(error, verb.__name__), WRONG_CALL)
             fail(_unforeseen(error), FAILED)
 
     signature = inspect.signature(verb, eval_str=True)
@@ -165,13 +167,13 @@ def fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code) from None
 
 
-def _missing_package(error: ModuleNotFoundError) -> str:
-    """Which package is missing, and the extra of ours that has it."""
+def _missing_package(error: ModuleNotFoundError, verb: str) -> str:
+    """Which package is missing, and the extra of ours with which the verb works."""
     package = str(error.name).partition(".")[0]
     hint = FULL_HINT
     if is_installed("torch"):
         hint = "install the package that has it, such as the driver of the database that you name"
-    elif package in OF_SEARCH:
+    elif package in OF_SEARCH and verb not in OF_ALL:
         hint = f"install what searches and serves with `pip install '.[search]'`, or {FULL_HINT}"
 
     return f"{package} is not installed; {hint}"
@@ -191,25 +193,40 @@ def program() -> str:
 
 def as_typed(text: str) -> str:
     """A text whose commands of this program can be typed as they stand: of this project, where the
-    call named one."""
+    call named one, with the configuration values that it replaced."""
     option = _project_option()
-    text = OF_A_PROJECT.sub(lambda command: f"`{NAME} {command[1]}{option}`", text)
+    values = _values("--set")
+
+    def typed(command: re.Match[str]) -> str:
+        of_call = [] if command[1] == "verify" else values  # it takes none
+        replaced = "".join(f" --set {shlex.quote(value)}" for value in of_call)
+        return f"`{NAME} {command[1]}{option}{replaced}`"
+
+    text = OF_A_PROJECT.sub(typed, text)
     return text.replace(f"`{NAME} ", f"`{program()} ")
 
 
 def _project_option() -> str:
     """How the call named its project, with a blank before it; "" where it named none, or only the
     address of a registry."""
-    arguments = sys.argv[1:]
-    for number, argument in enumerate(arguments):
-        name, is_whole, value = argument.partition("=")
-        if name not in PROJECT_OPTIONS:
-            continue
-        if not is_whole:
-            value = next(iter(arguments[number + 1 :]), "")
-        return "" if "://" in value else f" {name} {shlex.quote(value)}"
+    for name in PROJECT_OPTIONS:
+        for value in _values(name):
+            return "" if "://" in value else f" {name} {shlex.quote(value)}"
 
     return ""
+
+
+def _values(option: str) -> list[str]:
+    """What the call gave for an option, in order."""
+    arguments = sys.argv[1:]
+    values = []
+    for number, argument in enumerate(arguments):
+        if argument == option:
+            values += arguments[number + 1 : number + 2]
+        elif argument.startswith(f"{option}="):
+            values.append(argument.removeprefix(f"{option}="))
+
+    return values
 
 
 def _unforeseen(error: BaseException) -> str:

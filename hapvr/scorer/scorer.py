@@ -28,6 +28,7 @@ from hapvr.scorer.segments import (
     relative_similarity,
 )
 from hapvr.scorer.sparse_segments import align_timed, widened
+from hapvr.scorer.steady_parts import timed
 from hapvr.scorer.videos import PictureSettings, SampledFeatures, VideoReader
 from hapvr.settings import ServingConfig
 
@@ -290,15 +291,7 @@ class VideoScorer:
         """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
         fps = self.sampling.fps
         aligned = align_timed(values, query, reference, threshold=self.frame_threshold, fps=fps)
-        segments = [
-            Segment(
-                *query.span_s(*part.query, fps),
-                *reference.span_s(*part.reference, fps),
-                part.score,
-                part.certain,
-            )
-            for part in aligned
-        ]
+        segments = [timed(part, query, reference, fps=fps) for part in aligned]
         longer = [widened(segment, query, reference, fps=fps) for segment in segments]
         return tuple(clearest(longer))
 

@@ -52,7 +52,7 @@ long video that is thinned evenly are closer."""
 
 CLEAR_SHARE = 0.75
 """The least score of a part, as a share of the best one's: an edit affects all parts alike."""
-UNCERTAIN = "fixed camera: the exact second is not certain"
+UNCERTAIN = "fixed camera or repeating scene: the exact second is not certain"
 """The note in answers on a part whose place is not certain."""
 
 

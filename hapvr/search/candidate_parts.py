@@ -1,7 +1,8 @@
 """Parts of the videos that a search compares with its query: their embeddings, what they have in
 common with it, and whether that has one course."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from hapvr.errors import DataError
@@ -10,6 +11,7 @@ from hapvr.scorer.course import CommonCourse, common_course, rows_between
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, clearest
+from hapvr.scorer.steady_parts import is_less_alike, is_one_scene
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
 from hapvr.search.compared_parts import Rows
@@ -61,7 +63,27 @@ class CandidateParts:
         longest_first = sorted(
             parts, key=lambda part: -part.score * (part.query_end_s - part.query_start_s)
         )
-        return tuple(clearest(longest_first)[:MAX_SEGMENTS])
+        shown: list[Segment] = []
+        for part in clearest(longest_first):
+            if any(is_less_alike(part, other) for other in shown):
+                shown.extend(self._shown_again(query, candidate, part, deadline))
+            else:
+                shown.append(part)
+
+        return tuple(shown[:MAX_SEGMENTS])
+
+    def _shown_again(
+        self, query: EmbeddedVideo, candidate: ScoredCandidate, part: Segment, deadline: Deadline
+    ) -> Iterator[Segment]:
+        """A part that is less alike than another that shows the same of the query, if it may be the
+        same footage once more, edited in another way. Other moments of its scene look like that,
+        too, and are not certain."""
+        if self._course_of(query, candidate, part, deadline) is None:
+            return
+        rows = rows_between(query.clock.times_s, part.query_start_s, part.query_end_s)
+        of_query = query.part(*rows)
+        own = self._scorer.relative_similarity(of_query, of_query, deadline)
+        yield replace(part, certain=not is_one_scene(own, part.score))
 
     def common_course(
         self, query: EmbeddedVideo, candidate: ScoredCandidate, deadline: Deadline = NEVER
@@ -71,7 +93,12 @@ class CandidateParts:
         segments = self.segments(query, candidate, deadline)
         if not segments:
             return None
-        part = segments[0]
+        return self._course_of(query, candidate, segments[0], deadline)
+
+    def _course_of(
+        self, query: EmbeddedVideo, candidate: ScoredCandidate, part: Segment, deadline: Deadline
+    ) -> CommonCourse | None:
+        """Of one part, as `common_course`."""
         times = self._collection.times(candidate.video_id)
         shown = rows_between(query.clock.times_s, part.query_start_s, part.query_end_s)
         same = rows_between(times, part.reference_start_s, part.reference_end_s)

@@ -30,10 +30,12 @@ HINT = "remove the file; the search can be repeated"
 
 @dataclass(frozen=True, kw_only=True)
 class KeptAnswer:
-    """A search that was answered. name: of its query."""
+    """A search that was answered. name: of its query. since: when it was asked for, ISO 8601,
+    UTC."""
 
     job: str
     name: str
+    since: str
     sha256: str
     """Of the query's file; "" of one from a URL."""
 
@@ -50,6 +52,7 @@ class _Record:
     """What is stored of a `KeptAnswer`."""
 
     name: str
+    since: str
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
     answer: SearchAnswer
     pictures: list[tuple[FiniteFloat, Base64Bytes]]
@@ -82,6 +85,7 @@ def keep_answer(root: DataRoot, kept: KeptAnswer) -> None:
     answer = _ANSWER.dump_python(kept.answer, mode="json")
     record = {
         "name": kept.name,
+        "since": kept.since,
         "sha256": kept.sha256,
         "answer": answer,
         "pictures": pictures,
@@ -105,6 +109,7 @@ def read_answer(root: DataRoot, job: str) -> KeptAnswer | None:
     return KeptAnswer(
         job=job,
         name=record.name,
+        since=record.since,
         sha256=record.sha256,
         answer=record.answer,
         pictures=dict(record.pictures),

@@ -34,7 +34,8 @@ router = APIRouter()
 
 class JobState(Problem):
     """A search. still: whether a picture was searched for. error, code, plain: why it failed, else
-    "". answer: None until it is done, with the marks of this moment. places: of its videos."""
+    "". answer: None until it is done, with the marks of this moment. places: of its videos. since:
+    when it was asked for, ISO 8601, UTC."""
 
     job: str
     status: Literal["waiting", "running", "done", "failed"]
@@ -42,6 +43,7 @@ class JobState(Problem):
     still: bool
     answer: SearchAnswer | None
     places: dict[str, Place]
+    since: str
 
 
 class Explained(BaseModel):
@@ -79,6 +81,7 @@ async def state_of(service: Service, job: Job, *, has_paths: bool) -> JobState:
         plain=failure["plain"],
         answer=answer,
         places=places,
+        since=job.since,
     )
 
 
@@ -94,6 +97,7 @@ async def _state_of_kept(service: Service, kept: KeptAnswer, *, has_paths: bool)
         code="",
         answer=answer,
         places=places,
+        since=kept.since,
     )
 
 
@@ -206,10 +210,17 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @router.get("/jobs/{job_id}/explanation")
 async def why(
-    service: ServiceOf, index: IndexOf, place: PlaceOf, job_id: str, reference: SomeName
+    service: ServiceOf,
+    index: IndexOf,
+    place: PlaceOf,
+    has_paths: HasPathsOf,
+    job_id: str,
+    reference: SomeName,
 ) -> Explained:
     """Why a search shows a video or does not: in a sentence, and in the words of `hapvr search
-    --explain`; it searches once more. A file of the folders that cannot be used says why."""
+    --explain`; it searches once more. A file of the folders that cannot be used says why. The name
+    of a file will do where one video is called so."""
+    reference = await anyio.to_thread.run_sync(partial(index.id_of, reference, has_paths=has_paths))
     if reference not in index.searcher.collection.shard_of:
         unusable = await anyio.to_thread.run_sync(unusable_reason, service.project, reference)
         if unusable:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hapvr.data.frames import VideoFrames, thumbnail
-from hapvr.errors import DamagedError, DataError, HapvrError, VideoError
+from hapvr.errors import ConfigError, DamagedError, DataError, HapvrError, VideoError
+from hapvr.files import digest_of
 from hapvr.search.collection import REFRESH_S, VideoMetadata
 from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.frame_index import STATE_FILE, FrameIndex
@@ -20,7 +22,7 @@ from hapvr.search.match import Query
 from hapvr.search.video_index import has_videos, videos_place
 from hapvr.serving.refusals import without_paths
 from hapvr.steps.frames import open_frames
-from hapvr.steps.project import Project
+from hapvr.steps.project import COLLECTION_FILE, Project
 from hapvr.steps.searcher import Searcher
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +40,34 @@ class OpenIndex:
     @cached_property
     def video_ids(self) -> list[str]:
         return self.searcher.collection.video_ids()
+
+    def ids_with(self, letters: str, *, has_paths: bool) -> list[str]:
+        """Videos whose id contains these letters, or the present name of whose file does.
+
+        has_paths: whether the reader may see where files lie now"""
+        wanted = letters.casefold()
+        return [
+            video_id
+            for video_id in self.video_ids
+            if wanted in video_id.casefold()
+            or (has_paths and wanted in self._file_name(video_id).casefold())
+        ]
+
+    def id_of(self, name: str, *, has_paths: bool) -> str:
+        """The id of the one video that is called so by its id, the end of it or the present name of
+        its file; the name itself where none is, or several are."""
+        if name in self.searcher.collection.shard_of:
+            return name
+        called = [
+            video_id
+            for video_id in self.video_ids
+            if video_id.endswith(f"/{name}") or (has_paths and self._file_name(video_id) == name)
+        ]
+        return called[0] if len(called) == 1 else name
+
+    def _file_name(self, video_id: str) -> str:
+        path = self.searcher.collection.metadata.of(video_id).path
+        return "" if path is None else path.name
 
     def metadata(self, video_id: str) -> VideoMetadata:
         """Metadata of a video. Raises VideoError `unknown_id` for one that the index does not
@@ -62,7 +92,8 @@ class OpenIndex:
         }
 
     def read_id(self, video_id: str) -> Query:
-        """A video as a query. Raises VideoError `unknown_id`."""
+        """A video as a query, see `id_of`. Raises VideoError `unknown_id`."""
+        video_id = self.id_of(video_id, has_paths=False)
         self.metadata(video_id)
         return self.searcher.read_id(video_id)
 
@@ -109,6 +140,9 @@ class Collection:
         `Searcher`.
         """
         self.project = project
+        """With the settings of the moment when the index was looked at last, where people edit them
+        in the data root."""
+        self._follows_settings = _has_own_settings(project)
         self._model = model
         self._verifies = verifies
         self._opening = threading.Lock()
@@ -156,10 +190,11 @@ class Collection:
         return False
 
     def _state(self) -> tuple[CurrentIndex, str]:
-        """The index that counts now, and which version of it that is."""
+        """The index that counts now, and which version of it and of the settings that is."""
         root = self.project.root
         current = current_index(root)
-        state = f"{current} {root.sha256(_state_file(current))}"
+        settings = digest_of(self.project.config.model_dump(mode="json"))
+        state = f"{current} {root.sha256(_state_file(current))} {settings}"
         if has_videos(root, current.place):
             state += f" {root.sha256(f'{videos_place(current.place)}/{STATE_FILE}')}"
         return current, state
@@ -181,6 +216,8 @@ class Collection:
         self._looked_s = time.monotonic()
 
     def _open_current(self) -> None:
+        if self._follows_settings:
+            self.project = present_project(self.project)
         current, state = self._state()
         if self.opened is not None and self.opened.state == state:
             self.opened.searcher.look_at_registry()
@@ -203,6 +240,29 @@ class Collection:
             # What cannot be read at this moment need not be damaged.
             with suppress(HapvrError, OSError):
                 searcher.damage.extend(index.verify(self._verified, until=lambda: not alive()))
+
+
+def collection_place(project: Project) -> Path | None:
+    """The data root where it is a collection of `hapvr index add`; else None."""
+    with suppress(DataError):  # not a local folder
+        file = project.root.local_path(COLLECTION_FILE)
+        if file.is_file():
+            return file.parent
+    return None
+
+
+def present_project(project: Project) -> Project:
+    """The project with the settings that a collection of `hapvr index add` has by now: folders,
+    watch lists and which copies are kept are edited while it is served. Raises ConfigError."""
+    place = collection_place(project)
+    return project if place is None else Project.open(place, overrides=project.overrides)
+
+
+def _has_own_settings(project: Project) -> bool:
+    """Whether the settings are those of the data root, and not of another configuration for it."""
+    with suppress(ConfigError):
+        return present_project(project).config == project.config
+    return False
 
 
 def _state_file(current: CurrentIndex) -> str:

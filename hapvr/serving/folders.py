@@ -19,14 +19,15 @@ from hapvr.data.shards import STATUS_OK
 from hapvr.errors import DataError
 from hapvr.reasons import plain_reason
 from hapvr.serving.background import Work, WorkState
-from hapvr.serving.collection import OpenIndex
+from hapvr.serving.collection import OpenIndex, collection_place, present_project
 from hapvr.serving.refusals import Refusal, without_paths
 from hapvr.serving.service import HasPathsOf, MarkerOf, Service, ServiceOf
 from hapvr.serving.watch import require_no_problem
 from hapvr.steps.planned_moves import set_aside
-from hapvr.steps.project import COLLECTION_FILE, Project
+from hapvr.steps.project import Project
 from hapvr.steps.source_listing import LOCAL
 from hapvr.steps.watch_runs import run_watch_lists
+from hapvr.video.settings import PARTS
 
 router = APIRouter()
 
@@ -50,14 +51,23 @@ class Unusable(BaseModel):
     plain: str
 
 
+class Partial(BaseModel):
+    """A file of which only a part can be searched. missing: what its frames lack."""
+
+    id: str
+    missing: str
+
+
 class CollectionState(BaseModel):
     """updated: when the index that answers was written, ISO 8601, UTC; "" where there is none.
-    can_update: whether the service can take in new files itself."""
+    partial: files of which only a part can be searched. can_update: whether the service can take in
+    new files itself."""
 
     videos: int
     updated: str
     folders: list[Folder]
     unusable: list[Unusable]
+    partial: list[Partial]
     can_update: bool
 
 
@@ -77,7 +87,8 @@ async def collection(service: ServiceOf, has_paths: HasPathsOf) -> CollectionSta
             updated=updated,
             folders=_folders(service.project, index, has_paths=has_paths),
             unusable=unusable_files(service.project),
-            can_update=_place(service.project) is not None,
+            partial=_partial_files(service.project),
+            can_update=collection_place(service.project) is not None,
         )
 
     return await anyio.to_thread.run_sync(look, limiter=service.reading)
@@ -87,7 +98,7 @@ def _folders(project: Project, index: OpenIndex | None, *, has_paths: bool) -> l
     video_ids = [] if index is None else index.video_ids
     counts = Counter(video_id.partition("/")[0] for video_id in video_ids)
     folders = []
-    for source in _present(project).config.sources:
+    for source in present_project(project).config.sources:
         path = str(getattr(source, "path", ""))
         place = project.path(Path(path)) if path else None
         folders.append(
@@ -95,26 +106,11 @@ def _folders(project: Project, index: OpenIndex | None, *, has_paths: bool) -> l
                 name=source.name,
                 path=str(place) if has_paths and place is not None else "",
                 there=source.kind not in LOCAL or (place is not None and os.path.exists(place)),
-                videos=counts[source.name],
+                videos=sum(counts[f"{source.name}{part}"] for part in PARTS),
             )
         )
 
     return folders
-
-
-def _present(project: Project) -> Project:
-    """The project with the folders that it has by now."""
-    place = _place(project)
-    return project if place is None else Project.open(place, overrides=project.overrides)
-
-
-def _place(project: Project) -> Path | None:
-    """The data root where it is a collection of `hapvr index add`; else None."""
-    with suppress(DataError):  # not a local folder
-        file = project.root.local_path(COLLECTION_FILE)
-        if file.is_file():
-            return file.parent
-    return None
 
 
 def unusable_files(project: Project) -> list[Unusable]:
@@ -126,6 +122,13 @@ def unusable_files(project: Project) -> list[Unusable]:
 
     aside = set_aside(project, [row["video_id"] for row in rows])
     return [_unusable(row) for row in rows if row["video_id"] not in aside]
+
+
+def _partial_files(project: Project) -> list[Partial]:
+    with suppress(DataError):
+        rows = [row for row in collection_rows(project) if row.get("is_partial")]
+        return [Partial(id=row["video_id"], missing=without_paths(row["message"])) for row in rows]
+    return []
 
 
 def unusable_reason(project: Project, name: str) -> str:
@@ -158,7 +161,7 @@ def update_state(service: ServiceOf) -> WorkState:
 async def update(service: ServiceOf, _: MarkerOf) -> WorkState:
     """Take in what has come to the folders and what has gone from them, as `hapvr index add` does
     without a folder, and run the watch lists; once at a time."""
-    if _place(service.project) is None:
+    if collection_place(service.project) is None:
         sentence = (
             "collection: this one is kept up to date by its configuration; run `hapvr index update`"
         )
@@ -168,7 +171,7 @@ async def update(service: ServiceOf, _: MarkerOf) -> WorkState:
 
 
 def _update(service: Service, work: Work) -> None:
-    place = _place(service.project)
+    place = collection_place(service.project)
     assert place is not None
     project = add_folders(place, [], overrides=service.project.overrides)
     _, copies = update_collection(project, work.bar)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import BaseModel
@@ -39,10 +40,14 @@ KEPT_BYTES = 512 * 2**20
 """Memory for the features of queries, which matrices of pairs are made from."""
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass(eq=False)
 class Job:
     """One search. query: once it was read. running: since its turn has come. address: of who
-    asks."""
+    asks. since: when they asked, ISO 8601, UTC."""
 
     name: str
     options: SearchOptions
@@ -52,6 +57,7 @@ class Job:
     running: bool = False
     address: str = ""
     query: Query | None = None
+    since: str = field(default_factory=_now)
 
     @property
     def status(self) -> Literal["waiting", "running", "done", "failed"]:

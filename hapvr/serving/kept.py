@@ -62,6 +62,7 @@ class KeptAnswers:
             kept = KeptAnswer(
                 job=job.id,
                 name=job.name,
+                since=job.since,
                 sha256=job.query.sha256,
                 answer=answer,
                 pictures=_pictures(job.query, answer),

@@ -52,14 +52,16 @@ class Health(BaseModel):
 
 class IndexState(BaseModel):
     """problem: why no index answers, or why the newest cannot. ticket: lets a browser load pictures
-    and videos. may_mark: whether who asks may change marks and start work, or only read. hosts:
-    from which addresses a search may fetch its query; * for any."""
+    and videos. may_mark: whether who asks may change marks and start work, or only read. has_paths:
+    whether they see where files lie, and so may save plans. hosts: from which addresses a search
+    may fetch its query; * for any."""
 
     problem: str
     max_bytes: int
     hosts: list[str]
     ticket: str
     may_mark: bool
+    has_paths: bool
     videos: int
     model: str = ""
     untrained: bool = False
@@ -116,7 +118,7 @@ def metrics(service: ServiceOf) -> Response:
 
 
 @router.get("/index", response_model_exclude_unset=True)
-def index(service: ServiceOf, caller: CallerOf) -> IndexState:
+def index(service: ServiceOf, caller: CallerOf, has_paths: HasPathsOf) -> IndexState:
     """Which index answers, the limits of a search, and what the caller may do. problem: why there
     is none, and what to do."""
     try:
@@ -128,6 +130,7 @@ def index(service: ServiceOf, caller: CallerOf) -> IndexState:
             hosts=sorted(service.access.hosts),
             ticket=service.ticket,
             may_mark=caller.may_mark,
+            has_paths=has_paths,
             videos=0,
             problem=problem,
         )
@@ -137,6 +140,7 @@ def index(service: ServiceOf, caller: CallerOf) -> IndexState:
         hosts=sorted(service.access.hosts),
         ticket=service.ticket,
         may_mark=caller.may_mark,
+        has_paths=has_paths,
         videos=searcher.num_videos,
         model=shown_model(searcher.model),
         untrained=searcher.untrained,
@@ -155,9 +159,9 @@ def videos(
     limit: Count = 50,
     offset: Offset = 0,
 ) -> Videos:
-    """Videos whose id contains some letters, in order."""
-    letters = contains.casefold()
-    ids = [video_id for video_id in index.video_ids if letters in video_id.casefold()]
+    """Videos whose id contains some letters, or the present name of whose file does, for those who
+    may see it, in order."""
+    ids = index.ids_with(contains, has_paths=has_paths)
     page = [
         VideoRow(**index.video_row(video_id, has_paths=has_paths))
         for video_id in ids[offset : offset + limit]

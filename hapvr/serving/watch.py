@@ -122,7 +122,7 @@ def watch(
     offset: Offset = 0,
 ) -> WatchMatches:
     """What the watch lists have found, the newest first. watch_list: of one list; "" for all."""
-    project = service.project
+    project = service.collection.project
     marks = read_marks(project.root)
     videos = index.searcher.collection.shard_of
     queries = watch_queries(project)
@@ -210,7 +210,7 @@ def start_run(service: Service) -> WorkState:
 
     def run(work: Work) -> None:
         searcher = service.collection.current(look=True).searcher
-        require_no_problem(run_watch_lists(service.project, work.bar, searcher=searcher))
+        require_no_problem(run_watch_lists(service.collection.project, work.bar, searcher=searcher))
 
     return service.watching.start(run, again=True)
 
@@ -224,7 +224,7 @@ def require_no_problem(run: WatchRun) -> None:
 @router.delete("/watch/{name}")
 async def remove(service: ServiceOf, name: SomeName, _: MarkerOf) -> WatchListMade:
     """Remove a list that was made of a search, with its copy of the query."""
-    await anyio.to_thread.run_sync(remove_watch_list, service.project, name)
+    await anyio.to_thread.run_sync(remove_watch_list, service.collection.project, name)
     return WatchListMade(name=name)
 
 
@@ -240,7 +240,7 @@ async def watch_picture(
 
 def _read_query(service: Service, index: OpenIndex, sha256: str) -> Query:
     """Raises Refusal `gone` for a query that no list has any more, and as `Searcher.read`."""
-    file = query_file(service.project, sha256)
+    file = query_file(service.collection.project, sha256)
     if file is None:
         raise Refusal(410, "gone", "watch: no list has this query any more")
     deadline = Deadline(jobs.SEARCH_TIMEOUT_S)
@@ -269,7 +269,7 @@ async def watch_for(
 
         make = partial(
             make_watch_list,
-            service.project,
+            service.collection.project,
             file or sent,
             name=searched.name,
             sha256=searched.sha256,

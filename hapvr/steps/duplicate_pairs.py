@@ -22,7 +22,7 @@ from hapvr.steps.searcher import Searcher
 from hapvr.steps.shard_rows import outdated_shards, rows_place
 
 PAIRS_STAGE = "duplicate_pairs"
-PAIRS_VERSION = 5
+PAIRS_VERSION = 6
 """Changes with what is stored of a pair."""
 
 

@@ -140,9 +140,10 @@ def watch_queries(project: Project) -> list[WatchQuery]:
         try:
             files = _files_of(path)
         except (OSError, ValueError, DataError) as error:
+            cause = getattr(error, "strerror", None) or error  # its file is named beside it
             problem = (
-                f"watch.lists: {watch_list.name}: {path} cannot be read ({error}); expected a "
-                "folder, or a text file with a path in each line"
+                f"it cannot be read ({cause}); expected a folder, or a text file with a path in "
+                "each line"
             )
             queries.append(WatchQuery(watch_list, path, "", problem))
         else:

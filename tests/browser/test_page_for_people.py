@@ -68,6 +68,7 @@ def test_what_is_unsure_is_gone_through_and_decided(page: Page, unsure: Client) 
     page.get_by_role("button", name="Search", exact=True).click()
     expect(page.locator(".headline")).to_have_text("Nothing certain; 3 are unsure: compare them")
     expect(page.get_by_text("Compare the two, then press Match or Not a match.")).to_be_visible()
+    expect(page.locator(".unsure .part").first).to_contain_text("perhaps ")
     cards = page.locator(".unsure .result")
     expect(cards).to_have_count(3)
     assert cards.first.locator("img").count() == 2
@@ -141,6 +142,15 @@ def test_what_somebody_else_said_meanwhile_stays_and_is_shown(
     expect(shown.locator("button.match")).to_have_attribute("aria-pressed", "true")
     assert [mark["verdict"] for mark in client.get("/pairs").json["marks"]] == ["match"]
     client.ask("PATCH", "/pairs", body=body | {"mark": None})
+
+
+def test_no_button_saves_a_plan_where_no_paths_are_shown(
+    page: Page, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client.service, "is_local", False)
+    page.goto(f"{client.address}/#/duplicates")
+    expect(page.get_by_text("hapvr duplicates --plan plan.sh")).to_be_visible()
+    expect(page.get_by_role("button", name="Save as CSV")).to_have_count(0)
 
 
 def test_plans_for_copies_are_saved_from_the_page(page: Page, client: Client) -> None:

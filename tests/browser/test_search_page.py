@@ -308,6 +308,7 @@ def test_with_a_token_a_case_is_worked_on_and_kept(
         cells = [row[name] for name in ("marked_by", "author", "note", "model")]
         assert sorted(cells) == ["Anna", "anna", "bundle-0", "case 7"]
         page.get_by_role("button", name="Report with pictures").click()
+        expect(page.locator(".report")).to_contain_text("Asked on20")
         expect(page.locator(".report")).to_contain_text("case 7")
         expect(page.locator(".reported").first).to_contain_text("Marked as a match by anna")
         page.wait_for_function(

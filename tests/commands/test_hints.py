@@ -51,6 +51,7 @@ def test_other_programs_name_the_command(monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.param(["--data=my videos"], " --data 'my videos'", id="a data root"),
         pytest.param(["-c", "mine.yaml"], " -c mine.yaml", id="the short option"),
         pytest.param(["--data", "sqlite:///mlflow.db"], "", id="a registry"),
+        pytest.param(["--set", "a=b c", "--set=d=e"], " --set 'a=b c' --set d=e", id="values"),
         pytest.param([], "", id="none"),
     ],
 )
@@ -61,6 +62,11 @@ def test_a_hint_names_the_project_of_the_call(
     assert as_typed("`hapvr index update` does it") == f"`hapvr index update{typed}` does it"
     assert as_typed("run `hapvr sample` first") == f"run `hapvr sample{typed}` first"
     assert as_typed("`hapvr run pseudo_labels`") == f"`hapvr run pseudo_labels{typed}`"
+
+
+def test_a_hint_gives_no_value_to_a_verb_that_takes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["hapvr", "search", "--data", "here", "--set", "a=b"])
+    assert as_typed("`hapvr verify`") == "`hapvr verify --data here`"
 
 
 def test_a_hint_with_options_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

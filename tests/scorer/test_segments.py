@@ -1,5 +1,7 @@
 """Alignment of frame similarities, on matrices whose matching parts are known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -8,12 +10,13 @@ from numpy.typing import NDArray
 from hapvr.scorer.segments import (
     Alignment,
     FrameTimes,
+    Segment,
     align,
     best_run,
     clearest,
     relative_similarity,
 )
-from hapvr.scorer.steady_parts import settled
+from hapvr.scorer.steady_parts import is_less_alike, is_one_scene, settled, timed
 from hapvr.seeding import numpy_rng
 
 
@@ -243,6 +246,70 @@ def test_a_place_in_a_scene_that_repeats_is_not_certain() -> None:
     (part,) = clearest(settled(align(matrix, threshold=0.5), matrix))
     assert part.reference == (2, 5)
     assert not part.certain
+
+
+def test_a_part_at_half_speed_of_pictures_that_are_all_alike_is_not_certain() -> None:
+    """No path follows it, as each step of one moves on in both videos."""
+    matrix = np.full((8, 20), 0.7)
+    for row in range(8):
+        matrix[row, 9 + row // 2] = 0.99
+    (part,) = clearest(settled(align(matrix, threshold=0.5), matrix))
+    assert not part.certain
+
+
+@pytest.mark.parametrize("at", ["first", "last"])
+def test_an_outer_frame_that_is_like_its_neighbour_belongs_to_the_part(at: str) -> None:
+    """Sampled half a second later, two frames of the query are like one of the reference."""
+    matrix = background(8, 20)
+    for row in range(8):
+        matrix[row, 6 + row - (row == 7)] = 0.9
+    if at == "first":
+        matrix = matrix[::-1, ::-1]
+    (part,) = clearest(settled(align(matrix, threshold=0.5), matrix))
+    assert part.query == (0, 7)
+
+
+def test_the_last_frame_of_a_faster_video_lasts_longer() -> None:
+    """At twice the speed it stands for two seconds, but not beyond the end."""
+    query = FrameTimes(tuple(map(float, range(5))))
+    part = Alignment((0, 4), (9, 17), 0.9)
+    ends_s = []
+    for reference_s in (30, 18):
+        reference = FrameTimes(tuple(map(float, range(reference_s))))
+        segment = timed(part, query, reference, fps=1)
+        slowed = timed(replace(part, query=(9, 17), reference=(0, 4)), reference, query, fps=1)
+        assert slowed.query_end_s == segment.reference_end_s
+        ends_s.append(segment.reference_end_s)
+
+    assert ends_s == [19, 18]
+
+
+def test_footage_that_is_shown_twice_has_two_places() -> None:
+    """The second time it is less alike, as under a caption."""
+    matrix = background(6, 40)
+    for row in range(6):
+        matrix[row, 9 + row] = 0.95
+        matrix[row, 25 + row] = 0.8
+    parts = clearest(settled(align(matrix, threshold=0.5), matrix))
+    assert [part.reference for part in parts] == [(9, 14), (25, 30)]
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (Segment(0, 8, 80, 88, 0.98), False),
+        (Segment(0, 8, 116, 124, 0.9), True),
+        (Segment(8, 12, 20, 24, 0.9), False),
+    ],
+    ids=["as alike", "less alike", "another part"],
+)
+def test_a_part_may_show_less_alike_what_another_one_shows(part: Segment, expected: bool) -> None:
+    assert is_less_alike(part, Segment(0, 8, 41, 49, 1.0)) == expected
+
+
+def test_frames_of_one_scene_are_like_each_other_seconds_apart() -> None:
+    assert is_one_scene(np.full((8, 8), 0.86), 0.9)
+    assert not is_one_scene(np.full((8, 8), 0.4) + 0.6 * np.eye(8), 0.9)
 
 
 def test_parts_far_below_the_best_are_no_parts() -> None:

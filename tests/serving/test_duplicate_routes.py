@@ -66,8 +66,10 @@ def test_a_plan_for_copies_is_that_of_the_command(
 def test_no_plan_is_given_where_no_paths_are_shown(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a proxy: it names where each file is."""
+    """As behind a proxy: it names where each file is. The page knows before it shows a button."""
+    assert client.get("/index").json["has_paths"] is True
     monkeypatch.setattr(client.service, "is_local", False)
+    assert client.get("/index").json["has_paths"] is False
     answer = client.ask("POST", "/duplicates/plan", form="csv")
     assert (answer.status, answer.json["code"]) == (403, "no_paths")
     assert b"videos/" not in answer.body

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from hapvr.search import marks
+from hapvr.serving.collection import OpenIndex
 from tests.serving.served import COPY, GONE, REPLACED, SHORT, Answer, Client, serving
 from tests.steps.search_projects import copied
 
@@ -34,6 +35,31 @@ def test_videos_are_listed_a_piece_at_a_time(client: Client) -> None:
     assert payload["total"] == 2
     assert [row["id"] for row in payload["videos"]] == [COPY]
     assert client.get(f"/videos/{COPY}").json == payload["videos"][0]
+
+
+def test_a_video_is_found_by_the_present_name_of_its_file(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In suggestions and where people ask why it was not found, but not by those who may not see
+    where files are."""
+    present = {SHORT: "renamed.mp4"}
+    monkeypatch.setattr(OpenIndex, "_file_name", lambda _, video_id: present.get(video_id, ""))
+    job = client.search(id=COPY).json["job"]
+    reason = client.get(f"/jobs/{job}/explanation", reference="renamed.mp4")
+    shown = client.get("/videos", contains="Renamed").json["videos"]
+    assert [row["id"] for row in shown] == [SHORT]
+    assert reason.json["reason"] == "It is in the list of the answer."
+    monkeypatch.setattr(client.service, "is_local", False)
+    assert client.get("/videos", contains="Renamed").json["total"] == 0
+    assert client.get(f"/jobs/{job}/explanation", reference="renamed.mp4").status == 404
+
+
+@pytest.mark.parametrize(("name", "status"), [("long.mp4", 200), ("absent.mp4", 404)])
+def test_the_name_of_a_file_says_which_video_is_meant(
+    client: Client, name: str, status: int
+) -> None:
+    """Where one is called so."""
+    assert client.search(id=name).status == status
 
 
 def test_a_limit_that_is_no_number_is_shown(client: Client) -> None:

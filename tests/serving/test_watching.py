@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 from hapvr.files import file_sha256
+from hapvr.serving import collection as served_collection, folders
 from hapvr.serving.background import Work
 from hapvr.steps.project import COLLECTION_FILE
 from hapvr.steps.watch_queries import LISTS
@@ -102,6 +104,35 @@ def test_no_other_folder_is_removed(own: Client, name: str) -> None:
     assert sorted(Path(own.service.project.root.url).rglob("*")) == before
 
 
+def test_lists_that_are_configured_while_the_service_runs_are_compared(
+    own: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that began on the page keeps what they have found."""
+    monkeypatch.setattr(served_collection, "REFRESH_S", 0.0)
+    write_scenes(tmp_path / "watched" / "leak.mp4", list(LONG[20:26]))
+    root = own.service.project.root
+    settings = own.service.project.config.model_dump(mode="json") | {"data_root": root.url}
+    settings["watch"]["lists"] = [{"name": "leaked", "path": str(tmp_path / "watched")}]
+    root.local_path(COLLECTION_FILE).write_text(yaml.safe_dump(settings))
+    name = made_list(own, tmp_path)
+    finds = {row["name"]: row["matches"] for row in own.get("/watch").json["lists"]}
+    assert finds.keys() == {name, "leaked"}
+    assert min(finds.values()) > 0
+
+
+def test_another_configuration_of_a_collection_is_served_as_it_is(
+    collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the data root does not take its place."""
+    monkeypatch.setattr(served_collection, "REFRESH_S", 0.0)
+    project = copied(collection, tmp_path / "served")
+    settings = project.config.model_dump(mode="json") | {"data_root": project.root.url}
+    settings["watch"]["lists"] = [{"name": "leaked", "path": str(tmp_path)}]
+    project.root.local_path(COLLECTION_FILE).write_text(yaml.safe_dump(settings))
+    with serving(project) as client:
+        assert client.get("/watch").json["lists"] == []
+
+
 def test_the_collection_says_what_it_holds(client: Client) -> None:
     """One of a configuration of its own is not updated by the service."""
     shown = client.get("/collection").json
@@ -114,6 +145,19 @@ def test_the_collection_says_what_it_holds(client: Client) -> None:
     assert not shown["can_update"]
     assert client.ask("POST", "/collection/job").json["code"] == "not_here"
     assert not client.get("/collection/job").json["running"]
+
+
+def test_the_collection_says_of_which_files_a_part_is_missing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"video_id": "in/cut.mp4", "status": "ok", "is_partial": True, "message": "frames end"},
+        {"video_id": "in/noted.mp4", "status": "ok", "is_partial": False, "message": "a note"},
+    ]
+    monkeypatch.setattr(folders, "collection_rows", lambda _: rows)
+    shown = client.get("/collection").json
+    assert shown["partial"] == [{"id": "in/cut.mp4", "missing": "frames end"}]
+    assert shown["unusable"] == []
 
 
 @pytest.mark.parametrize(

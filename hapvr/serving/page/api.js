@@ -10,9 +10,12 @@ let token = sessionStorage.getItem("token") ?? "";
 let ticket = ""; // for pictures and videos, which the browser loads without headers
 let asking = null;
 let mayMark = true; // until the service says otherwise
+let hasPaths = true;
 
 // Whether this reader may mark pairs, watch for clips and start work; otherwise such buttons are not shown.
 export const mayChange = () => mayMark;
+// Whether this reader sees where files lie, as a plan for copies says.
+export const maySeePaths = () => hasPaths;
 
 const bearer = () => token ? { authorization: `Bearer ${token}` } : {};
 
@@ -81,6 +84,7 @@ export const getIndex = async () => {
   const index = await get("index");
   ticket = index.ticket;
   mayMark = index.may_mark;
+  hasPaths = index.has_paths;
   return index;
 };
 export const getVideo = (id) => get(`videos/${encodeURIComponent(id)}`);

@@ -24,7 +24,7 @@ export async function collectionPanel(place) {
         !folder.there && element("span", { class: "badge" }, "not there now; its drive may be away"), placeLine(folder.path)))),
       state.can_update && mayChange() ? element("p", { class: "row" }, update,
         element("span", { class: "quiet" }, "looks for files that are new, moved or gone, and compares them with the watch lists")) : "",
-      work, unusable(state.unusable));
+      work, unusable(state.unusable), partial(state.partial));
     const job = await getUpdate();
     if (job.running) follow(() => job);
   }
@@ -71,14 +71,19 @@ function duration(seconds) {
   return seconds < 3600 ? `about ${Math.round(seconds / 60)} min` : `about ${(seconds / 3600).toFixed(1)} h`;
 }
 
+const unusable = (files) => listed(files, `${number(files.length)} ${files.length === 1 ? "file" : "files"} cannot be used`, plain,
+  "; “Why was a video not found?” below an answer says it of each.");
+
+const partial = (files) => listed(files, `Of ${files.length === 1 ? "1 file" : `${number(files.length)} files`} only a part can be searched`,
+  (file) => plain({ error: file.missing }), ".");
+
 // Each file with its reason; the first ones where there are many.
-function unusable(files) {
+function listed(files, title, reason, elsewhere) {
   if (!files.length) return "";
   return element("details", { class: "unusable", open: files.length <= 3 },
-    element("summary", {}, `${number(files.length)} ${files.length === 1 ? "file" : "files"} cannot be used`),
+    element("summary", {}, title),
     element("ul", {}, files.slice(0, SHOWN).map((file) => element("li", {},
-      element("strong", { class: "name" }, readable(file.id)), element("span", { class: "block quiet" }, plain(file))))),
-    files.length > SHOWN && element("p", { class: "quiet" }, `and ${number(files.length - SHOWN)} more; \
-“Why was a video not found?” below an answer says it of each.`));
+      element("strong", { class: "name" }, readable(file.id)), element("span", { class: "block quiet" }, reason(file))))),
+    files.length > SHOWN && element("p", { class: "quiet" }, `and ${number(files.length - SHOWN)} more${elsewhere}`));
 }
 

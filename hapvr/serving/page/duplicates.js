@@ -1,6 +1,6 @@
 // Groups of copies and pairs of other kinds: those that are certain, and those that a person has to look at.
 
-import { get, getDuplicateJob, getPlan, mayChange, media, startDuplicateJob } from "./api.js";
+import { get, getDuplicateJob, getPlan, mayChange, maySeePaths, media, startDuplicateJob } from "./api.js";
 import { bytes, clock, element, headRow, notice, number, percent, placeLine, scrollable, verdictClass } from "./dom.js";
 import { verdicts } from "./marks.js";
 import { picture } from "./pictures.js";
@@ -131,6 +131,8 @@ export async function showDuplicates(place, values) {
 
 // What could be done about all copies, to be looked at elsewhere.
 function plans(state) {
+  if (!maySeePaths()) return element("p", { class: "quiet" }, "A plan of what to keep says where files are, which this service does not show. " +
+    "Whoever runs it makes one on its machine: hapvr duplicates --plan plan.sh");
   const save = async (form) => {
     try {
       const address = URL.createObjectURL(await getPlan(form));

@@ -6,7 +6,7 @@ import { remember, verdicts } from "./marks.js";
 import { heatMap } from "./matrix.js";
 import { players } from "./players.js";
 import { fileOf, knownJob, neighbours, stateOf } from "./session.js";
-import { clockNote, isUnsure, judged, readable, titleOf, toDo } from "./words.js";
+import { clockNote, isUnsure, judged, perhaps, readable, titleOf, toDo } from "./words.js";
 
 export async function showPair(place, values) {
   const [query, job, reference] = ["query", "job", "reference"].map((one) => values.get(one) || undefined);
@@ -103,7 +103,7 @@ export async function showPair(place, values) {
       poster: (at) => thumbnail(reference, at, 640),
       note: "There is no file of this video; its sampled pictures are shown.",
     },
-  }, segments, (a, b) => map?.show(a, b));
+  }, segments, (a, b) => map?.show(a, b), { isUnsure: perhaps(match) !== "" });
 
   place.append(both.element, element("div", { class: "below" },
     !missing && (map = heatMap(answer, segments, both.compare)).figure,

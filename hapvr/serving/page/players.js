@@ -16,7 +16,8 @@ export function other(segment, second, { back = false } = {}) {
 
 // sides: {query, reference}, each {title, source, poster(second), note}. A side without a source shows pictures.
 // moved(query second, reference second) is called as they play.
-export function players(sides, segments, moved) {
+// isUnsure: whether the parts may show something else.
+export function players(sides, segments, moved, { isUnsure = false } = {}) {
   const whole = { query_start_s: 0, query_end_s: 1, reference_start_s: 0, reference_end_s: 1 };
   let segment = segments[0] ?? whole;
   const query = player(sides.query);
@@ -113,7 +114,7 @@ export function players(sides, segments, moved) {
         element("button", { type: "button", onclick: () => step(STEP_S), "aria-label": "One second on" }, "+1 s"),
         offset),
       choices.length > 0 && element("div", { class: "parts", role: "group", "aria-label": "Matching parts" },
-        element("span", { class: "quiet" }, "The same in both:"), choices)),
+        element("span", { class: "quiet" }, isUnsure ? "Perhaps the same in both:" : "The same in both:"), choices)),
     compare, toggle, step, times,
     close: () => { cancelAnimationFrame(frame); toggle(false); },
   };

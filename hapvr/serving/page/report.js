@@ -4,11 +4,11 @@ import { getCollection } from "./api.js";
 import { element, middle, minute, percent } from "./dom.js";
 import { picturePair } from "./pictures.js";
 import { stateOf } from "./session.js";
-import { covers, headline, isUnsure, judged, lookedAt, readable, span, titleOf } from "./words.js";
+import { covers, headline, isUnsure, judged, lookedAt, perhaps, readable, span, titleOf } from "./words.js";
 
 export async function showReport(place, values) {
   const id = values.get("job");
-  const [{ answer, still, places }, collection] = await Promise.all([stateOf(id), getCollection().catch(() => ({}))]);
+  const [{ answer, still, places, since }, collection] = await Promise.all([stateOf(id), getCollection().catch(() => ({}))]);
   const { author = "", note = "" } = JSON.parse(sessionStorage.getItem(`report ${id}`) ?? "{}");
   const kind = { still, incidents: answer.incidents };
   const shown = answer.matches.filter((match) => match.verdict !== "no match");
@@ -16,7 +16,8 @@ export async function showReport(place, values) {
     ["Searched for", readable(answer.query)],
     ["Answer", headline(answer)],
     ["Looked at", lookedAt(answer, still)],
-    ["Collection as of", collection.updated ? `${minute(collection.updated)} UTC` : ""],
+    ["Asked on", `${minute(since)} UTC`],
+    ["Since then", collection.updated > since ? "the collection has changed; what is new was not looked at" : ""],
     ["Report made", `${minute(new Date().toISOString())} UTC`],
     ["Author", author],
     ["Note", note],
@@ -34,7 +35,7 @@ export async function showReport(place, values) {
       element("p", {}, element("strong", {}, judged(match, kind)), isUnsure(match) && ": nobody has compared the two yet"),
       (match.segments.length ? match.segments.slice(0, still ? 1 : 6) : [null]).map((part) => element("div", { class: "proof" },
         picturePair(answer.query_id ? { query: answer.query_id } : { job: id }, match.reference, part ? middle(part) : [null, null], still),
-        element("p", {}, part ? span(part, still) : "alike as a whole; no part could be matched second by second"))),
+        element("p", {}, part ? `${perhaps(match)}${span(part, still)}` : "alike as a whole; no part could be matched second by second"))),
       covers(match, still) && element("p", { class: "quiet" }, covers(match, still)),
       places[match.reference]?.path && element("p", { class: "quiet name" }, places[match.reference].path))),
     element("p", { class: "quiet" }, "Only pictures were compared, not sound. A match says that two files show the same footage; " +

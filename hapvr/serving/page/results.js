@@ -6,7 +6,7 @@ import { verdicts } from "./marks.js";
 import { picture, picturePair, small } from "./pictures.js";
 import { fileOf, goToUnsureByKey, keepPairs, pairAddress, rememberSearch, stateOf, unsaid, unsureAfter } from "./session.js";
 import { missing, why } from "./why.js";
-import { covers, headline, isUnsure, judged, lookedAt, noteOf, readable, span, titleOf, toDo } from "./words.js";
+import { covers, headline, isUnsure, judged, lookedAt, noteOf, perhaps, readable, span, titleOf, toDo } from "./words.js";
 
 export async function showResults(place, values) {
   const id = values.get("job");
@@ -22,7 +22,7 @@ export async function showResults(place, values) {
       element("div", {},
         element("h1", { class: "name" }, readable(answer.query)), line,
         answer.incidents && element("p", {}, "Asked: which videos show the same incident, also from other cameras."),
-        element("p", { class: "quiet" }, lookedAt(answer, state.still)), basis(answer))),
+        element("p", { class: "quiet" }, `${lookedAt(answer, state.still)} Asked on ${minute(state.since)} UTC.`), basis(answer))),
     ...unsaid(answer.warnings).map((text) => notice(text.replaceAll("`", ""))), problems, lists,
     missing(id), keep(id, answer, state.still), mayChange() ? watch(id) : "", element("p", {}, element("a", { href: "#/" }, "New search")));
 
@@ -49,7 +49,7 @@ export async function showResults(place, values) {
     const best = others.some((pair) => pair.match.verdict === "match") ? "match" : unsure.length ? "unsure" : "no match";
     line.className = `headline ${verdictClass(best)}`;
     line.textContent = headline(shown);
-    rememberSearch({ job: id, query: shown.query, id: shown.query_id ?? "", headline: headline(shown), since: new Date().toISOString() });
+    rememberSearch({ job: id, query: shown.query, id: shown.query_id ?? "", headline: headline(shown), since: state.since });
     const list = (some) => element("ol", { class: "results" }, some.map((pair) => row(pair, id, kind, refresh)));
     lists.replaceChildren(
       others.length ? list(others) : "",
@@ -158,7 +158,7 @@ function row(pair, job, kind, refresh) {
     element("div", { class: "what" },
       element("a", { class: "open name", href: pairAddress(pair), "data-reference": match.reference }, title),
       element("strong", { class: `said ${verdictClass(match.verdict)}` }, judged(match, kind)),
-      match.segments.slice(0, kind.still ? 1 : 3).map((each) => element("span", { class: noteOf(each) ? "part noted" : "part" }, span(each, kind.still))),
+      match.segments.slice(0, kind.still ? 1 : 3).map((each) => element("span", { class: noteOf(each) ? "part noted" : "part" }, perhaps(match), span(each, kind.still))),
       match.segments.length > 3 && !kind.still && element("span", { class: "quiet" }, `and ${match.segments.length - 3} more parts`),
       !part && element("span", { class: "quiet" }, "alike as a whole; no part could be matched second by second"),
       covers(match, kind.still) && element("span", { class: "quiet" }, covers(match, kind.still)),

@@ -151,7 +151,7 @@ export async function showSearch(place, values) {
         sent: (part) => { words.textContent = `sending ${percent(part)} …`; } });
       keepJob(job, file);
       const said = headline(job.answer);
-      rememberSearch({ job: job.job, query: job.query, id: "", headline: said, since: new Date().toISOString() });
+      rememberSearch({ job: job.job, query: job.query, id: "", headline: said, since: job.since });
       line.prepend(small(queryThumbnail(job.job), `a picture of ${readable(file.name)}`));
       words.replaceWith(element("strong", { role: "status" }, said),
         element("a", { class: "button", href: `#/results?job=${job.job}`, "aria-label": `See the answer for ${readable(file.name)}` }, "See the answer"));

@@ -5,7 +5,7 @@ import { element, middle, minute, notice, number, placeLine, say, verdictClass }
 import { verdicts } from "./marks.js";
 import { picturePair, small } from "./pictures.js";
 import { keepJob, keepPairs, pairAddress } from "./session.js";
-import { clockNote, covers, isUnsure, judged, readable, span, titleOf, toDo } from "./words.js";
+import { clockNote, covers, isUnsure, judged, perhaps, readable, span, titleOf, toDo } from "./words.js";
 
 const PIECE = 50;
 const AGAIN_MS = 1000;
@@ -132,7 +132,7 @@ function row(found, pairs, state, again) {
       element("span", { class: "name" }, title),
       element("strong", { class: `said ${verdictClass(match.verdict)}` }, judged(match)),
       isUnsure(match) && element("span", {}, toDo()),
-      element("span", { class: "part" }, part ? span(part) : "alike as a whole; no part could be matched second by second"),
+      element("span", { class: "part" }, part ? `${perhaps(match)}${span(part)}` : "alike as a whole; no part could be matched second by second"),
       covers(match) && element("span", { class: "quiet" }, covers(match)),
       found.clock_note && element("span", { class: "quiet" }, clockNote(found)),
       element("span", { class: "quiet name" }, `${list}; found ${minute(match.since) || "–"} UTC`), placeLine(found.path)),

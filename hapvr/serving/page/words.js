@@ -73,7 +73,7 @@ function speed(part) {
 }
 
 // What a person must know of a part before they cite its seconds; "" where there is nothing.
-export const noteOf = (part) => part.certain === false || part.certain_offset === false ? "fixed camera: the exact second is not certain" : "";
+export const noteOf = (part) => part.certain === false || part.certain_offset === false ? "fixed camera or repeating scene: the exact second is not certain" : "";
 
 const range = (start, end) => `${clock(start)}–${clock(end)}`;
 
@@ -84,6 +84,9 @@ export function span(part, still = false) {
   return `${range(part.reference_start_s, part.reference_end_s)} of this video = ` +
     `${range(part.query_start_s, part.query_end_s)} of yours${speed(part)}${note}`;
 }
+
+// Before the parts of a match: where the program is not sure of it, it is not sure of its seconds, whatever people say of the two.
+export const perhaps = (match) => match && !match.same_file && match.probability !== null && match.probability < 0.95 ? "perhaps " : "";
 
 const share = (part) => part >= 0.995 ? "all" : part < 0.01 ? "less than 1 %" : `${Math.round(100 * part)} %`;
 
