@@ -131,7 +131,7 @@ def _run(project: Project, home: Path, console: Console) -> None:
         try:
             with (home / "demo.log").open("wb") as log, servers(log) as start:
                 port = free_port()
-                start_dagster(start, host=LOOPBACK, port=port)
+                start_dagster(start, host=LOOPBACK, port=port, can_reload=False)
                 client = DagsterGraphQLClient(LOOPBACK, port_number=port)
                 _run_jobs(client, instance, console, launched, project)
                 print_summary(project, console)
