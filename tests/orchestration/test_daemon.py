@@ -20,9 +20,8 @@ from assets.project import PROCESS_TAG
 from hapvr.registry.champions import champion_of
 from hapvr.search.current import CURRENT
 from hapvr.steps.training import tracker_of
-from tests.conftest import small_settings
 from tests.orchestration.conftest import ASSETS
-from tests.orchestration.servers import Servers, serving, wait_until
+from tests.orchestration.servers import Servers, packaged_settings, serving, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -56,7 +55,7 @@ def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         shutil.copy(clips_folder / name, folder / "clips")
         os.utime(folder / "clips" / name, (time.time() - 3600,) * 2)
 
-    settings = small_settings(folder / "clips", folder / "data") | {"shard_videos": 50}
+    settings = packaged_settings(folder / "clips", folder / "data")
     settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5}
     with serving(folder, settings) as running_servers:
         yield running_servers
