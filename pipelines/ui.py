@@ -173,6 +173,7 @@ def start_code_server(start: Start, *, can_reload: bool) -> Path:
         start(dagster, "code-server", "start", *options, "--heartbeat-ttl", "300")
     else:
         start(dagster, "api", "grpc", *options)
+
     start.wait(lambda: _accepts(address), "the code server")
     return workspace
 
