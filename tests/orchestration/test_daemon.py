@@ -56,7 +56,7 @@ def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         os.utime(folder / "clips" / name, (time.time() - 3600,) * 2)
 
     settings = packaged_settings(folder / "clips", folder / "data")
-    settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5}
+    settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 10}
     with serving(folder, settings) as running_servers:
         yield running_servers
 
@@ -164,7 +164,7 @@ def flowed(servers: Servers) -> Flowed:
     )
     wait_until(lambda: project.root.exists(CURRENT), "an index by the champion", timeout_s=300)
     runs = wait_until(lambda: ended_runs(servers), "the end of all runs", timeout_s=300)
-    time.sleep(7)  # one more tick of every sensor at least
+    time.sleep(12)  # one more tick of every sensor at least
     return Flowed(run_id, waiting, runs, len(ended_runs(servers)))
 
 
