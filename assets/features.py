@@ -85,9 +85,6 @@ features = step_asset(
 def training_data(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> Iterator[dg.MaterializeResult]:
-    from hapvr.steps.quality import check_stored
-    from hapvr.steps.views import make_views_and_labels
-
     opened = project.open()
     shard = context.partition_key
     selected = {key.to_user_string() for key in context.selected_asset_keys}
@@ -105,6 +102,9 @@ def training_data(
 
     if not wanted:
         return
+
+    from hapvr.steps.quality import check_stored
+    from hapvr.steps.views import make_views_and_labels  # loads torch, which others do without
 
     results = make_views_and_labels(
         opened,

@@ -50,18 +50,19 @@ class DemoFailure(Exception):
 def _follow(instance: dg.DagsterInstance, console: Console, runs: Sequence[str]) -> None:
     """Wait for runs to end, and print the messages of a training. Raises DemoFailure with the
     reason of the first run that fails."""
+    import dagster as dg
+
     cursors: dict[str, str | None] = dict.fromkeys(runs)
     while cursors:
         time.sleep(0.5)
-        for run_id, cursor in list(cursors.items()):
-            run = instance.get_run_by_id(run_id)
-            connection = instance.get_records_for_run(run_id, cursor=cursor)
-            cursors[run_id] = connection.cursor
+        for run in instance.get_runs(dg.RunsFilter(run_ids=list(cursors))):
+            connection = instance.get_records_for_run(run.run_id, cursor=cursors[run.run_id])
+            cursors[run.run_id] = connection.cursor
             for record in connection.records:
                 _print_training_line(record.event_log_entry, console)
-            if run is not None and run.is_finished:
+            if run.is_finished:
                 _raise_if_failed(instance, run)
-                del cursors[run_id]
+                del cursors[run.run_id]
 
 
 def _print_training_line(entry: dg.EventLogEntry, console: Console) -> None:
@@ -131,7 +132,7 @@ def _run(project: Project, home: Path, console: Console) -> None:
         try:
             with (home / "demo.log").open("wb") as log, servers(log) as start:
                 port = free_port()
-                start_dagster(start, host=LOOPBACK, port=port)
+                start_dagster(start, host=LOOPBACK, port=port, can_reload=False)
                 client = DagsterGraphQLClient(LOOPBACK, port_number=port)
                 _run_jobs(client, instance, console, launched, project)
                 print_summary(project, console)

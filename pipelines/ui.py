@@ -132,17 +132,31 @@ def only_server(home: Path) -> FileLock:
     return FileLock(home / "server.lock", timeout=0)
 
 
-def start_dagster(start: Start, *, host: str, port: int) -> None:
+def start_dagster(start: Start, *, host: str, port: int, can_reload: bool = True) -> None:
     """Start Dagster's web server, behind the guard, and its daemon, and wait until the web server
     answers.
 
-    Both use one server of this project's code; otherwise each would start its own, and the daemon
-    one every minute.
+    can_reload: see `start_code_server`, which both use.
+    """
+    workspace = start_code_server(start, can_reload=can_reload)
+    options = ["--host", host, "--port", str(port), "--workspace", str(workspace)]
+    start(sys.executable, "-m", "pipelines.webserver", *options)
+    programs = Path(sys.executable).parent
+    start(programs / "dagster-daemon", "run", "--workspace", workspace)
+    start.wait(lambda: _answers(f"{_local_page(host, port)}/server_info"), "Dagster's web server")
+
+
+def start_code_server(start: Start, *, can_reload: bool) -> Path:
+    """Start a server of this project's code and wait until it accepts connections. Returns the
+    workspace file of programs that use it; otherwise each would start its own, and the daemon one
+    every minute.
+
+    can_reload: whether the code can be loaded again from the UI. That takes a second process, which
+    replaces the one that has loaded it.
     """
     committed = (CHECKOUT / "workspace.yaml").read_text(encoding="utf-8")
     (entry,) = yaml.safe_load(committed)["load_from"]
     code = entry["python_file"]
-    programs = Path(sys.executable).parent
     address = start.folder / "code.sock"
     workspace = start.folder / "workspace.yaml"
     served = {"grpc_server": {"socket": str(address), "location_name": code["location_name"]}}
@@ -152,14 +166,16 @@ def start_dagster(start: Start, *, host: str, port: int) -> None:
     options += ["--attribute", code["attribute"], "--socket", address]
     options += ["--working-directory", code["working_directory"]]
     options += ["--location-name", code["location_name"]]
-    # The process that it starts for the code takes its runs along when it ends; by default it ends
-    # after half a minute in which a busy machine gave its parent no time.
-    start(programs / "dagster", "code-server", "start", *options, "--heartbeat-ttl", "300")
+    dagster = Path(sys.executable).parent / "dagster"
+    if can_reload:
+        # The process that it starts for the code takes its runs along when it ends; by default it
+        # ends after half a minute in which a busy machine gave its parent no time.
+        start(dagster, "code-server", "start", *options, "--heartbeat-ttl", "300")
+    else:
+        start(dagster, "api", "grpc", *options)
+
     start.wait(lambda: _accepts(address), "the code server")
-    options = ["--host", host, "--port", str(port), "--workspace", workspace]
-    start(sys.executable, "-m", "pipelines.webserver", *options)
-    start(programs / "dagster-daemon", "run", "--workspace", workspace)
-    start.wait(lambda: _answers(f"{_local_page(host, port)}/server_info"), "Dagster's web server")
+    return workspace
 
 
 def _local_page(host: str, port: int) -> str:

@@ -49,11 +49,13 @@ def smaller(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.stack([np.asarray(Image.fromarray(frame).resize(size)) for frame in frames])
 
 
-def write(path: Path, frames: NDArray[np.uint8], *, crf: int) -> Path:
+def write(path: Path, frames: NDArray[np.uint8], *, crf: int, preset: str = "medium") -> Path:
     """An H.264 file whose index comes first, as of a download."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
-        stream = container.add_stream("libx264", rate=Fraction(FPS), options={"crf": str(crf)})
+        stream = container.add_stream(
+            "libx264", rate=Fraction(FPS), options={"crf": str(crf), "preset": preset}
+        )
         stream.height = frames.shape[1] // 2 * 2
         stream.width = frames.shape[2] // 2 * 2
         stream.pix_fmt = "yuv420p"

@@ -15,8 +15,8 @@ from mlflow.entities.model_registry import ModelVersion
 from hapvr.registry.versions import LINEAGE_FILE
 from hapvr.steps.project import Project
 from hapvr.steps.training import tracker_of
-from tests.conftest import CHECKOUT, small_settings
-from tests.orchestration.servers import environment_in, wait_until
+from tests.conftest import CHECKOUT
+from tests.orchestration.servers import environment_in, packaged_settings, wait_until
 
 PARTITIONED = (
     "videos",
@@ -71,8 +71,7 @@ class Interrupted:
 
 def interrupted_demo(folder: Path, clips: Path) -> Interrupted:
     """Run `make demo` on a small project in this folder, and send it Ctrl-C at its first job."""
-    settings = small_settings(clips, folder / "data") | {"shard_videos": 50}
-    environment = environment_in(folder, settings)
+    environment = environment_in(folder, packaged_settings(clips, folder / "data"))
     venv = Path(sys.executable).parent.parent
     command = ["make", "--assume-old", f"{venv}/.installed", f"VENV={venv}"]
     command += [f"DAGSTER_HOME={environment['DAGSTER_HOME']}", "demo"]

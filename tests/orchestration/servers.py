@@ -19,7 +19,7 @@ import psutil
 
 from hapvr.steps.project import Project
 from pipelines.ui import free_port
-from tests.conftest import CHECKOUT, write_settings
+from tests.conftest import CHECKOUT, small_settings, write_settings
 
 
 def wait_for(url: str, *, body: bytes | None = None, timeout_s: float = 300) -> bytes:
@@ -66,6 +66,17 @@ class Servers:
         """Data of a GraphQL answer."""
         body = json.dumps({"query": query, "variables": variables}).encode()
         return json.loads(wait_for(f"{self.dagster}/graphql", body=body))["data"]
+
+
+PACKAGED = {"architecture": "tf_efficientnet_lite0", "weights": {"source": "packaged"}}
+
+
+def packaged_settings(videos: Path, data_root: Path) -> dict[str, Any]:
+    """`small_settings` with networks that `make setup` installs, as those of `make demo`, and with
+    one shard of each split: most runs then do without torch, whose import takes longer than all
+    that such a run computes."""
+    networks = {"backbone": PACKAGED | {"crop_px": 128}, "teacher": PACKAGED}
+    return small_settings(videos, data_root) | networks | {"shard_videos": 50}
 
 
 def environment_in(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:

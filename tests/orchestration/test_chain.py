@@ -210,7 +210,7 @@ def test_a_training_is_a_finished_mlflow_run_with_its_settings(tracked: Run) -> 
 def test_tags_say_what_a_training_began_with(tracked: Run) -> None:
     wanted = {"git.revision", "backbone.weights", "teacher.weights", "dagster.run_id"}
     assert tracked.data.tags.keys() >= wanted
-    assert tracked.data.tags["backbone.weights"] == "random"
+    assert tracked.data.tags["backbone.weights"] == "packaged"
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,8 @@ from assets.project import PROCESS_TAG
 from hapvr.registry.champions import champion_of
 from hapvr.search.current import CURRENT
 from hapvr.steps.training import tracker_of
-from tests.conftest import small_settings
 from tests.orchestration.conftest import ASSETS
-from tests.orchestration.servers import Servers, serving, wait_until
+from tests.orchestration.servers import Servers, packaged_settings, serving, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -56,8 +55,8 @@ def servers(clips_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         shutil.copy(clips_folder / name, folder / "clips")
         os.utime(folder / "clips" / name, (time.time() - 3600,) * 2)
 
-    settings = small_settings(folder / "clips", folder / "data") | {"shard_videos": 50}
-    settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 5}
+    settings = packaged_settings(folder / "clips", folder / "data")
+    settings["automation"] = {"enabled": True, "retrain_new_videos": 3, "watch_every_s": 10}
     with serving(folder, settings) as running_servers:
         yield running_servers
 
@@ -165,7 +164,7 @@ def flowed(servers: Servers) -> Flowed:
     )
     wait_until(lambda: project.root.exists(CURRENT), "an index by the champion", timeout_s=300)
     runs = wait_until(lambda: ended_runs(servers), "the end of all runs", timeout_s=300)
-    time.sleep(7)  # one more tick of every sensor at least
+    time.sleep(12)  # one more tick of every sensor at least
     return Flowed(run_id, waiting, runs, len(ended_runs(servers)))
 
 

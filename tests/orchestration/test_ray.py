@@ -20,7 +20,7 @@ import pytest
 from assets.project import PROCESS_TAG, SHARDS
 from hapvr.data.filesystem import DataRoot
 from hapvr.steps.project import Project
-from pipelines.ui import free_port
+from pipelines.ui import Start, free_port, start_code_server
 from tests.conftest import CHECKOUT, small_settings, write_settings
 from tests.orchestration.conftest import NewDatabase
 from tests.orchestration.servers import wait_until
@@ -148,10 +148,18 @@ def alive_nodes(cluster: Cluster) -> int:
     return sum(node["raylet"].get("state") == "ALIVE" for node in summary)
 
 
+@dataclass(frozen=True)
+class Team:
+    """A project, and the workspace file of the daemon that works for it."""
+
+    project: Project
+    workspace: Path
+
+
 @pytest.fixture(scope="module")
-def project(
+def team(
     cluster: Cluster, data: str, clips_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Project]:
+) -> Iterator[Team]:
     """A project with that data, and a daemon whose instance file is the cluster's, unchanged."""
     folder = tmp_path_factory.mktemp("ray")
     settings = small_settings(clips_folder, folder) | {"data_root": data}
@@ -171,18 +179,20 @@ def project(
         patch.delenv("HAPVR_VIDEOS", raising=False)
         with dg.DagsterInstance.get() as instance:
             instance.add_dynamic_partitions(str(SHARDS.name), list(KEYS))
-        # It sees that a process of this machine is gone; Ray has to tell of those on others.
-        sensor = [str(BIN / "dagster"), "sensor", "stop", "fail_lost_runs", "-w", "workspace.yaml"]
-        subprocess.run(sensor, cwd=CHECKOUT, capture_output=True, check=True)
-        command = [sys.executable, "-m", "dagster._daemon", "run", "-w", "workspace.yaml"]
-        daemon = subprocess.Popen(command, cwd=CHECKOUT)
+        start = Start(folder, log=None)
         try:
-            yield Project.open(config)
+            workspace = start_code_server(start, can_reload=False)
+            # It sees that a process of this machine is gone; Ray has to tell of those on others.
+            sensor = [BIN / "dagster", "sensor", "stop", "fail_lost_runs", "-w", workspace]
+            subprocess.run(sensor, cwd=CHECKOUT, capture_output=True, check=True)
+            start(sys.executable, "-m", "dagster._daemon", "run", "-w", workspace)
+            yield Team(Project.open(config), workspace)
         finally:
-            end_family(daemon)
+            for process in start.processes:
+                end_family(process)
 
 
-def launch_backfill(job: str) -> None:
+def launch_backfill(workspace: Path, job: str) -> None:
     """As the button in the UI does; the runs of `dagster job backfill` would not be retried."""
     repository = {"repositoryLocationName": "hapvr", "repositoryName": "__repository__"}
     selector = {"partitionSetName": f"{job}_partition_set", "repositorySelector": repository}
@@ -194,7 +204,7 @@ def launch_backfill(job: str) -> None:
     command = [
         str(BIN / "dagster-graphql"),
         "-w",
-        "workspace.yaml",
+        str(workspace),
         "--text",
         mutation,
         "--variables",
@@ -245,12 +255,12 @@ class Survived:
 
 
 @pytest.fixture(scope="module")
-def survived(project: Project, cluster: Cluster) -> Survived:
+def survived(team: Team, cluster: Cluster) -> Survived:
     """Two shards from files to features, one of them to training data; a node is killed while it
     ingests."""
     with dg.DagsterInstance.get() as instance:
         runs = Runs(instance)
-        launch_backfill("ingest")
+        launch_backfill(team.workspace, "ingest")
         node = cluster.nodes[1]
         killed = wait_until(
             lambda: runs.started_on(node), timeout_s=300, what="a run on the second node"
@@ -260,7 +270,7 @@ def survived(project: Project, cluster: Cluster) -> Survived:
             process.kill()
         psutil.wait_procs(lost, timeout=30)
         wait_until(lambda: runs.have_finished("ingest"), timeout_s=600, what="all shards' frames")
-        launch_backfill("extract")
+        launch_backfill(team.workspace, "extract")
         wait_until(lambda: runs.have_finished("extract"), timeout_s=600, what="all shards' data")
         failed = runs.that_are(dg.DagsterRunStatus.FAILURE)
         finished = runs.that_are(dg.DagsterRunStatus.SUCCESS)
@@ -300,11 +310,11 @@ def test_all_runs_are_jobs_of_both_nodes(survived: Survived, cluster: Cluster) -
     ids=str,
 )
 def test_a_shard_is_that_of_one_machine(
-    survived: Survived, project: Project, small_project: Project, key: str, stage: str
+    survived: Survived, team: Team, small_project: Project, key: str, stage: str
 ) -> None:
     """Every data file has the bytes of the one made without Dagster, Ray and object store."""
     assert survived.finished
-    remote = project.shard(stage, key)
+    remote = team.project.shard(stage, key)
     local = small_project.shard(stage, key)
     assert remote.index().equals(local.index())
     if stage != "videos":  # an index alone

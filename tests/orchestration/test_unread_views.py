@@ -1,5 +1,6 @@
 """Assets of views and labels make what `train.source` reads, as `hapvr extract` does."""
 
+import sys
 from pathlib import Path
 
 import dagster as dg
@@ -78,3 +79,12 @@ def test_what_another_source_reads_is_asked_for_again(project: Project) -> None:
     for asset, record in records.items():
         assert shard in (lacking[asset] or {})
         assert record.metadata["dagster/row_count"].value > 0
+
+
+def test_what_is_not_made_does_not_load_what_makes_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Networks in torch and views take longer to load than all else that such a run does."""
+    monkeypatch.setitem(sys.modules, "hapvr.steps.views", None)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert materialised(project, instance, "online").keys() == set(ASSETS)
