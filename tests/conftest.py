@@ -59,6 +59,8 @@ LONGEST_FIRST = (
     "registry/test_travel.py",
     "care/test_verify_models.py",
     "care/test_verify.py",
+    # The files above make the small project meanwhile.
+    "serving/test_kept.py",
     "orchestration/test_search.py",
     "commands/test_stages.py",
     "commands/test_read_only.py",
@@ -230,6 +232,36 @@ def short_edits() -> Iterator[None]:
         for module in ("search_calibration", "calibration"):
             patch.setattr(f"hapvr.steps.{module}.EDITED_VIDEOS", 6)
         yield
+
+
+@contextmanager
+def networks_opened_once() -> Iterator[None]:
+    """Steps share the frozen networks, in place of opening them for each shard: seconds of drawing
+    and trying out random weights."""
+    from hapvr.steps import features, views, whitening
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, opener in (
+            (features, "open_encoder"),
+            (whitening, "open_encoder"),
+            (views, "load_teacher"),
+        ):
+            patch.setattr(module, opener, opened_once(getattr(module, opener)))
+
+        yield
+
+
+def opened_once(opener: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that keeps what `opener` gave for the same arguments."""
+    opened: dict[str, Any] = {}
+
+    def kept(*arguments: Any, **options: Any) -> Any:
+        key = repr((arguments, options))
+        if key not in opened:
+            opened[key] = opener(*arguments, **options)
+        return opened[key]
+
+    return kept
 
 
 @pytest.fixture(scope="session")
@@ -435,9 +467,11 @@ def make_feature_data(project: Project) -> list[str]:
         make_videos(project, key)
         make_frames(project, key)
 
-    make_whitening(project)
-    for key in manifest.shards:
-        make_features(project, key)
+    with networks_opened_once():
+        make_whitening(project)
+        for key in manifest.shards:
+            make_features(project, key)
+
     return training_shard_keys(project.root)
 
 
@@ -445,5 +479,7 @@ def make_data(project: Project) -> None:
     """All stages up to pseudo labels."""
     from hapvr.steps.views import make_views_and_labels
 
-    for key in make_feature_data(project):
-        make_views_and_labels(project, key)
+    training_shards = make_feature_data(project)
+    with networks_opened_once():
+        for key in training_shards:
+            make_views_and_labels(project, key)

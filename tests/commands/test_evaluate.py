@@ -57,6 +57,7 @@ def test_evaluate_gives_the_reference_metrics(call: Call, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_evaluate_normalizes_against_a_source(
     call: Call, small_project: Project, tmp_path: Path
 ) -> None:

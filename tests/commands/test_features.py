@@ -34,6 +34,7 @@ def hdf5_file(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_import_then_evaluate_with_a_published_checkpoint(
     call: Call, hdf5_file: Path, tmp_path: Path
 ) -> None:

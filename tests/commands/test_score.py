@@ -54,6 +54,7 @@ def test_score_tells_verdict_similarity_probability_and_segments(call: Call, fol
     assert "b.mp4" in lines[-1] or lines[-1] == "         no matching segments"
 
 
+@pytest.mark.slow
 def test_score_says_that_a_file_is_the_same(call: Call, folder: Path, tmp_path: Path) -> None:
     """Equal bytes are a match for sure, whatever the model finds; the model is said to be untrained
     where it is."""

@@ -51,6 +51,7 @@ def test_a_person_reads_where_it_was_found(project: Project, clip: Path) -> None
     assert "covers 75 % of the query, 15 % of the video" in text
 
 
+@pytest.mark.slow
 def test_why_a_video_is_found(project: Project, clip: Path, tmp_path: Path) -> None:
     """In words and as JSON; an unknown video is an error, before the query is read."""
     text = call(project, "search", clip, "--explain", "in/long.mp4")

@@ -89,6 +89,7 @@ def test_status_counts_every_step(call: Call, small_project: Project) -> None:
     assert steps["registered_model"]["missing"] == 1
 
 
+@pytest.mark.slow
 def test_what_no_training_reads_is_not_extracted(call: Call, small_project: Project) -> None:
     """Views and labels of new ones in every step; they are named, with the way to make them, and
     count neither as done nor as missing."""

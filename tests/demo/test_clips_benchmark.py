@@ -53,6 +53,7 @@ def test_a_benchmark_labels_copies(
             )
 
 
+@pytest.mark.slow
 def test_copies_have_their_true_times(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("name", FILES)
 def test_files_from_elsewhere(name: str, tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_a_package_that_cannot_be_used_is_refused(
     assert not copies.is_package_usable()
 
 
+@pytest.mark.slow
 def test_sscd_in_torch_is_filled_by_the_published_names(tmp_path: Path) -> None:
     """A file with the names of the authors' release gives the vectors of the network it is of."""
     torch.manual_seed(0)

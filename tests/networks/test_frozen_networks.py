@@ -197,6 +197,7 @@ def test_packaged_weights_are_those_of_the_package(crop_px: int) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "crop_px"), [("tf_efficientnet_lite0", 224), ("tf_efficientnet_lite2", 256)]
 )

@@ -90,6 +90,7 @@ def test_regions_are_those_of_torch(architecture: str, crop_px: int) -> None:
     torch.testing.assert_close(actual, wanted, rtol=0, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_only_the_network_runs_in_bfloat16() -> None:
     """Close to float32, and recorded; norms and whitening are float32, whatever the caller's
     autocast."""

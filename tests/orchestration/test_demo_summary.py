@@ -27,6 +27,7 @@ def test_a_training_that_helped_needs_no_sentence() -> None:
     assert sentence_without_gain("own-test", trained=0.9, untrained=0.8) == ""
 
 
+@pytest.mark.slow
 def test_definitions_are_loaded_without_a_warning() -> None:
     """It would be printed by `make demo`, and by each of its servers."""
     command = [sys.executable, "-c", "import pipelines.definitions"]

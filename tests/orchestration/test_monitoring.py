@@ -94,6 +94,7 @@ def test_lost_runs_are_failed_and_living_ones_left_alone(tmp_path: Path, ended: 
     assert runs["lost"].run_id in (answer.skip_message or "")
 
 
+@pytest.mark.slow
 def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     """A failed Dagster run whose MLflow run still is RUNNING: the sensor marks it FAILED; a
     finished one stays finished, and so does one RUNNING in which a retry goes on. Of what is not
@@ -154,6 +155,7 @@ def test_the_mlflow_run_of_a_dead_training_is_closed(tmp_path: Path) -> None:
     assert states == ["FAILED", "FINISHED", "RUNNING"]
 
 
+@pytest.mark.slow
 def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Path) -> None:
     """Of two runs of a shard the first goes, with events and logs; partitions stay materialised,
     and what is recent stays."""

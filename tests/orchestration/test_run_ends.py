@@ -4,6 +4,7 @@ import multiprocessing
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from assets.project import ProjectResource
 from assets.videos import frames
@@ -13,6 +14,7 @@ from hapvr.video.kept_workers import end_idle_workers
 from tests.steps.search_projects import copied_project
 
 
+@pytest.mark.slow
 def test_a_run_leaves_no_decoders(small_project: Project, tmp_path: Path) -> None:
     """They wait for more work; Dagster executes a run in a process that waits for its children."""
     project = copied_project(small_project, tmp_path)

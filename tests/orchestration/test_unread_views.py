@@ -68,6 +68,7 @@ def test_what_no_training_reads_is_not_made_in_dagster(project: Project) -> None
         assert CHAIN[asset].lacks(Look(online(project))) is None
 
 
+@pytest.mark.slow
 def test_what_another_source_reads_is_asked_for_again(project: Project) -> None:
     """The automation makes what steps lack: an empty record does not count."""
     with dg.DagsterInstance.ephemeral() as instance:

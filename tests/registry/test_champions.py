@@ -36,6 +36,7 @@ def test_rollbacks_go_back_one_champion_at_a_time(tracker: Tracker, name: str) -
     assert version_tags(fresh_client, name, 3)["hapvr.gate.reason"] == "looked at by hand"
 
 
+@pytest.mark.slow
 def test_rollbacks_go_by_promotions_and_not_by_clocks(tracker: Tracker, name: str) -> None:
     """The clock was a year ahead when version 2 became champion, and is right again for 3."""
     client = tracker.client
@@ -99,6 +100,7 @@ def decisions(client: MlflowClient, name: str) -> list[str]:
     return [version_tags(client, name, version)["hapvr.gate.decision"] for version in (1, 2, 3)]
 
 
+@pytest.mark.slow
 @WRITES
 def test_a_killed_promotion_that_is_repeated_ends_as_if_it_had_not_been_killed(
     tracker: Tracker, name: str, writes: int
@@ -120,6 +122,7 @@ def test_a_killed_promotion_that_is_repeated_ends_as_if_it_had_not_been_killed(
     assert rollback(client, name, reason="bad") == 2
 
 
+@pytest.mark.slow
 @WRITES
 def test_a_killed_rollback_that_is_repeated_ends_as_if_it_had_not_been_killed(
     tracker: Tracker, name: str, writes: int

@@ -117,6 +117,7 @@ def test_a_version_without_a_place_is_refused_by_name(place: object, tmp_path: P
             check_registry(DataRoot(tmp_path), "")
 
 
+@pytest.mark.slow
 def test_a_database_that_another_process_holds_is_neither_lost_nor_damaged(tmp_path: Path) -> None:
     """It is reported as busy, within seconds, and nobody is told that its champion is lost."""
     project = open_project(tmp_path, folder_settings(tmp_path / "in", tmp_path / "data"))

@@ -37,6 +37,7 @@ def test_registering_a_run_twice_keeps_its_version(tracker: Tracker, name: str) 
     assert champion_of(tracker.client, name) is None
 
 
+@pytest.mark.slow
 def test_a_name_stands_for_the_bundle_that_has_it_now(
     tracker: Tracker, name: str, tmp_path: Path
 ) -> None:

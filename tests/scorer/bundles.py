@@ -1,6 +1,8 @@
 """A small model bundle, and clips whose every second is another picture."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import av
@@ -10,9 +12,9 @@ import torch
 from hapvr.model.checkpoint import save_network
 from hapvr.model.network import SimilarityNetwork
 from hapvr.model.settings import NetworkSettings
-from hapvr.networks.backbone import load_backbone
+from hapvr.networks.backbone import Backbone, load_backbone
 from hapvr.networks.settings import BackboneConfig, Weights
-from hapvr.networks.whitening import fit_whitening
+from hapvr.networks.whitening import Whitening, fit_whitening
 from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.torch_networks import write_onnx
@@ -63,6 +65,30 @@ def write_scenes(path: Path, scenes: Sequence[int], *, fps: int = 8) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class Whitened:
+    """A backbone, the pictures of 40 scenes as it takes them, and a whitening of its regions of
+    these."""
+
+    encoder: Backbone
+    crops: torch.Tensor
+    whitening: Whitening
+
+
+@cache
+def whitened(config_json: str) -> Whitened:
+    """The same in all tests of a process; nothing changes it. config_json: a BackboneConfig, which
+    has no hash."""
+    encoder = load_backbone(BackboneConfig.model_validate_json(config_json))
+    pictures = np.stack([scene(1000 + number) for number in range(40)]).transpose(0, 3, 1, 2)
+    with torch.inference_mode():
+        crops = torch.from_numpy(center_crop(pictures, encoder.crop_px))
+        regions = encoder.regions(crops).flatten(0, 1)
+
+    dims = min(DIMS, regions.shape[1] // 2)
+    return Whitened(encoder, crops, fit_whitening(regions.clone(), dims=dims))
+
+
 def make_bundle(
     folder: Path,
     *,
@@ -74,32 +100,27 @@ def make_bundle(
 ) -> Path:
     """A bundle of random weights: ResNet-18 at 128 px, whitening of 40 scenes, a network of 32
     dimensions as it is drawn."""
-    backbone = load_backbone(backbone_config)
-    pictures = np.stack([scene(1000 + number) for number in range(40)]).transpose(0, 3, 1, 2)
-    with torch.inference_mode():
-        crops = torch.from_numpy(center_crop(pictures, backbone.crop_px))
-        regions = backbone.regions(crops).flatten(0, 1)
-
-    dims = min(DIMS, regions.shape[1] // 2)
+    frozen = whitened(backbone_config.model_dump_json())
     network = SimilarityNetwork(
-        settings or NetworkSettings(), dims=dims, generator=torch_rng("bundle")
+        settings or NetworkSettings(),
+        dims=frozen.whitening.dims,
+        generator=torch_rng("bundle"),
     )
-    whitening = fit_whitening(regions.clone(), dims=dims)
     record = None
     if onnx:
         record = write_onnx(
             folder / "exported",
-            encoder=backbone,
-            whitening=whitening,
+            encoder=frozen.encoder,
+            whitening=frozen.whitening,
             network=network.eval(),
-            frames=[crops[:3], crops[3:9]],
+            frames=[frozen.crops[:3], frozen.crops[3:9]],
             features=[],
         )
 
     parts = BundleParts(
         network_folder=save_network(network, folder / "network", metadata={}),
-        encoder=backbone,
-        whitening=whitening,
+        encoder=frozen.encoder,
+        whitening=frozen.whitening,
         sampling=SAMPLING,
         calibration=calibration,
         onnx=record,

@@ -107,6 +107,7 @@ def test_every_file_is_the_recorded_one(bundle: Path, tmp_path: Path) -> None:
         load_bundle(folder)
 
 
+@pytest.mark.slow
 def test_parts_that_do_not_go_together_are_named(bundle: Path, tmp_path: Path) -> None:
     """A calibration that is no JSON, other weights, whitening of other shapes, of no numbers, of
     other dimensions: bundles whose author did not record digests."""

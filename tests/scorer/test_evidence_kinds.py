@@ -80,6 +80,7 @@ def log_odds(searcher: Searcher, folder: Path) -> dict[str, float]:
     return {name: score.log_odds or 0.0 for name, score in candidates(searcher, folder).items()}
 
 
+@pytest.mark.slow
 def test_one_that_is_added_changes_scores_by_its_weight(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def test_one_that_is_added_changes_scores_by_its_weight(
     assert gained == pytest.approx(dict.fromkeys(gained, 0.0))
 
 
+@pytest.mark.slow
 def test_one_that_a_model_lacks_counts_for_nothing(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +101,7 @@ def test_one_that_a_model_lacks_counts_for_nothing(
     assert log_odds(searcher, tmp_path) == before
 
 
+@pytest.mark.slow
 def test_one_that_is_not_known_of_a_video_adds_nothing(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

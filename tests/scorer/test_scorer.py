@@ -41,6 +41,7 @@ def test_segments_of_real_clips_have_their_times(scorer: VideoScorer, scenes: Pa
     assert scorer.score_pairs([(scenes / "a.mp4", scenes / "b.mp4")])[0].segments is None
 
 
+@pytest.mark.slow
 def test_calibration_gives_probability_and_frame_threshold(tmp_path: Path, scenes: Path) -> None:
     """The bundle's calibration turns each similarity into its probability; its frame threshold
     decides on segments."""
@@ -52,6 +53,7 @@ def test_calibration_gives_probability_and_frame_threshold(tmp_path: Path, scene
     assert row.segments, "frames above 0.2 are everywhere"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "expected"), [("copy.mp4", True), ("b.mp4", False)])
 def test_aligned_frames_of_a_copy_follow_one_course(
     tmp_path: Path, scenes: Path, name: str, expected: bool

@@ -41,6 +41,7 @@ def answered(client: Client, folder: Path) -> str:
     return str(client.upload(clip, top=2).json["job"])
 
 
+@pytest.mark.slow
 def test_an_answer_outlives_the_service(collection: Path, tmp_path: Path) -> None:
     """With its pictures, present marks, the similarities of frames, and as a table; all numbers
     want another search."""
@@ -109,12 +110,14 @@ def test_few_frames_of_a_long_query_are_kept(tmp_path: Path) -> None:
     assert features.clock == FrameTimes(few.times_s, 40.0)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_where_nobody_wants_it(collection: Path, tmp_path: Path) -> None:
     with served(collection, tmp_path, **{"retention.answer_days": 0}) as client:
         answered(client, tmp_path)
         assert kept_jobs(client.service.project.root) == []
 
 
+@pytest.mark.slow
 def test_old_answers_go(collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hapvr.serving.kept.CLEAN_EVERY_S", 0.0)
     with served(collection, tmp_path, **{"retention.answer_days": 2}) as client:
@@ -126,6 +129,7 @@ def test_old_answers_go(collection: Path, tmp_path: Path, monkeypatch: pytest.Mo
         assert kept_jobs(root) == [new]
 
 
+@pytest.mark.slow
 def test_old_answers_are_not_given(collection: Path, tmp_path: Path) -> None:
     """Also where nobody has searched since, and where answers are not kept any more."""
     with served(collection, tmp_path, **{"retention.answer_days": 2}) as client:
@@ -142,6 +146,7 @@ def test_old_answers_are_not_given(collection: Path, tmp_path: Path) -> None:
     assert kept_jobs(project.root) == []
 
 
+@pytest.mark.slow
 def test_no_answer_of_a_replaced_index_is_kept(collection: Path, tmp_path: Path) -> None:
     """A video that was forgotten while the search ran would be named for weeks."""
     with served(collection, tmp_path) as client:
@@ -157,6 +162,7 @@ def test_no_answer_of_a_replaced_index_is_kept(collection: Path, tmp_path: Path)
         assert kept_jobs(service.project.root) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [b'"similarity": 0.', b'"name": "my', b'"rank": 1', b"long.mp4"])
 def test_an_answer_with_a_flipped_bit_is_no_answer(
     collection: Path, tmp_path: Path, before: bytes
@@ -172,6 +178,7 @@ def test_an_answer_with_a_flipped_bit_is_no_answer(
             read_answer(root, job)
 
 
+@pytest.mark.slow
 def test_an_answer_that_names_a_forgotten_video_goes(collection: Path, tmp_path: Path) -> None:
     with served(collection, tmp_path) as client:
         root = client.service.project.root
@@ -182,6 +189,7 @@ def test_an_answer_that_names_a_forgotten_video_goes(collection: Path, tmp_path:
         assert kept_jobs(root) == []
 
 
+@pytest.mark.slow
 def test_a_damaged_answer_is_no_answer(collection: Path, tmp_path: Path) -> None:
     """It is named by the check of all that is stored."""
     with served(collection, tmp_path) as client:

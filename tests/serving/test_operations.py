@@ -123,7 +123,8 @@ def test_a_search_whose_index_was_removed_asks_the_one_that_stands_now(
         assert client.search(id=SHORT).status == 200
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_no_request_is_lost_while_the_index_changes(
     collection: Path, tmp_path: Path, workers: int
 ) -> None:

@@ -27,6 +27,9 @@ from tests.serving.served import serving
 from tests.serving.test_search_processes import is_gone, pids, soon
 from tests.steps.search_projects import copied
 
+# Each starts a process that opens the models.
+pytestmark = pytest.mark.slow
+
 SHORT = "in/short.mp4"
 BEST = "in/long.mp4"
 
@@ -80,7 +83,6 @@ def test_a_state_that_cannot_be_opened_is_not_answered_from_an_older_one(
         opened.reach("a newer state")
 
 
-@pytest.mark.slow
 def test_a_search_that_breaks_off_leaves_nothing_to_the_next_one(project: Project) -> None:
     """Its process has more to say of it, which would be taken for another answer."""
     parts: list[str] = []
@@ -96,7 +98,6 @@ def test_a_search_that_breaks_off_leaves_nothing_to_the_next_one(project: Projec
         assert query_id(processes, BEST) == BEST
 
 
-@pytest.mark.slow
 def test_processes_that_died_while_nobody_asked_cost_a_search_no_try(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +115,6 @@ def test_processes_that_died_while_nobody_asked_cost_a_search_no_try(
         assert psutil.Process().num_fds() <= num_files + 1
 
 
-@pytest.mark.slow
 def test_a_service_whose_processes_have_all_died_is_not_ready(
     collection: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

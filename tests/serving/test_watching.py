@@ -58,6 +58,7 @@ def test_a_new_list_is_compared_with_the_archive_at_once(own: Client, tmp_path: 
         assert image.width == 64
 
 
+@pytest.mark.slow
 def test_a_clip_that_is_sent_is_watched_for_after_the_service_was_started_again(
     own: Client, tmp_path: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_clip_that_is_sent_is_watched_for_after_the_service_was_started_again(
         assert ended(again)["error"] == ""
 
 
+@pytest.mark.slow
 def test_a_removed_list_takes_its_matches_along(own: Client, tmp_path: Path) -> None:
     name = made_list(own, tmp_path)
     (watched,) = own.get("/watch").json["lists"]
@@ -82,6 +84,7 @@ def test_a_removed_list_takes_its_matches_along(own: Client, tmp_path: Path) -> 
     assert own.get(f"/watch-pictures/{watched['queries'][0]}").status == 410
 
 
+@pytest.mark.slow
 def test_a_list_that_is_called_as_a_removed_one_was_has_none_of_its_matches(
     own: Client, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from hapvr.steps.search_calibration import frame_threshold
 from tests.steps.search_projects import bundle_of
 
 
+@pytest.mark.slow
 def test_searches_for_validation_videos_are_fitted(
     small_project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

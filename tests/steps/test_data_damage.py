@@ -41,6 +41,7 @@ def files(project: Project) -> list[Path]:
     )
 
 
+@pytest.mark.slow
 def test_verify_finds_what_stages_do_not_look_for_and_repairs_it(
     project: Project, finished: Path, call: Call
 ) -> None:

@@ -174,6 +174,7 @@ def test_a_shard_made_again_is_replaced_in_one_version(
     assert all(update.status.shards[name] == before.status().shards[name] for name in others)
 
 
+@pytest.mark.slow
 def test_a_new_model_answers_when_its_index_has_passed_and_a_rollback_switches_back(
     project: Project,
 ) -> None:

@@ -31,6 +31,7 @@ def as_demo(searched_project: Project, tmp_path: Path, monkeypatch: pytest.Monke
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_notebook(
     as_demo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -237,6 +237,7 @@ def test_the_bank_is_the_negatives_of_all_batches_of_the_step(
     assert any(weight.grad.any() for weight in network.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["tca", "vvs", "similarity"])
 def test_resumed_training_ends_as_the_uninterrupted_one(
     project: Project, tmp_path: Path, family: str

@@ -78,6 +78,7 @@ def test_download_video_tells_what_is_gone_from_what_may_come_back(
     assert len(site.requests) == num_attempts
 
 
+@pytest.mark.slow
 def test_download_video_resumes_where_a_connection_broke(site, tmp_path):
     """Each attempt goes on from the bytes that are there, in this run and in the next."""
     first = site.get("/cut.mp4", tmp_path, config=ONCE)
@@ -93,6 +94,7 @@ def test_download_video_resumes_where_a_connection_broke(site, tmp_path):
     assert ("/cut.mp4", saved) in site.requests
 
 
+@pytest.mark.slow
 def test_download_video_gives_up_at_the_limits(site, tmp_path):
     """Too slow is a failure that a later run resumes; too large is final and leaves nothing
     behind."""

@@ -15,6 +15,9 @@ from hapvr.video.pool import in_workers
 from hapvr.video.settings import SamplingConfig
 from tests.conftest import run_python
 
+# Each starts processes, and waits for them to end.
+pytestmark = pytest.mark.slow
+
 ALONE = SamplingConfig(workers=1)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pytest
 from PIL import Image
 
 from hapvr.errors import VideoError
@@ -27,6 +28,7 @@ def reasons(results):
     return [result.reason if isinstance(result, VideoError) else result for _, result in results]
 
 
+@pytest.mark.slow
 def test_in_workers_kills_a_worker_that_hangs():
     """An item over the time limit becomes a timeout; the others are done."""
     started = time.monotonic()
@@ -46,6 +48,7 @@ def beats_for(seconds):
     return seconds
 
 
+@pytest.mark.slow
 def test_what_gets_on_may_take_any_time():
     """Work that shows that it goes on is not killed, and its words are passed on; in the time of a
     request it has to be done all the same."""
@@ -58,6 +61,7 @@ def test_what_gets_on_may_take_any_time():
     assert reasons(hurried) == ["timeout"]
 
 
+@pytest.mark.slow
 def test_reading_a_large_file_is_no_standstill(videos):
     """A clip with a hole that takes longer to read than `timeout_s` is decoded; one whose decoder
     reads on behind the pictures as well."""
@@ -71,6 +75,7 @@ def test_reading_a_large_file_is_no_standstill(videos):
     assert [(video.reason, len(video.jpegs)) for video in sampled_videos] == [("", 3), ("", 3)]
 
 
+@pytest.mark.slow
 def test_a_decoder_that_reads_without_end_stands_still(tmp_path, monkeypatch):
     """Bytes count until the file has been read twice; a copy that reads it again and again gets
     on with nothing."""
@@ -153,6 +158,7 @@ def test_in_workers_leaves_no_process_behind_when_abandoned():
     assert workers == set()
 
 
+@pytest.mark.slow
 def test_workers_die_with_a_killed_parent(tmp_path):
     """No worker outlives a parent that is killed, not even a hung one."""
     script = tmp_path / "parent.py"
