@@ -11,6 +11,7 @@ proxy with a login in front.
 
 import argparse
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -27,7 +28,7 @@ import psutil
 import yaml
 from filelock import FileLock, Timeout
 
-from hapvr.errors import HapvrError
+from hapvr.errors import ArgumentError, HapvrError
 from pipelines.resources import CHECKOUT, config_path, open_project
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Start:
         """Raise ServerError if a server has ended."""
         for process in self.processes:
             if process.poll() is not None:
-                raise ServerError(f"{process.args!r} ended with exit code {process.returncode}")
+                command = shlex.join(map(str, process.args))
+                raise ServerError(f"`{command}` ended with exit code {process.returncode}")
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
         """Wait until a server answers. Raises ServerError if one has ended, or after
@@ -247,6 +249,10 @@ def _serve(options: argparse.Namespace) -> NoReturn:
     own_mlflow = f"http://{host}:{options.mlflow_port}"
     mlflow = without_login(project.config.tracking.uri or own_mlflow)
     pages = f"Dagster: {dagster}  MLflow: {mlflow}  Search: http://{host}:{options.search_port}"
+    _require_free(host, "--dagster-port", options.dagster_port)
+    _require_free(host, "--search-port", options.search_port)
+    if not project.config.tracking.uri:
+        _require_free(host, "--mlflow-port", options.mlflow_port)
     _say(f"{config_path()}: starting Dagster, MLflow and the search page")
     with servers() as start:
         if not project.config.tracking.uri:
@@ -264,6 +270,18 @@ def _serve(options: argparse.Namespace) -> NoReturn:
         while True:
             start.check()
             time.sleep(0.5)
+
+
+def _require_free(host: str, option: str, port: int) -> None:
+    """Raise ArgumentError for a port on which no server can listen."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ArgumentError(
+            f"{option} {port}: no server can listen there ({error.strerror}); end the program that "
+            "does, or choose another port"
+        ) from error
 
 
 def _start_mlflow(start: Start, project: "Project", *, host: str, port: int) -> None:
