@@ -61,6 +61,8 @@ LONGEST_FIRST = (
     "care/test_verify.py",
     # The files above make the small project meanwhile.
     "serving/test_kept.py",
+    "steps/test_searcher.py",
+    "video/test_needed.py",
     "orchestration/test_search.py",
     "commands/test_stages.py",
     "commands/test_read_only.py",
@@ -74,7 +76,6 @@ LONGEST_FIRST = (
     "steps/test_seeds.py",
     "registry/test_documents.py",
     "steps/test_data_stages.py",
-    "steps/test_searcher.py",
     "steps/test_searched_queries.py",
     "steps/test_duplicates.py",
     "registry/test_versions.py",

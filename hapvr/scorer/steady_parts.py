@@ -193,6 +193,7 @@ def _straightened(alignment: Alignment, matrix: NDArray[np.float64]) -> Alignmen
         # The same footage may be shown elsewhere as well.
         start = own_start
         places = slice(max(0, start - length), start + 2 * length)
+
     fit = float(fits[start])
     at_half_speed = _best_at_half_speed(matrix[rows, places])
     is_certain = _is_certain(fits, start) and at_half_speed <= fit + AMBIGUOUS
