@@ -60,8 +60,8 @@ PORTS = ("--dagster-port", "--mlflow-port", "--search-port")
 def test_a_port_that_another_program_uses_is_refused(
     option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         ports = {name: free_port() for name in PORTS} | {option: port}
         words = [f"{name}={number}" for name, number in ports.items()]
         monkeypatch.setattr(sys, "argv", ["ui", *words])
