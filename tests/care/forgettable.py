@@ -29,8 +29,8 @@ from hapvr.steps.training import tracker_of
 from hapvr.steps.watch_queries import make_watch_list
 from hapvr.tables import write_table
 from hapvr.video.kept_workers import end_idle_workers
-from tests.conftest import make_feature_data
 from tests.forked import forking
+from tests.made_data import make_feature_data
 from tests.scorer.bundles import write_scenes
 from tests.steps.data_projects import folder_settings, open_project
 from tests.steps.search_projects import (

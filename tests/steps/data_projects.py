@@ -13,7 +13,8 @@ import pytest
 from hapvr.data.filesystem import LOCKS_FOLDER
 from hapvr.data.manifest import IDENTITY
 from hapvr.steps.project import Project
-from tests.conftest import make_data, small_settings, write_clip, write_settings
+from tests.conftest import small_settings, write_clip, write_settings
+from tests.made_data import make_data
 
 
 def folder_settings(videos: Path, data_root: Path | str, **changes: Any) -> dict[str, Any]:

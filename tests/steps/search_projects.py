@@ -37,7 +37,8 @@ from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.training import tracker_of
-from tests.conftest import make_feature_data, small_settings
+from tests.conftest import small_settings
+from tests.made_data import make_feature_data
 from tests.registry.empty_store import new_store
 from tests.scorer.bundles import write_scenes
 from tests.steps.data_projects import folder_settings, open_project

@@ -21,7 +21,8 @@ from hapvr.seeding import torch_rng
 from hapvr.steps.features import make_features
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
-from tests.conftest import MakeOnce, make_data
+from tests.conftest import MakeOnce
+from tests.made_data import make_data
 from tests.steps.data_projects import digests, finished_project, folder_settings, open_project
 from tests.steps.object_store import empty_bucket
 from tests.steps.search_projects import copied

@@ -32,7 +32,7 @@ from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
 from hapvr.steps.searcher import UNSURE, Searcher
 from hapvr.steps.shard_rows import rows_place
-from tests.conftest import make_feature_data
+from tests.made_data import make_feature_data
 from tests.scorer.bundles import write_scenes
 from tests.steps.search_projects import bundle_of, copied, with_real_weights
 

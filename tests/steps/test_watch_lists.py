@@ -27,7 +27,7 @@ from hapvr.steps.watch_lists import (
     unwatched_shards,
 )
 from hapvr.steps.watch_queries import LISTS
-from tests.conftest import make_feature_data
+from tests.made_data import make_feature_data
 from tests.scorer.bundles import scene, write_scenes
 from tests.steps.search_projects import LONG, copied, with_real_weights
 

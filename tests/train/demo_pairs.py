@@ -14,7 +14,8 @@ from hapvr.model.family import VideoNetwork
 from hapvr.steps.benchmark_features import BenchmarkFeatures, score_stored
 from hapvr.steps.project import Project
 from hapvr.train.pair_labels import NAME_COLUMNS, TIME_COLUMNS
-from tests.conftest import make_feature_data, write_settings
+from tests.conftest import write_settings
+from tests.made_data import make_feature_data
 
 NUM_INCIDENTS = 12
 SPLITS = {"train": "train", "test": "train", "validation": "validation"}
