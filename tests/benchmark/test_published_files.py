@@ -206,6 +206,7 @@ def test_svd_with_unlabelled_videos_has_the_queries_and_pairs_of_its_labels(svd)
     assert len(svd.labels) == 6355
 
 
+@pytest.mark.slow
 def test_svd_ranks_the_unlabelled_videos_for_every_query(svd):
     """A query ranks its own candidates and all unlabelled videos, not the candidates of other
     queries."""

@@ -97,6 +97,7 @@ def test_score_as_json_has_thresholds_errors_and_warning(call: Call, folder: Pat
     assert [row["precision"] for row in done.json["thresholds"]] == [0.5, 0.8, 0.9, 0.95, 0.99]
 
 
+@pytest.mark.slow
 def test_folders_and_lists_are_read(
     call: Call, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def call(project: Project, *arguments: object, exit_code: int = 0) -> str:
     return result.stdout + (result.stderr if exit_code else "")
 
 
+@pytest.mark.slow
 def test_a_person_reads_where_it_was_found(project: Project, clip: Path) -> None:
     short = call(project, "search", clip)
     text = call(project, "search", clip, "--all")

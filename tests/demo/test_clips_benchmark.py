@@ -30,6 +30,7 @@ def benchmark(clips: Path, out: Path, *, edits: CopyEdits = "usual") -> Benchmar
     return load_definition(out / "own-test")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("edits", "num_labels"), [("usual", [6, 6, 3]), ("hard", [15, 3])])
 def test_a_benchmark_labels_copies(
     clips: Path, tmp_path: Path, edits: CopyEdits, num_labels: list[int]

@@ -51,6 +51,7 @@ def test_sensors_and_schedules_are_stable() -> None:
     assert schedules == SCHEDULES
 
 
+@pytest.mark.slow
 def test_automation_follows_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

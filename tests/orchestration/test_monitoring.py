@@ -187,6 +187,7 @@ def test_old_runs_are_removed_but_for_those_that_made_what_is_there(tmp_path: Pa
     assert left == []
 
 
+@pytest.mark.slow
 def test_a_failed_stage_stops_its_job_with_the_librarys_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from hapvr.registry.versions import version_tags
 from tests.registry.conftest import add_version
 
 
+@pytest.mark.slow
 def test_rollbacks_go_back_one_champion_at_a_time(tracker: Tracker, name: str) -> None:
     """1, 2, 3 by the gate; back to 2, back to 1, no further; then 3 by hand, and back to 1 again.
     It is all written down."""
@@ -50,6 +51,7 @@ def test_rollbacks_go_by_promotions_and_not_by_clocks(tracker: Tracker, name: st
     assert rollback(client, name, reason="bad") == 2
 
 
+@pytest.mark.slow
 def test_a_champion_that_was_set_by_hand_in_mlflow(tracker: Tracker, name: str) -> None:
     """It has no number: a rollback leads to the last that has one, and a tag that is no number
     counts as none."""

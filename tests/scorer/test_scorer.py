@@ -29,6 +29,7 @@ def assert_spans(
         assert got == pytest.approx(expected, abs=FRAME_S)
 
 
+@pytest.mark.slow
 def test_segments_of_real_clips_have_their_times(scorer: VideoScorer, scenes: Path) -> None:
     """A copy within a longer video, two parts that swapped places, the whole of a video, and
     nothing."""

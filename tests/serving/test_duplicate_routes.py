@@ -12,6 +12,7 @@ from tests.serving.served import COPY, PART, SHORT, Client
 from tests.steps.search_projects import LONG
 
 
+@pytest.mark.slow
 def test_the_matrix_shows_where_two_videos_are_alike(client: Client, tmp_path: Path) -> None:
     """As numbers and as a picture, for an id and for an upload: bright where the same pictures
     are."""

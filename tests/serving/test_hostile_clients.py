@@ -117,6 +117,7 @@ def test_no_more_than_the_limit_is_kept_of_what_does_not_end(narrow: Client) -> 
     assert soon(lambda: narrow.uploads == [])
 
 
+@pytest.mark.slow
 def test_what_is_within_the_limit_is_searched(narrow: Client, tmp_path: Path) -> None:
     assert narrow.upload(write_scenes(tmp_path / "clip.mp4", list(LONG[3:9]))).status == 200
 

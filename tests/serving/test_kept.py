@@ -67,6 +67,7 @@ def test_an_answer_outlives_the_service(collection: Path, tmp_path: Path) -> Non
         assert answer.json["plain"] == ""  # the sentence says what to do
 
 
+@pytest.mark.slow
 def test_a_kept_answer_has_the_similarities_of_frames(collection: Path, tmp_path: Path) -> None:
     """But for the rounding of what is kept the same as before; not once another network answers."""
     with served(collection, tmp_path) as client:

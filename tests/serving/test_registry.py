@@ -16,6 +16,7 @@ from tests.steps.search_projects import copied, register_bundle
 SHORT = "in/short.mp4"
 
 
+@pytest.mark.slow
 def test_a_deleted_champion_goes_on_answering_and_this_is_said(
     collection: Path, tmp_path: Path
 ) -> None:

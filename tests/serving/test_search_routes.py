@@ -120,6 +120,7 @@ def test_a_watch_list_of_a_file_that_is_gone_or_another_is_refused(
     assert client.ask("POST", "/watch", job=job_of_gone, body=body).status == 410
 
 
+@pytest.mark.slow
 def test_an_upload_is_searched_and_deleted(client: Client, tmp_path: Path) -> None:
     """The answer has the sender's name and never the temporary one."""
     clip = write_scenes(tmp_path / "<b>my clip.mp4", [500, 501, *LONG[25:31]])

@@ -44,6 +44,7 @@ def ended(client: Client) -> Any:
     return client.get("/watch/job").json
 
 
+@pytest.mark.slow
 def test_a_new_list_is_compared_with_the_archive_at_once(own: Client, tmp_path: Path) -> None:
     name = made_list(own, tmp_path)
     shown = own.get("/watch").json
@@ -107,6 +108,7 @@ def test_no_other_folder_is_removed(own: Client, name: str) -> None:
     assert sorted(Path(own.service.project.root.url).rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_lists_that_are_configured_while_the_service_runs_are_compared(
     own: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

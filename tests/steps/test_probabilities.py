@@ -104,6 +104,7 @@ def test_one_course_makes_a_video_so_many_times_likelier(
     assert set(gained.values()) == {0.0}
 
 
+@pytest.mark.slow
 def test_an_explanation_says_what_was_found_and_where_a_video_falls_out(
     searcher: Searcher, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def test_an_excerpt_is_found_at_its_second(searcher: Searcher, tmp_path: Path) -
     assert best.similarity > answer.matches[1].similarity
 
 
+@pytest.mark.slow
 def test_a_similarity_is_that_of_the_scorer(searched_project: Project, tmp_path: Path) -> None:
     """Compared whole, a video gets the number that `hapvr score` gives, up to the half precision of
     stored features."""

@@ -282,6 +282,7 @@ def test_another_seed_gives_other_online_views(small_project: Project, online: O
     assert reseeded_plans[0].window != plans[0].window
 
 
+@pytest.mark.slow
 def test_online_batches_label_hosts_and_count_frames(small_project: Project) -> None:
     """A clip with a host is a positive of all clips of its host. Clips of 8 frames of videos of six
     seconds have six frames, and those of a single picture one."""
@@ -343,6 +344,7 @@ def start(project: Project) -> None:
     CachedViews(inputs_of(project, project.config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

@@ -161,6 +161,7 @@ def test_no_other_program_is_started(site, tmp_path, monkeypatch, path):
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/stream.m3u8", "/video.mp4"])
 def test_what_a_killed_download_left_is_no_video(site, tmp_path, path):
     """Pieces are fetched whole, whatever a killed run left of them."""

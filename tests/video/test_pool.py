@@ -110,6 +110,7 @@ def test_several_threads_decode_the_same_frames(videos):
         path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_in_workers_survives_workers_that_die():
     """Death by signal, exit and exception cost their own item only, whatever is beside them; deaths
     are counted."""
