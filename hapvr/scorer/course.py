@@ -3,8 +3,8 @@ copy resembles its original more or less, just as the original resembles itself 
 takes of one scene look alike throughout."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.segments import Segment
+from hapvr.scorer.steady_parts import is_less_alike, is_one_scene
 
 MIN_AGREEMENT = 0.6
 """The least correlation at which two videos have the same course, and not only the same look."""
@@ -57,6 +58,33 @@ def course_of_segment(
     shown = rows_between(query.clock.times_s, segment.query_start_s, segment.query_end_s)
     same = rows_between(reference.clock.times_s, segment.reference_start_s, segment.reference_end_s)
     return common_course(scorer, query.part(*shown), reference.part(*same))
+
+
+def shown_parts(
+    scorer: FrameComparer,
+    query: EmbeddedVideo,
+    parts: Iterable[Segment],
+    has_one_course: Callable[[Segment], bool],
+) -> list[Segment]:
+    """Common parts of a query and another video, in order, without other moments of the same scene.
+
+    One that is less alike than another that shows the same of the query must have one course with
+    it, as the same footage has that was edited in another way. Another moment may have one, too, so
+    the part is not certain if the query shows one scene.
+
+    has_one_course: whether the frames of a part follow one
+    """
+    shown: list[Segment] = []
+    for part in parts:
+        if not any(is_less_alike(part, other) for other in shown):
+            shown.append(part)
+        elif has_one_course(part):
+            rows = rows_between(query.clock.times_s, part.query_start_s, part.query_end_s)
+            of_query = query.part(*rows)
+            own = scorer.relative_similarity(of_query, of_query)
+            shown.append(replace(part, certain=not is_one_scene(own, part.score)))
+
+    return shown
 
 
 def rows_between(times_s: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:

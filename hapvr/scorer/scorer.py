@@ -16,6 +16,7 @@ from hapvr.progress import Progress, no_progress
 from hapvr.scorer.access import Access, ComputeLock, Deadline
 from hapvr.scorer.blank import blank_pictures, is_blank_of_copies, mean_directions
 from hapvr.scorer.calibration import Calibration
+from hapvr.scorer.course import course_of_segment, shown_parts
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.pairs import PairRequest, PairScore
 from hapvr.scorer.requests import RequestVideos
@@ -281,19 +282,30 @@ class VideoScorer:
         self, query: EmbeddedVideo, reference: EmbeddedVideo, deadline: Deadline = NEVER
     ) -> tuple[Segment, ...]:
         """Parts of both that show the same, the longest and surest first."""
-        return self.segments_in(
-            self.relative_similarity(query, reference, deadline), query.clock, reference.clock
-        )
+        values = self.relative_similarity(query, reference, deadline)
+        return self.segments_in(values, query, reference)
 
     def segments_in(
-        self, values: NDArray[np.float64], query: FrameTimes, reference: FrameTimes
+        self, values: NDArray[np.float64], query: EmbeddedVideo, reference: EmbeddedVideo
     ) -> tuple[Segment, ...]:
-        """The segments of a matrix that `relative_similarity` gave, for frames of these times."""
+        """The segments of the matrix that `relative_similarity` gave for two videos."""
+
+        def has_one_course(part: Segment) -> bool:
+            return course_of_segment(self, query, reference, part) is not None
+
+        parts = self.aligned_parts(values, query.clock, reference.clock)
+        return tuple(shown_parts(self, query, parts, has_one_course))
+
+    def aligned_parts(
+        self, values: NDArray[np.float64], query: FrameTimes, reference: FrameTimes
+    ) -> list[Segment]:
+        """Parts of the matrix that `relative_similarity` gave for frames of these times, the
+        longest and surest first; also those that may be other moments of one scene."""
         fps = self.sampling.fps
         aligned = align_timed(values, query, reference, threshold=self.frame_threshold, fps=fps)
         segments = [timed(part, query, reference, fps=fps) for part in aligned]
         longer = [widened(segment, query, reference, fps=fps) for segment in segments]
-        return tuple(clearest(longer))
+        return clearest(longer)
 
     def _video(self, path: Path) -> SampledFeatures:
         outcome = self._reader.read([path], limits=self.limits, deadline=NEVER)[path]

@@ -1,17 +1,14 @@
 """Parts of the videos that a search compares with its query: their embeddings, what they have in
 common with it, and whether that has one course."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Sequence
 
 from hapvr.errors import DataError
 from hapvr.scorer.access import Deadline
-from hapvr.scorer.course import CommonCourse, common_course, rows_between
+from hapvr.scorer.course import CommonCourse, common_course, rows_between, shown_parts
 from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.scorer import NEVER, VideoScorer
 from hapvr.scorer.segments import MAX_SEGMENTS, Segment, clearest
-from hapvr.scorer.steady_parts import is_less_alike, is_one_scene
 from hapvr.scorer.videos import Recent
 from hapvr.search.collection import CHANGED, SearchableCollection
 from hapvr.search.compared_parts import Rows
@@ -54,36 +51,21 @@ class CandidateParts:
         if candidate.segments is not None:
             return candidate.segments
         times = self._collection.times(candidate.video_id)
-        stretches = (
-            self.read(candidate.video_id, times, rows, deadline) for rows in stretches_of(candidate)
-        )
-        parts = chain.from_iterable(
-            self._scorer.matching_segments(query, stretch, deadline) for stretch in stretches
-        )
+        parts: list[Segment] = []
+        for rows in stretches_of(candidate):
+            stretch = self.read(candidate.video_id, times, rows, deadline)
+            values = self._scorer.relative_similarity(query, stretch, deadline)
+            parts += self._scorer.aligned_parts(values, query.clock, stretch.clock)
+
         longest_first = sorted(
             parts, key=lambda part: -part.score * (part.query_end_s - part.query_start_s)
         )
-        shown: list[Segment] = []
-        for part in clearest(longest_first):
-            if any(is_less_alike(part, other) for other in shown):
-                shown.extend(self._shown_again(query, candidate, part, deadline))
-            else:
-                shown.append(part)
 
+        def has_one_course(part: Segment) -> bool:
+            return self._course_of(query, candidate, part, deadline) is not None
+
+        shown = shown_parts(self._scorer, query, clearest(longest_first), has_one_course)
         return tuple(shown[:MAX_SEGMENTS])
-
-    def _shown_again(
-        self, query: EmbeddedVideo, candidate: ScoredCandidate, part: Segment, deadline: Deadline
-    ) -> Iterator[Segment]:
-        """A part that is less alike than another that shows the same of the query, if it may be the
-        same footage once more, edited in another way. Other moments of its scene look like that,
-        too, and are not certain."""
-        if self._course_of(query, candidate, part, deadline) is None:
-            return
-        rows = rows_between(query.clock.times_s, part.query_start_s, part.query_end_s)
-        of_query = query.part(*rows)
-        own = self._scorer.relative_similarity(of_query, of_query, deadline)
-        yield replace(part, certain=not is_one_scene(own, part.score))
 
     def common_course(
         self, query: EmbeddedVideo, candidate: ScoredCandidate, deadline: Deadline = NEVER

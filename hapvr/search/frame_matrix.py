@@ -31,14 +31,16 @@ def frame_matrix(
     num_rows, num_columns = _size(len(query.regions), len(reference.regions), max_cells)
     shown = thin(query, num_rows)
     embedded = scorer.embed(thin(reference, num_columns), deadline)
-    by_view = [scorer.relative_similarity(view, embedded, deadline) for view in scorer.views(shown)]
-    values = max(by_view, key=lambda of_view: np.mean(of_view.max(axis=1)))
+    by_view = [
+        (view, scorer.relative_similarity(view, embedded, deadline)) for view in scorer.views(shown)
+    ]
+    view, values = max(by_view, key=lambda of_view: np.mean(of_view[1].max(axis=1)))
     return {
         "query_times_s": shown.clock.times_s,
         "reference_times_s": embedded.clock.times_s,
         "values": values,
         "threshold": scorer.frame_threshold,
-        "segments": scorer.segments_in(values, shown.clock, embedded.clock),
+        "segments": scorer.segments_in(values, view, embedded),
     }
 
 

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from numpy.typing import NDArray
 
-from hapvr.scorer.course import rows_between, same_course
+from hapvr.scorer.course import rows_between, same_course, shown_parts
+from hapvr.scorer.embedded import EmbeddedVideo
+from hapvr.scorer.segments import FrameTimes, Segment
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(8, 40), st.floats(0.4, 1.0))
@@ -29,3 +32,44 @@ def test_seconds_are_frames_at_least_one(
     start_s: float, end_s: float, rows: tuple[int, int]
 ) -> None:
     assert rows_between((0.0, 1.0, 2.0, 3.0), start_s, end_s) == rows
+
+
+class LikeItself:
+    """Frames of a video that are so similar to each other."""
+
+    def __init__(self, similarity: float) -> None:
+        self.similarity = similarity
+
+    def relative_similarity(
+        self, query: EmbeddedVideo, reference: EmbeddedVideo
+    ) -> NDArray[np.float64]:
+        return np.full((len(query), len(reference)), self.similarity)
+
+
+QUERY = EmbeddedVideo(
+    np.zeros((8, 1, 4)), FrameTimes(tuple(map(float, range(8)))), np.zeros(8, np.uint64)
+)
+BEST = Segment(0, 8, 41, 49, 1.0)
+LESS_ALIKE = Segment(0, 8, 116, 124, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("similarity", "is_certain"), [(0.3, True), (0.85, False)], ids=["changes", "one scene"]
+)
+def test_footage_that_is_shown_again_is_certain_unless_the_query_is_one_scene(
+    similarity: float, is_certain: bool
+) -> None:
+    best, again = shown_parts(LikeItself(similarity), QUERY, [BEST, LESS_ALIKE], lambda _: True)
+    assert best == BEST
+    assert (again.reference_start_s, again.certain) == (116, is_certain)
+
+
+def test_what_is_less_alike_and_has_another_course_is_no_part() -> None:
+    """It is another moment of the scene."""
+    shown = shown_parts(LikeItself(0.3), QUERY, [BEST, LESS_ALIKE], lambda _: False)
+    assert shown == [BEST]
+
+
+def test_what_is_as_alike_is_a_part() -> None:
+    again = Segment(0, 8, 80, 88, 0.98)
+    assert shown_parts(LikeItself(0.85), QUERY, [BEST, again], lambda _: False) == [BEST, again]
