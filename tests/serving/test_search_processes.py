@@ -69,8 +69,10 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def without_job(answer: Answer) -> dict[str, Any]:
-    return {name: value for name, value in answer.json.items() if name != "job"}
+def content_of(answer: Answer) -> dict[str, Any]:
+    """What an answer says, without which search it was for and when."""
+    of_search = ("job", "since")
+    return {name: value for name, value in answer.json.items() if name not in of_search}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_each_process_answers_as_the_service_alone(
     alone = client.search(**asked)
     answers = at_once(shared, 2 * WORKERS, **asked)
     assert {answer.status for answer in answers} == {alone.status}
-    assert [without_job(answer) for answer in answers] == [without_job(alone)] * len(answers)
+    assert [content_of(answer) for answer in answers] == [content_of(alone)] * len(answers)
 
 
 def test_a_file_that_is_sent_is_answered_as_by_the_service_alone(
@@ -102,7 +104,7 @@ def test_a_file_that_is_sent_is_answered_as_by_the_service_alone(
 ) -> None:
     clip = write_scenes(tmp_path / "my clip.mp4", list(LONG[25:31]))
     alone = client.upload(clip, top=2)
-    assert without_job(shared.upload(clip, top=2)) == without_job(alone)
+    assert content_of(shared.upload(clip, top=2)) == content_of(alone)
     assert shared.uploads == []
 
 
