@@ -56,6 +56,8 @@ class Start:
         self.folder = folder
         self.log = log
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.commands: list[str] = []
+        """Of the processes, as they could be typed."""
 
     def __call__(self, *command: str | Path) -> None:
         """Start a server. Raises ServerError if another one has ended."""
@@ -64,12 +66,12 @@ class Start:
             command, cwd=CHECKOUT, stdout=self.log, stderr=self.log, start_new_session=True
         )
         self.processes.append(process)
+        self.commands.append(shlex.join(map(str, command)))
 
     def check(self) -> None:
         """Raise ServerError if a server has ended."""
-        for process in self.processes:
+        for command, process in zip(self.commands, self.processes, strict=True):
             if process.poll() is not None:
-                command = shlex.join(map(str, process.args))
                 raise ServerError(f"`{command}` ended with exit code {process.returncode}")
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
