@@ -282,7 +282,7 @@ def _require_free(host: str, option: str, port: int) -> None:
     except OSError as error:
         raise ArgumentError(
             f"{option} {port}: no server can listen there ({error.strerror}); end the program that "
-            "does, or choose another port"
+            "uses it, or choose another port"
         ) from error
 
 
