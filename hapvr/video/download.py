@@ -2,9 +2,10 @@
 
 yt-dlp reads whatever a server sends. It therefore runs in processes that are killed at their
 deadline, have limits on memory and file size, start no other programs, and cannot be led from an
-internet address into the local network. While it is fetched, a video is `<stem>.new.*`; a finished
-file is `<stem>.<suffix>` with a record of its size and digest next to it. Only files that a record
-describes are ever replaced; anything else under such a name is set aside.
+internet address into the local network. While it is fetched, a video is `<stem>.new.*`, and its
+process holds `<stem>.lock`; a finished file is `<stem>.<suffix>` with a record of its size and
+digest next to it. Only files that a record describes are ever replaced; anything else under such a
+name is set aside.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import yt_dlp
+from filelock import FileLock
 from yt_dlp.utils import YoutubeDLError
 
 from hapvr.errors import ArgumentError, DamagedError, DataError, without_logins
@@ -108,7 +110,6 @@ class Downloader(contextlib.ExitStack):
 
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / file_stem(entry.video_id)
-        _remove_pieces(target)
         limit_s = timeout_s or self._config.timeout_s
         task = (entry.uri, target, self._config, self._backoff_s, limit_s)
         future = self._pool.schedule(_fetch, args=task, timeout=limit_s)
@@ -123,6 +124,7 @@ class Downloader(contextlib.ExitStack):
             problem = f"the download process failed ({type(error).__name__}: {error})"
             result = DownloadResult("failed", "crashed", problem)
 
+        _lock_file(target).unlink(missing_ok=True)
         if result.reason == "disk_full":
             raise DataError(
                 f"download: {folder} has no room left ({result.message}); free space, then run "
@@ -166,6 +168,7 @@ def remove_fetched(video_id: str, folder: Path) -> None:
     if fetched is not None:
         fetched[0].unlink()
     target.with_suffix(".json").unlink(missing_ok=True)
+    _lock_file(target).unlink(missing_ok=True)
     _remove_pieces(target, all_of_them=True)
 
 
@@ -185,6 +188,12 @@ def _place(new: Path, old: tuple[Path, _Record] | None) -> Path:
     for place in ours - {path}:
         place.unlink()
     return path
+
+
+def _lock_file(target: Path) -> Path:
+    """Held by the process that fetches. Where a run is killed, its processes end half a second
+    later; the next run must not write the same partial file until then."""
+    return target.with_name(f"{target.name}.lock")
 
 
 def _remove_pieces(target: Path, *, all_of_them: bool = False) -> None:
@@ -235,7 +244,19 @@ def guard_process() -> None:
 def _fetch(
     uri: str, target: Path, config: DownloadConfig, backoff_s: float, timeout_s: float
 ) -> DownloadResult:
-    """Fetch one video as `<target>.new.<suffix>`. Network failures are results, not exceptions."""
+    """Fetch one video as `<target>.new.<suffix>`, as the only process that does. Network failures
+    are results, not exceptions."""
+    try:
+        with FileLock(_lock_file(target)):
+            _remove_pieces(target)
+            return _fetch_alone(uri, target, config, backoff_s, timeout_s)
+    except OSError as error:
+        return classify_failure(error, max_bytes=config.max_bytes)
+
+
+def _fetch_alone(
+    uri: str, target: Path, config: DownloadConfig, backoff_s: float, timeout_s: float
+) -> DownloadResult:
     global _allowed_program, _may_go_local
     youtube = uri.lower().startswith("youtube:")
     _allowed_program = YOUTUBE_PROGRAM if youtube else ""

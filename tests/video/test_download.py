@@ -4,9 +4,11 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from filelock import FileLock
 from yt_dlp.networking.exceptions import TransportError
 from yt_dlp.utils import DownloadError, ExtractorError, GeoRestrictedError
 
@@ -179,6 +181,21 @@ def test_what_a_killed_download_left_is_no_video(site, tmp_path, path):
         result = site.get(path, folder)
         assert result.path.read_bytes() == site.data
         assert sorted(file.suffix for file in folder.iterdir()) == [".json", ".mp4"]
+
+
+def test_a_download_waits_for_the_process_of_a_killed_run(site, tmp_path):
+    """Two processes that write one partial file would spoil it."""
+    left_by_a_kill = tmp_path / f"{file_stem('s/video.mp4')}.lock"
+    with ThreadPoolExecutor(1) as threads:
+        with FileLock(left_by_a_kill):
+            download = threads.submit(site.get, "/video.mp4", tmp_path)
+            with pytest.raises(TimeoutError):
+                download.result(timeout=2)
+            assert site.requests == []
+
+        assert download.result().status == "ok"
+
+    assert not left_by_a_kill.exists()
 
 
 def test_only_what_the_record_describes_is_replaced(site, tmp_path):
