@@ -3,7 +3,7 @@ goes on where it stopped."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.config import VIEW_STEPS, Config
+from hapvr.config import VIEW_STEPS, Config, TrainSource
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.checkpoint import build_network
 from hapvr.model.family import split_extras, video_vectors
@@ -68,12 +68,14 @@ def floats(batch: Batch) -> Batch:
     return replace(batch, regions=batch.regions.float())
 
 
+def test_each_source_has_a_name_in_configurations() -> None:
+    assert set(get_args(TrainSource)) == SOURCES.keys()
+
+
 @pytest.mark.parametrize(
     ("source", "single_rate"),
     [
-        pytest.param("cached_views", 0.0, id="cached views"),
-        pytest.param("online", 0.0, id="online"),
-        pytest.param("labelled_pairs", 0.0, id="labelled pairs"),
+        *((source, 0.0) for source in sorted(SOURCES)),
         pytest.param("labelled_pairs", 0.5, id="labelled pairs and single videos"),
     ],
 )
@@ -220,7 +222,13 @@ def test_the_bank_is_the_negatives_of_all_batches_of_the_step(
     config = labelled(project, **changes)
     source = source_of(project, config, tmp_path)
     network = build_network(network_settings, dims=source.dims, seed=1)
-    training = build_training(config.train, network, num_videos=8, batch_videos=2)
+    training = build_training(
+        config.train,
+        network,
+        num_videos=8,
+        batch_videos=2,
+        clips_per_item=source.clips_per_item,
+    )
     assert isinstance(training, ContrastTraining)
     batches = [floats(source[number]) for number in range(2)]
     training.begin_step(batches, 0)
