@@ -17,6 +17,7 @@ from hapvr.model.checkpoint import build_network
 from hapvr.model.family import split_extras, video_vectors
 from hapvr.model.settings import TcaSettings, VvsSettings
 from hapvr.steps.project import Project
+from hapvr.steps.training_data import read_labels
 from hapvr.train.batch import Batch
 from hapvr.train.families import build_training
 from hapvr.train.pair_labels import CopiedSegment, PairLabels
@@ -28,7 +29,7 @@ from hapvr.train.sources.mining import nearest_distractors
 from hapvr.train.tca import ContrastTraining
 from hapvr.train.vvs import SuppressionTraining
 from tests.train.runs import inputs_of, run, same_weights, with_train, without_times
-from tests.train.written_features import DIMS, VIDEOS, written_project
+from tests.train.written_features import DIMS, SHARDS, VIDEOS, written_project
 
 SMALL_VVS = VvsSettings.model_validate(
     {
@@ -86,6 +87,20 @@ def test_the_steps_of_views_are_those_that_the_source_reads(
     config = with_train(project, source=source, pairs=pairs)
     read = set(SOURCES[source].reads(config))
     assert config.train.view_steps == read & VIEW_STEPS
+
+
+@pytest.mark.parametrize(
+    ("source", "has_labels"), [("cached_views", False), ("online", False), ("labelled_pairs", True)]
+)
+def test_a_training_that_goes_on_keeps_the_labels_it_began_with(
+    project: Project, tmp_path: Path, source: str, has_labels: bool
+) -> None:
+    """The file that the configuration names may be gone."""
+    write_labels(tmp_path)
+    config = with_train(project, source=source, pairs=PAIRS)
+    labels = read_labels(replace(project, config=config), list(SHARDS), begun=tmp_path)
+    assert (labels == PairLabels.read(tmp_path, VIDEOS)) == has_labels
+    assert (labels is None) != has_labels
 
 
 @pytest.fixture
