@@ -55,6 +55,9 @@ class OptimizerConfig(Settings):
 
 VIEW_STEPS = frozenset({"training_views", "pseudo_labels"})
 """The steps of the chain that make augmented clips."""
+TrainSource = Literal["cached_views", "online", "labelled_pairs"]
+PAIR_SOURCES: frozenset[TrainSource] = frozenset({"labelled_pairs"})
+"""Those of labelled pairs, which `train.pairs` names."""
 
 
 class TrainConfig(Settings):
@@ -73,7 +76,7 @@ class TrainConfig(Settings):
         default=2, ge=0, description="processes that read views ahead of training"
     )
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
-    source: Literal["cached_views", "online", "labelled_pairs"] = "cached_views"
+    source: TrainSource = "cached_views"
     """`online`: new views are drawn, and the frozen networks run, inside the step, as in the paper;
     `labelled_pairs`: see `train.pairs`"""
     pairs: PairsConfig = PairsConfig()
@@ -95,15 +98,15 @@ class TrainConfig(Settings):
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether its source is labelled pairs, see `train.pairs`."""
-        return self.source == "labelled_pairs"
+        """Whether its source is of PAIR_SOURCES."""
+        return self.source in PAIR_SOURCES
 
     @property
     def view_steps(self) -> frozenset[str]:
         """The steps that make augmented clips and whose results its source reads."""
         if self.source == "cached_views":
             return VIEW_STEPS
-        if self.reads_pairs and self.pairs.single_rate > 0:
+        if self.source == "labelled_pairs" and self.pairs.single_rate > 0:
             return frozenset({"training_views"})
         return frozenset()
 
@@ -334,7 +337,7 @@ class Config(Settings):
         if train.pairs.path is None:
             yield "train.pairs.path: name the file or folder that has the labelled pairs"
         if train.num_processes > 1:
-            yield "train.num_processes: source labelled_pairs trains in one process; set it to 1"
+            yield f"train.num_processes: source {train.source} trains in one process; set it to 1"
         if train.network.family == "similarity" and train.objective.frame_ap_weight > 0:
             yield (
                 "train.objective.frame_ap_weight: labelled pairs have no labels of frames; set it "

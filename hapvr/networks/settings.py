@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -70,10 +71,23 @@ class FrozenNetworkConfig(Settings):
 BATCH_FRAMES = 32
 """How many frames a frozen network gets at once."""
 
-COPY_NETWORKS = {"sscd": ("packaged", "file", "random"), "sscd_distilled": ("packaged",)}
-"""Networks that were made for copies, and where their weights may come from. They give one vector
-of COPY_DIMS values per frame, see the whole picture, and are compared as they are."""
-COPY_DIMS = 512
+
+@dataclass(frozen=True)
+class CopyNetwork:
+    """A network that gives one vector per frame, sees the whole picture, and whose vectors are
+    compared as they are: nothing is whitened."""
+
+    sources: tuple[str, ...]
+    """where its weights may come from, see `Weights`; those that are `packaged` are in no bundle"""
+    dims: int
+    """values of a vector"""
+
+
+COPY_NETWORKS = {
+    "sscd": CopyNetwork(sources=("packaged", "file", "random"), dims=512),
+    "sscd_distilled": CopyNetwork(sources=("packaged",), dims=512),
+}
+"""Networks that were made for copies, by architecture."""
 
 
 def picture_of(architecture: str) -> Picture:
@@ -102,9 +116,14 @@ class BackboneConfig(FrozenNetworkConfig):
         return NUM_REGIONS
 
     @property
+    def copy_network(self) -> CopyNetwork | None:
+        """What it is of COPY_NETWORKS; None for a network of regions."""
+        return COPY_NETWORKS.get(self.architecture)
+
+    @property
     def is_copy_network(self) -> bool:
         """Whether it is of COPY_NETWORKS."""
-        return self.architecture in COPY_NETWORKS
+        return self.copy_network is not None
 
     @property
     def picture(self) -> Picture:
@@ -113,13 +132,13 @@ class BackboneConfig(FrozenNetworkConfig):
 
     @model_validator(mode="after")
     def _check_copy_network(self) -> BackboneConfig:
-        sources = COPY_NETWORKS.get(self.architecture)
-        if sources is None:
+        network = self.copy_network
+        if network is None:
             return self
-        if self.weights.source not in sources:
+        if self.weights.source not in network.sources:
             raise ValueError(
                 f"weights.source is {self.weights.source}; {self.architecture} takes "
-                f"{' or '.join(sources)}"
+                f"{' or '.join(network.sources)}"
             )
         if self.options or self.descriptor != "regions":
             raise ValueError(f"{self.architecture} takes neither `options` nor `descriptor`")

@@ -21,7 +21,7 @@ from hapvr.model.checkpoint import MAX_MISMATCHES, describe_mismatches
 from hapvr.networks import weights
 from hapvr.networks.batches import Embed
 from hapvr.networks.packaged import WeightsIdentity, stated_settings
-from hapvr.networks.settings import COPY_DIMS, BackboneConfig
+from hapvr.networks.settings import COPY_NETWORKS, BackboneConfig
 from hapvr.networks.torch_runtime import choose_device, torch_embedder, whitened
 from hapvr.networks.whitening import Whitening
 from hapvr.seeding import seeded
@@ -41,7 +41,7 @@ class SSCDNetwork(nn.Module):
 
         super().__init__()
         self.trunk: Any = timm.create_model(
-            TRUNK, num_classes=COPY_DIMS, global_pool="", zero_init_last=False
+            TRUNK, num_classes=COPY_NETWORKS["sscd"].dims, global_pool="", zero_init_last=False
         )
 
     def forward(self, pixels: Tensor) -> Tensor:

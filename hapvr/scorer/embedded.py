@@ -27,10 +27,13 @@ class EmbeddedVideo:
     def part(self, first: int, last: int) -> EmbeddedVideo:
         """The frames from `first` to `last` - 1, with their own times."""
         clock = replace(self.clock, times_s=self.clock.times_s[first:last])
-        return EmbeddedVideo(self.regions[first:last], clock, self.hashes[first:last])
+        return replace(
+            self, regions=self.regions[first:last], clock=clock, hashes=self.hashes[first:last]
+        )
 
     def take(self, rows: Sequence[int]) -> EmbeddedVideo:
         """Some frames, with their own times."""
         times_s = tuple(self.clock.times_s[row] for row in rows)
         clock = replace(self.clock, times_s=times_s)
-        return EmbeddedVideo(self.regions[list(rows)], clock, self.hashes[list(rows)])
+        chosen = list(rows)
+        return replace(self, regions=self.regions[chosen], clock=clock, hashes=self.hashes[chosen])

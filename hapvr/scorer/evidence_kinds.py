@@ -1,7 +1,12 @@
 """What speaks for a match: each kind of evidence, declared once.
 
 A new kind is a class here and a place in `KINDS`. Searches measure it, a fit weighs it, and
-explanations name it. In a model that was fitted earlier its weight is 0.
+explanations name it. In a model that was fitted earlier its weight is 0, also in the one that
+ships (`hapvr/scorer/calibrations`).
+
+It is measured on what is known of the compared frames, `EmbeddedVideo`. Anything else about a
+video is a field there and of `SampledFeatures`, which a query gets from `VideoReader` and a video
+of the collection from `SearchableCollection`.
 """
 
 import math

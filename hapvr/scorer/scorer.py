@@ -168,7 +168,7 @@ class VideoScorer:
     def embed(self, video: SampledFeatures, deadline: Deadline = NEVER) -> EmbeddedVideo:
         """The embedding of a video's features [T, R, D], in any floating dtype."""
         with self._computing.hold(deadline):
-            return EmbeddedVideo(self.networks.embed(video.regions), video.clock, video.hashes)
+            return video.embedded(self.networks.embed(video.regions))
 
     def views(self, video: SampledFeatures, deadline: Deadline = NEVER) -> list[EmbeddedVideo]:
         """The embeddings of the whole picture, which comes first, and of each crop, all of

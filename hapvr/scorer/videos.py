@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hapvr.errors import VideoError
 from hapvr.networks.settings import BATCH_FRAMES
 from hapvr.scorer.access import ComputeLock, Deadline
+from hapvr.scorer.embedded import EmbeddedVideo
 from hapvr.scorer.query_views import WHOLE, crops_of
 from hapvr.scorer.segments import FrameTimes
 from hapvr.settings import ServingConfig
@@ -64,12 +65,23 @@ class SampledFeatures:
         of_crops = sum(picture.num_bytes for picture in self.crops)
         return self.regions.nbytes + of_crops + sum(map(len, self.jpegs))
 
+    def embedded(self, embedding: Any) -> EmbeddedVideo:
+        """The same frames as a network embeds them. embedding: see `EmbeddedVideo.regions`."""
+        return EmbeddedVideo(embedding, self.clock, self.hashes)
+
     def take(self, rows: Sequence[int]) -> SampledFeatures:
         """Some of the frames, with their own times."""
         clock = replace(self.clock, times_s=tuple(self.clock.times_s[row] for row in rows))
         crops = tuple(picture.take(rows) for picture in self.crops)
         jpegs = tuple(self.jpegs[row] for row in rows) if self.jpegs else ()
-        return SampledFeatures(self.regions[rows], clock, self.hashes[rows], crops, jpegs)
+        return replace(
+            self,
+            regions=self.regions[rows],
+            clock=clock,
+            hashes=self.hashes[rows],
+            crops=crops,
+            jpegs=jpegs,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

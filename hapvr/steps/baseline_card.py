@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hapvr.networks.encoder import FrameEncoder, weights_origin
+from hapvr.networks.settings import COPY_NETWORKS
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.evidence import EvidenceModel
 
@@ -19,7 +20,7 @@ def baseline_card(
 ) -> str:
     """The card, in Markdown. videos: those of the collection, by id."""
     identity = encoder.identity
-    is_copy_network = encoder.num_vectors == 1
+    is_copy_network = identity.architecture in COPY_NETWORKS
     described = (
         f"Similarity of two videos from frame vectors of {identity.architecture} "
         f"({identity.source} weights, SHA-256 {identity.sha256[:12]})"

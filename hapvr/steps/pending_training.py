@@ -17,7 +17,7 @@ from hapvr.steps.training_data import (
     data_digests,
     has_stages,
     labels_digest,
-    pair_labels,
+    read_labels,
     stages_read,
 )
 from hapvr.train import run_folder
@@ -75,7 +75,7 @@ def _current_training(project: Project) -> tuple[Sequence[str], bool]:
 
     stages = stages_read(project)
     left = [key for key in record["shards"] if has_stages(project, key, *stages)]
-    labels = pair_labels(project, folder, left, begun=False)
+    labels = read_labels(project, left)
     digests = data_digests(project, left) | labels_digest(labels)
     has_same_data = digests.items() <= record["data_digests"].items()
     return record["shards"], has_same_settings and has_same_sampling and has_same_data

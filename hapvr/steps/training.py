@@ -31,7 +31,7 @@ from hapvr.steps.training_data import (
     copies_of,
     data_digests,
     labels_digest,
-    pair_labels,
+    read_labels,
     training_shards,
 )
 from hapvr.train import run_folder
@@ -79,7 +79,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     # a repeated training goes on with its shards: its record says what the network has seen
     shards = training_shards(project) if begun is None else begun["shards"]
     copies = copies_of(project) if begun is None else begun["copies"]
-    labels = pair_labels(project, folder, shards, begun=begun is not None)
+    labels = read_labels(project, shards, begun=None if begun is None else folder)
     digests = data_digests(project, shards) | labels_digest(labels)
     if begun is not None:
         _require_same_training(config, folder, key, begun, digests)

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hapvr.data import features, frames
+from hapvr.data import frames
 from hapvr.data.manifest import name_digest, training_shard_keys
 from hapvr.data.stamped import read_rows
 from hapvr.errors import DataError
 from hapvr.networks.whitening import load_whitening
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE
 from hapvr.steps.project import Project
-from hapvr.train.pair_labels import PairLabels, read_pair_labels, video_length_s
 from hapvr.train.sources import SOURCES
+from hapvr.train.sources.source import LabelInputs, StoredLabels
 
 
 def stages_read(project: Project) -> tuple[str, ...]:
@@ -40,26 +40,18 @@ def has_stages(project: Project, key: str, *stages: str) -> bool:
     return all(project.shard(stage, key).provenance() is not None for stage in stages)
 
 
-def pair_labels(
-    project: Project, folder: Path, shards: Sequence[str], *, begun: bool
-) -> PairLabels | None:
-    """The labelled pairs that `train.source` reads: those of the configuration, or those with which
-    a training began. Raises DataError for pairs that do not fit the videos."""
-    if not project.config.train.reads_pairs:
-        return None
-    files = [features.FeatureFile(project.shard(features.STAGE, key)) for key in shards]
-    file_of = {video_id: file for file in files for video_id in file.video_ids}
-    if begun:
-        return PairLabels.read(folder, file_of)
-    return read_pair_labels(
-        project.config.train.pairs,
-        resolve=project.path,
-        video_ids=file_of.keys(),
-        length_s=lambda video_id: video_length_s(file_of[video_id].times(video_id)),
-    )
+def read_labels(
+    project: Project, shards: Sequence[str], *, begun: Path | None = None
+) -> StoredLabels | None:
+    """The labels that `train.source` reads, see `BatchSource.labels`; None where it reads none.
+    begun: the folder of a training that goes on. Raises DataError for labels that do not fit the
+    videos."""
+    config = project.config
+    inputs = LabelInputs(project.root, tuple(shards), config, project.path, begun)
+    return SOURCES[config.train.source].labels(inputs)
 
 
-def labels_digest(labels: PairLabels | None) -> dict[str, str]:
+def labels_digest(labels: StoredLabels | None) -> dict[str, str]:
     """The digests of labelled pairs, a part of `data_digests`."""
     return {} if labels is None else {"labelled_pairs": labels.digest}
 

@@ -22,7 +22,7 @@ from hapvr.errors import ArgumentError, DamagedError, DataError
 from hapvr.files import file_sha256
 from hapvr.networks.batches import Frames, embed_by_networks
 from hapvr.networks.encoder import FrameEncoder, open_encoder
-from hapvr.networks.settings import COPY_DIMS, WhiteningConfig
+from hapvr.networks.settings import WhiteningConfig
 from hapvr.networks.whitening import (
     PROVENANCE_NAME,
     RESTORE,
@@ -195,8 +195,9 @@ def _fit(
     project: Project, encoder: FrameEncoder, shards: Sequence[str], progress: Progress
 ) -> tuple[Whitening, int]:
     """The whitening, and the number of regions that it was fitted on."""
-    if project.config.backbone.is_copy_network:
-        return unwhitened(COPY_DIMS), 0
+    network = project.config.backbone.copy_network
+    if network is not None:
+        return unwhitened(network.dims), 0
     regions = _sample_regions(project, encoder, shards, progress)
     wanted = project.config.whitening.dims
     dims = min(wanted, len(regions) - 1, regions.shape[1])

@@ -14,7 +14,12 @@ from hapvr.train.vvs import SuppressionTraining
 
 
 def build_training(
-    settings: TrainConfig, network: VideoNetwork, *, num_videos: int, batch_videos: int
+    settings: TrainConfig,
+    network: VideoNetwork,
+    *,
+    num_videos: int,
+    batch_videos: int,
+    clips_per_item: int,
 ) -> nn.Module:
     """The training of a network by its family: called with a batch and its number, it returns the
     loss [] and its terms [] by name.
@@ -27,12 +32,20 @@ def build_training(
 
     num_videos: in the training.
     batch_videos: in a batch.
+    clips_per_item: of a batch, see `Batch`.
 
     Raises:
         ConfigError: settings that do not fit these."""
     if isinstance(network, SimilarityNetwork):
         return TrainingModule(network, Objective(settings.objective))
     if isinstance(network, ContextNetwork):
-        return ContrastTraining(network, settings, num_videos=num_videos, batch_videos=batch_videos)
+        return ContrastTraining(
+            network,
+            settings,
+            num_videos=num_videos,
+            batch_videos=batch_videos,
+            clips_per_item=clips_per_item,
+        )
+
     assert isinstance(network, VvsNetwork)
     return SuppressionTraining(network, settings)

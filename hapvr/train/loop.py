@@ -104,6 +104,7 @@ class Trainer:
             self.network,
             num_videos=self._source.num_keys,
             batch_videos=self._source.batch_items,
+            clips_per_item=self._source.clips_per_item,
         )
         self._module, self._fabric_optimizer = fabric.setup(self._training, self._optimizer)
         # of validation; -1: none so far

@@ -25,20 +25,25 @@ class ContrastTraining(nn.Module):
     positives are also negatives of the other anchors. A clip that shows an anchor's own video or
     host is never its negative.
 
-    num_videos: whose vectors may be in the bank. batch_videos: anchors of a batch. Raises
-    ConfigError for a bank that is larger than the collection, or smaller than what a step adds, and
-    where there are no negatives at all."""
+    num_videos: whose vectors may be in the bank. batch_videos: anchors of a batch. clips_per_item:
+    see `Batch`. Raises ConfigError for a bank that is larger than the collection, or smaller than
+    what a step adds, and where there are no negatives at all."""
 
     def __init__(
-        self, network: ContextNetwork, settings: TrainConfig, *, num_videos: int, batch_videos: int
+        self,
+        network: ContextNetwork,
+        settings: TrainConfig,
+        *,
+        num_videos: int,
+        batch_videos: int,
+        clips_per_item: int,
     ) -> None:
         super().__init__()
         self.network = network
         self._settings = settings
         contrast = settings.contrast
-        added = batch_videos * settings.accumulated_batches
-        if settings.source == "labelled_pairs":
-            added *= settings.pairs.negatives_per_pair
+        num_items = batch_videos * settings.accumulated_batches
+        added = num_items * num_bank_rows(clips_per_item)
         size = contrast.bank_size
         if size is None:
             size = min(num_videos // 2, 4096) // added * added
@@ -125,6 +130,11 @@ def bank_rows(batch: Batch) -> Tensor:
     if batch.clips_per_item == len(STRENGTHS):
         return batch.anchor_rows + 1
     return batch.negative_rows
+
+
+def num_bank_rows(clips_per_item: int) -> int:
+    """How many clips of an item enter the bank, see `bank_rows`."""
+    return max(clips_per_item - len(STRENGTHS), 1)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from hapvr.scorer.bundle_writer import complete_bundle
 from hapvr.scorer.calibration import fit_logistic, sigmoid
 from hapvr.scorer.description import EVIDENCE_FILE, SCORER_FILE
 from hapvr.scorer.evidence import EvidenceModel, fit_evidence, level_of
-from hapvr.scorer.evidence_kinds import KINDS, names
+from hapvr.scorer.evidence_kinds import FRAME_RUN, KINDS, names
 from hapvr.seeding import numpy_rng
 
 SLOPE = 20.0
@@ -22,6 +22,8 @@ INTERCEPT = -6.0
 NEAR = 5
 """Candidates of a search that may match; the others are unrelated."""
 NUM_VIDEOS = 200
+RUN = names().index(FRAME_RUN.name)
+"""The column of the frame runs."""
 Searches = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -104,7 +106,8 @@ def test_the_level_is_what_the_sixth_to_the_twentieth_reach(
 
 def test_one_match_alone_is_a_match_still(model: EvidenceModel) -> None:
     """With nothing beside it to compare it with."""
-    match = np.array([[0.9, 0]])
+    match = np.zeros((1, len(KINDS)))
+    match[0, RUN] = 0.9
     assert model.probability(log_odds(model, match)[0]) > 0.95
 
 
@@ -193,7 +196,8 @@ def test_probabilities_hold_where_matches_are_rarer_and_that_is_given(
 def test_nine_copies_do_not_hide_each_other(model: EvidenceModel) -> None:
     """They are sure, though some of them count as what unrelated videos reach."""
     (features, _), *_ = drawn(2)
-    features[:9] = [0.95, 0]
+    features[:9] = 0.0
+    features[:9, RUN] = 0.95
     assert model.probability(log_odds(model, features)[0]) > 0.95
 
 

@@ -14,7 +14,7 @@ from hapvr.scorer import evidence_kinds
 from hapvr.scorer.bundle import read_evidence
 from hapvr.scorer.description import EVIDENCE_FILE
 from hapvr.scorer.evidence import EvidenceModel, fit_evidence
-from hapvr.scorer.evidence_kinds import KINDS, Comparison, Evidence
+from hapvr.scorer.evidence_kinds import KINDS, Comparison, Evidence, names
 from hapvr.search.scored import ScoredCandidate
 from hapvr.steps.explanation import explain
 from hapvr.steps.project import Project
@@ -161,7 +161,8 @@ def test_a_stored_model_may_lack_a_kind(searcher: Searcher, tmp_path: Path) -> N
     assert searcher.evidence is not None
     model = read_evidence(stored(searcher.evidence, tmp_path, {"frame_run": 2.0}))
     assert model is not None
-    features = np.array([[0.5, 0.0], [0.5, 1.0]])
+    features = np.full((2, len(KINDS)), 0.5)
+    features[1, names().index("whole_picture")] = 1.0
     first, second = model.log_odds(features, num_videos=200)
     assert first == second
 

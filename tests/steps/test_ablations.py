@@ -133,7 +133,9 @@ def test_each_row_has_a_finite_loss_that_trains_the_network(row: str) -> None:
     frame_labels = torch.stack(
         [pseudo_labels(teacher[q], teacher[r], config.pseudo_labels) for q, r in pairs.tolist()]
     )
-    training = build_training(config.train, network, num_videos=100_000, batch_videos=3)
+    training = build_training(
+        config.train, network, num_videos=100_000, batch_videos=3, clips_per_item=2
+    )
     batch = Batch(
         regions=regions,
         labels=labels,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hapvr.model.checkpoint import load_network
-from hapvr.steps.training_data import data_digests, pair_labels, training_shards
+from hapvr.steps.training_data import data_digests, read_labels, training_shards
 from hapvr.train.loop import Trainer, TrainingData
 from hapvr.train.run_folder import History, read_history
 from tests.conftest import MakeOnce
@@ -91,7 +91,7 @@ def test_losses_fall_and_tca_beats_its_untrained_start(
         **settings,
     )
     shards = training_shards(project)
-    labels = pair_labels(project, tmp_path, shards, begun=False)
+    labels = read_labels(project, shards)
     assert labels is not None
     labels.write(tmp_path)
     validate = validator(project, pairs_folder)

@@ -3,7 +3,7 @@ goes on where it stopped."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hapvr.config import VIEW_STEPS, Config
+from hapvr.config import VIEW_STEPS, Config, TrainSource
 from hapvr.losses.settings import ContrastSettings
 from hapvr.model.checkpoint import build_network
 from hapvr.model.family import split_extras, video_vectors
 from hapvr.model.settings import TcaSettings, VvsSettings
 from hapvr.steps.project import Project
+from hapvr.steps.training_data import read_labels
 from hapvr.train.batch import Batch
 from hapvr.train.families import build_training
 from hapvr.train.pair_labels import CopiedSegment, PairLabels
@@ -28,7 +29,7 @@ from hapvr.train.sources.mining import nearest_distractors
 from hapvr.train.tca import ContrastTraining
 from hapvr.train.vvs import SuppressionTraining
 from tests.train.runs import inputs_of, run, same_weights, with_train, without_times
-from tests.train.written_features import DIMS, VIDEOS, written_project
+from tests.train.written_features import DIMS, SHARDS, VIDEOS, written_project
 
 SMALL_VVS = VvsSettings.model_validate(
     {
@@ -68,12 +69,14 @@ def floats(batch: Batch) -> Batch:
     return replace(batch, regions=batch.regions.float())
 
 
+def test_each_source_has_a_name_in_configurations() -> None:
+    assert set(get_args(TrainSource)) == SOURCES.keys()
+
+
 @pytest.mark.parametrize(
     ("source", "single_rate"),
     [
-        pytest.param("cached_views", 0.0, id="cached views"),
-        pytest.param("online", 0.0, id="online"),
-        pytest.param("labelled_pairs", 0.0, id="labelled pairs"),
+        *((source, 0.0) for source in sorted(SOURCES)),
         pytest.param("labelled_pairs", 0.5, id="labelled pairs and single videos"),
     ],
 )
@@ -84,6 +87,20 @@ def test_the_steps_of_views_are_those_that_the_source_reads(
     config = with_train(project, source=source, pairs=pairs)
     read = set(SOURCES[source].reads(config))
     assert config.train.view_steps == read & VIEW_STEPS
+
+
+@pytest.mark.parametrize(
+    ("source", "has_labels"), [("cached_views", False), ("online", False), ("labelled_pairs", True)]
+)
+def test_a_training_that_goes_on_keeps_the_labels_it_began_with(
+    project: Project, tmp_path: Path, source: str, has_labels: bool
+) -> None:
+    """The file that the configuration names may be gone."""
+    write_labels(tmp_path)
+    config = with_train(project, source=source, pairs=PAIRS)
+    labels = read_labels(replace(project, config=config), list(SHARDS), begun=tmp_path)
+    assert (labels == PairLabels.read(tmp_path, VIDEOS)) == has_labels
+    assert (labels is None) != has_labels
 
 
 @pytest.fixture
@@ -220,7 +237,13 @@ def test_the_bank_is_the_negatives_of_all_batches_of_the_step(
     config = labelled(project, **changes)
     source = source_of(project, config, tmp_path)
     network = build_network(network_settings, dims=source.dims, seed=1)
-    training = build_training(config.train, network, num_videos=8, batch_videos=2)
+    training = build_training(
+        config.train,
+        network,
+        num_videos=8,
+        batch_videos=2,
+        clips_per_item=source.clips_per_item,
+    )
     assert isinstance(training, ContrastTraining)
     batches = [floats(source[number]) for number in range(2)]
     training.begin_step(batches, 0)

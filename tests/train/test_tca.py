@@ -16,6 +16,7 @@ from hapvr.model.family import video_vectors
 from hapvr.model.settings import TcaSettings
 from hapvr.seeding import torch_rng
 from hapvr.steps.project import Project
+from hapvr.train.batch import STRENGTHS
 from hapvr.train.families import build_training
 from hapvr.train.run_folder import list_checkpoints, read_checkpoint, read_history
 from hapvr.train.tca import ContrastTraining, MemoryBank, contrast_loss
@@ -96,7 +97,11 @@ def training_of(config: Config, num_videos: int = 12) -> ContrastTraining:
     )
     batch_videos = config.train.batch_videos
     training = build_training(
-        config.train, network, num_videos=num_videos, batch_videos=batch_videos
+        config.train,
+        network,
+        num_videos=num_videos,
+        batch_videos=batch_videos,
+        clips_per_item=len(STRENGTHS),
     )
     assert isinstance(training, ContrastTraining)
     return training

@@ -72,23 +72,23 @@ export const minute = (since) => since.slice(0, 16).replace("T", " ");
 export const middle = (part) => part
   ? [(part.query_start_s + part.query_end_s) / 2, (part.reference_start_s + part.reference_end_s) / 2] : [null, null];
 
-// Copies a text; where the browser does not allow that, it is selected for the reader to copy.
-export function copyButton(text, label) {
-  const button = element("button", { type: "button", class: "small", "aria-label": label, title: text, onclick: async () => {
+// Copies a text; where the browser does not allow that, it is selected for the reader to copy. what: the text is, e.g. "path"; of: whose.
+export function copyButton(text, what, of) {
+  const button = element("button", { type: "button", class: "small", "aria-label": `Copy the ${what} of ${of}`, title: text, onclick: async () => {
     try {
       await navigator.clipboard.writeText(text);
       button.textContent = "Copied";
       say(`Copied ${text}`);
     } catch {
-      const shown = element("input", { type: "text", readOnly: true, value: text, "aria-label": "path" });
+      const shown = element("textarea", { readOnly: true, rows: text.split("\n").length, value: text, "aria-label": what });
       button.replaceWith(shown);
       shown.select();
     }
-  } }, "Copy path");
+  } }, `Copy ${what}`);
   return button;
 }
 
 // Where a file lies now, to be copied; nothing for those who may not know. compact: the button alone.
 export const placeLine = (path, { compact = false } = {}) => path
-  ? element("span", { class: "place quiet" }, !compact && element("span", { class: "path" }, path), copyButton(path, `Copy the path of ${path}`))
+  ? element("span", { class: "place quiet" }, !compact && element("span", { class: "path" }, path), copyButton(path, "path", path))
   : null;

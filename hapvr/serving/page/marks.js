@@ -88,7 +88,7 @@ async function listMarks(place, said = "") {
     const line = element("tr", {},
       element("td", {}, element("span", { class: `badge ${row.verdict}` }, markNames[row.verdict])),
       row.names.map((name, side) => element("td", { class: "name" }, readable(name),
-        row.paths[side] && element("span", { class: "block" }, copyButton(row.paths[side], `Copy the path of ${row.names[side]}`)))),
+        row.paths[side] && element("span", { class: "block" }, copyButton(row.paths[side], "path", row.names[side])))),
       element("td", { class: "quiet", "data-label": "Since (UTC)" }, minute(row.since)),
       element("td", { class: "name", "data-label": "By" }, by(row.by)),
       element("td", { class: "actions" }, row.in_collection && element("a", { class: "button", "aria-label": `Compare ${row.names[0]} and ${row.names[1]}`,

@@ -18,11 +18,11 @@ from hapvr.errors import DataError
 from hapvr.model.settings import VvsSettings
 from hapvr.seeding import numpy_rng
 from hapvr.train.batch import STRENGTHS, Batch
-from hapvr.train.pair_labels import CopiedSegment, PairLabels
+from hapvr.train.pair_labels import CopiedSegment, PairLabels, read_pair_labels
 from hapvr.train.sources.mining import nearest_distractors, survey
 from hapvr.train.sources.pair_features import Clip, PairFeatures
 from hapvr.train.sources.shared_footage import Pair, WindowDraw, segments_by_pair
-from hapvr.train.sources.source import SourceInputs
+from hapvr.train.sources.source import LabelInputs, SourceInputs
 
 
 class LabelledPairs:
@@ -80,6 +80,18 @@ class LabelledPairs:
         """The backbone that made the features of the first shard."""
         provenance = Shard(root, STAGE, shard_keys[0]).require({})
         return {"backbone": provenance.settings["backbone"]}
+
+    @staticmethod
+    def labels(inputs: LabelInputs) -> PairLabels:
+        """Pairs and distractors, see `train.pairs`."""
+        if inputs.begun is not None:
+            return PairLabels.read(inputs.begun, inputs.video_ids)
+        return read_pair_labels(
+            inputs.config.train.pairs,
+            resolve=inputs.resolve,
+            video_ids=inputs.video_ids,
+            length_s=inputs.length_s,
+        )
 
     def __getitem__(self, number: int) -> Batch:
         rate = self._pairs_config.single_rate

@@ -14,7 +14,7 @@ from hapvr.model.settings import needs_extras
 from hapvr.networks.backbone import pseudo_labels
 from hapvr.train.batch import STRENGTHS, Batch, video_pair_labels
 from hapvr.train.sampler import BatchSampler, drawn_part
-from hapvr.train.sources.source import SourceInputs
+from hapvr.train.sources.source import LabelInputs, SourceInputs
 
 
 class VideoViews:
@@ -39,6 +39,10 @@ class VideoViews:
         """The number of each video's shard."""
         self._num_frames: dict[str, int] = {}
         """The number of sampled frames of each video."""
+
+    @staticmethod
+    def labels(inputs: LabelInputs) -> None:
+        """None: the videos that clips show are labels enough."""
 
     def _start(self, *, groups: Iterable[Sequence[str]] = ()) -> None:
         """Sample batches of the videos that have a shard, or of `train.videos_rate` of them."""
