@@ -55,7 +55,7 @@ def model_card(project: Project, run: TrainingRun, facts: CardFacts) -> str:
         "## Calibration",
         *_calibration(facts.calibration),
         f"## Searches\n\n{searches_text(facts.evidence)}",
-        _limits(facts),
+        _limits(project, facts),
         f"## Use\n\n`hapvr score a.mp4 b.mp4 --model models:/{name}@champion --segments`, or "
         "as docs/serving.md says. HAPVR_ALLOWED_ROOTS names the folders that a server may read "
         "(unset: all), HAPVR_ALLOWED_HOSTS the hosts it may fetch from (unset: none).",
@@ -161,7 +161,9 @@ def _calibration(fitted: Calibration | str) -> list[str]:
     ]
 
 
-def _limits(facts: CardFacts) -> str:
+def _limits(project: Project, facts: CardFacts) -> str:
+    is_cropped = project.config.backbone.picture == "cropped"
+    picture = "Pictures are centre-cropped." if is_cropped else "Pictures are squeezed to a square."
     reason = facts.onnx.get("reason")
     without_torch = f"The model needs torch, since it has no ONNX files: {reason}."
     if "files" in facts.onnx:
@@ -178,7 +180,7 @@ def _limits(facts: CardFacts) -> str:
             f"- Measured on {', '.join(facts.scores) or 'no benchmark'} only; nothing is known of "
             "other kinds of video. Generated videos are less varied than real ones, and benchmarks "
             "of one's own videos hold edits made by this package alone.",
-            "- Sound is not used. Pictures are centre-cropped.",
+            f"- Sound is not used. {picture}",
             "- Segments run forward in both videos and are exact to one sampled frame.",
             f"- {without_torch}",
         ]
