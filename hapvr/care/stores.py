@@ -70,7 +70,7 @@ from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
 from hapvr.search.kept_answers import FOLDER as ANSWERS, kept_jobs, read_answer
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
-from hapvr.steps.copy_measures import PICTURES_PLACE
+from hapvr.steps.copy_measures import PICTURES_PLACE, PICTURES_SCHEMA
 from hapvr.steps.fetching import DOWNLOAD_FOLDER
 from hapvr.steps.model_places import CURRENT_NAME, MODELS
 from hapvr.steps.project import REGISTRY
@@ -122,6 +122,12 @@ def _rows(name: str, schema: pa.Schema, forget: Forget) -> Store:
         remake=CHAIN[name].run,
         forget=forget,
     )
+
+
+def _check_groups(root: DataRoot, _: str) -> None:
+    """The groups, and what was measured of copies."""
+    read_rows(root, GROUPS_PLACE, GROUP_SCHEMA)
+    read_rows(root, PICTURES_PLACE, PICTURES_SCHEMA)
 
 
 def _score_keys(root: DataRoot) -> list[str]:
@@ -231,9 +237,9 @@ STORES: dict[str, Store] = {
     ),
     "duplicate_pairs": _rows("duplicate_pairs", PAIR_SCHEMA, forget_in_rows("duplicate_pairs")),
     "duplicate_groups": Store(
-        keys=_single(GROUPS_PLACE),
+        keys=_single(GROUPS_PLACE, PICTURES_PLACE),
         places=[GROUPS_PLACE, PICTURES_PLACE],
-        check=lambda root, _: read_rows(root, GROUPS_PLACE, GROUP_SCHEMA),
+        check=_check_groups,
         remake=CHAIN["duplicate_groups"].run,
         forget=forget_in_groups,
     ),
@@ -282,16 +288,14 @@ def lost_files(root: DataRoot) -> dict[tuple[str, str], list[str]]:
 
 def _owner_of(name: str) -> tuple[str, str] | None:
     """The store with the longest place that has a file, and the file's key; None if none has it."""
-    longest = ""
-    owner: tuple[str, str] | None = None
+    owners: dict[tuple[int, int], tuple[str, str]] = {}
     for kind, store in STORES.items():
         for place in store.places:
             key = _key_in(place, name)
-            if key is not None and _length(place) > _length(longest):
-                longest = place
-                owner = (kind, key)
+            if key is not None:
+                owners[_length(place)] = (kind, key)
 
-    return owner
+    return owners[max(owners)] if owners else None
 
 
 def _length(place: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -28,9 +29,10 @@ UNRECORDED = (
     "collection.yaml",
     "folders.yaml",
     "/_transactions/",
-    "/_versions/latest_version_hint.json",
+    "/_versions/",
 )
-"""Parts of the names of files whose loss is none: nothing reads them, or every verb names them."""
+"""Parts of the names of files whose loss is none: nothing reads them, or every verb names them.
+`tests/search/test_index_damage.py` has the version of an index that is read."""
 
 
 @contextmanager
@@ -64,7 +66,7 @@ def files_of(project: Project) -> list[str]:
     return [name for name in names if not any(part in name for part in UNRECORDED)]
 
 
-def test_every_file_that_is_lost_is_damage(collection: Project) -> None:
+def test_every_file_that_is_lost_is_damage(collection: Project, tmp_path: Path) -> None:
     """And all that is there is none."""
     assert damaged(collection) == []
     names = files_of(collection)
@@ -72,8 +74,8 @@ def test_every_file_that_is_lost_is_damage(collection: Project) -> None:
     unseen = []
     for name in names:
         path = collection.root.local_path(name)
-        whole = path.rename(path.with_name(f".{path.name}.away"))
-        if not any(path.name in check.message for check in damaged(collection)):
+        whole = path.rename(tmp_path / path.name)
+        if not damaged(collection):
             unseen.append(name)
         whole.rename(path)
 
@@ -104,17 +106,17 @@ def test_what_is_lost_and_can_be_made_again_is_repaired(collection: Project, nam
 
     checks = verify_root(collection.root)
     assert {check.state for check in checks} >= {"damaged"}
-    states = {check.state for check in repair(collection, checks)}
-    assert states <= {"ok", "repaired"}
+    after = repair(collection, checks)
+    assert [check for check in after if check.state not in ("ok", "repaired")] == []
     assert path.exists()
     assert damaged(collection) == []
 
 
-def test_records_that_are_lost_are_not_made_up(collection: Project) -> None:
+def test_records_that_are_lost_are_not_made_up(collection: Project, tmp_path: Path) -> None:
     """A repair leaves them to a person."""
     for name in ("marks/pairs.json", PLANNED, OUTBOX_PLACE):
         path = collection.root.local_path(name)
-        whole = path.rename(path.with_suffix(".away"))
+        whole = path.rename(tmp_path / path.name)
         (after,) = repair(collection, damaged(collection))
         assert after.state == "damaged"
         assert "estore it from a copy" in after.message
