@@ -54,6 +54,7 @@ from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import (
     FORGETTING,
     FORGOTTEN,
+    IDENTITY,
     MANIFEST_STAGE,
     PLANNED,
     forgotten_digests,
@@ -151,6 +152,7 @@ def _index_keys(root: DataRoot) -> list[str]:
     return [""] if is_there else []
 
 
+NEW_IDENTITY = "remove it; the next reading of the sources writes another"
 ONLY_RECORD = (
     "Restore it from a copy: it is the only record of what people marked and of what was sent"
 )
@@ -173,6 +175,12 @@ STORES: dict[str, Store] = {
         keys=_single(FORGOTTEN, FORGETTING),
         places=[FORGOTTEN, FORGETTING, DIGESTS],
         check=lambda root, _: (forgotten_digests(root), read_journal(root)),
+    ),
+    "identity": Store(
+        keys=_single(IDENTITY),
+        places=[IDENTITY],
+        check=lambda root, _: root.read_json_as(IDENTITY, dict[str, str], hint=NEW_IDENTITY),
+        advice=f"Without a copy, {NEW_IDENTITY}",
     ),
     "videos": _shards("videos"),
     "downloads": Store(
