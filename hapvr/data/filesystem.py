@@ -182,16 +182,15 @@ class DataRoot:
                 pass
 
     def lost_files(self) -> list[str]:
-        """Names of the files that were made and are missing, sorted."""
+        """Names of the files that were made and are missing, sorted. A folder or a pipe in the place
+        of a file is none."""
         base = self.path(MADE_FOLDER)
         selector = pafs.FileSelector(base, allow_not_found=True, recursive=True)
         notes = [info.path for info in self._info(selector) if info.path.endswith(NOTE_SUFFIX)]
         names = sorted(note.removeprefix(f"{base}/").removesuffix(NOTE_SUFFIX) for note in notes)
         files = self._info([self.path(name) for name in names])
         return [
-            name
-            for name, file in zip(names, files, strict=True)
-            if file.type == pafs.FileType.NotFound
+            name for name, file in zip(names, files, strict=True) if file.type != pafs.FileType.File
         ]
 
     def has_record(self, name: str) -> bool:

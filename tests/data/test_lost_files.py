@@ -1,5 +1,6 @@
 """Files below a data root that were made, and are lost or were removed by us."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,10 +31,21 @@ def root(tmp_path: Path) -> DataRoot:
     return root
 
 
-def test_a_file_that_somebody_else_removed_is_lost(root: DataRoot) -> None:
+@pytest.mark.parametrize("put", [None, Path.mkdir, os.mkfifo])
+def test_a_file_that_somebody_else_removed_is_lost(
+    root: DataRoot, put: Callable[[Path], object] | None
+) -> None:
+    """Also where something else is in its place."""
     assert root.lost_files() == []
-    root.local_path("a/b.json").unlink()
+    file = root.local_path("a/b.json")
+    file.unlink()
+    if put is not None:
+        put(file)
     assert root.lost_files() == ["a/b.json"]
+
+
+def test_a_file_that_was_made_again_is_not_lost(root: DataRoot) -> None:
+    root.local_path("a/b.json").unlink()
     root.write_json("a/b.json", {})
     assert root.lost_files() == []
 
