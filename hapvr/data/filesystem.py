@@ -173,17 +173,17 @@ class DataRoot:
         """Remember that a file, if it is there, was made, so that it is damage if it is missing.
         `write` does so itself. A note that cannot be written costs no more than this."""
         note = _note_of(name)
-        if name.startswith(".") or self.exists(note) or not self.exists(name):
-            return
-        with suppress(OSError):
+        with suppress(OSError, DataError):
+            if name.startswith(".") or self.exists(note) or not self.exists(name):
+                return
             if self.local is not None:
                 Path(self.path(note)).parent.mkdir(parents=True, exist_ok=True)
             with self.filesystem.open_output_stream(self.path(note)):
                 pass
 
     def lost_files(self) -> list[str]:
-        """Names of the files that were made and are missing, sorted. A folder or a pipe in the place
-        of a file is none."""
+        """Names of the files that were made and are missing, sorted. A folder or a pipe in its
+        place is no file."""
         base = self.path(MADE_FOLDER)
         selector = pafs.FileSelector(base, allow_not_found=True, recursive=True)
         notes = [info.path for info in self._info(selector) if info.path.endswith(NOTE_SUFFIX)]
