@@ -57,6 +57,9 @@ class _Loader(yaml.SafeLoader):
         self.depth -= 1
         if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > 18:
             raise yaml.YAMLError(f"{node.value:.40} is not a number of at most 18 digits")
+        if isinstance(node, yaml.ScalarNode) and "\0" in node.value:
+            raise yaml.YAMLError(f"{node.value!r:.80} has a NUL, which nothing can be named by")
+
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:

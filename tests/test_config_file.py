@@ -186,6 +186,7 @@ def test_no_extended_file_is_named_for_what_an_override_replaced(
         ("shard_videos: 0x" + "f" * 6000, "not a number of at most 18 digits"),
         ("#" * (1 << 18) + "\n", "at most 262144 are read"),
         ("name: !!timestamp x\n", "is not readable YAML"),
+        ('sources: [{kind: folder, name: a, path: "clips\\0x"}]\n', "has a NUL"),
         ("name: " + "[" * 60_000, "more than 32 levels"),
         ("name: " + "[{a: " * 12_000, "more than 32 levels"),
         ("- " * 30_000, "more than 32 levels"),

@@ -183,6 +183,7 @@ def _take(shard: Shard, new: Shard) -> None:
             root.filesystem.move(root.path(new.data_name), root.path(shard.data_name))
 
         root.filesystem.move(root.path(new.index_name), root.path(shard.index_name))
+        root.note_made(shard.index_name)
 
     root.delete_folder(f"{new.stage}/{new.key}")
 

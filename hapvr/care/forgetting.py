@@ -40,9 +40,9 @@ def read_journal(root: DataRoot) -> Journal:
     hint = "remove it, and name the same videos again"
     videos: list[ForgottenVideo] = []
     digests: dict[str, list[list[str]]] = {}
-    if root.exists(manifest.FORGETTING):
+    if root.has_record(manifest.FORGETTING):
         videos = root.read_json_as(manifest.FORGETTING, list[ForgottenVideo], hint=hint)
-    if root.exists(DIGESTS):
+    if root.has_record(DIGESTS):
         digests = root.read_json_as(DIGESTS, dict[str, list[list[str]]], hint=hint)
     return Journal(videos, digests)
 

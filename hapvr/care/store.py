@@ -23,6 +23,9 @@ class Store:
     keys: Callable[[DataRoot], Sequence[str]]
     """The keys of all that is stored; "" where there is only one."""
 
+    places: Sequence[str]
+    """Files and folders that it consists of; each part that is `*` is a part of the key."""
+
     check: Callable[[DataRoot, str], object]
     """Raises DataError for damage."""
 

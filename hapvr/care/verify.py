@@ -1,12 +1,12 @@
 """Whether the files below a data root are still what was written."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hapvr.care.stores import STORES
+from hapvr.care.stores import STORES, lost_files
 from hapvr.data.filesystem import DataRoot
-from hapvr.errors import DataError
+from hapvr.errors import DamagedError, DataError
 from hapvr.progress import Progress, no_progress
 
 
@@ -33,9 +33,12 @@ def verify_root(
     Raises:
         DataError: there is nothing to check."""
     places = []
+    lost = lost_files(root)
     for name, store in STORES.items():
         if kinds is None or name in kinds:
-            places += [(name, key) for key in store.keys(root)]
+            keys = store.keys(root)
+            lost_keys = [key for kind, key in lost if kind == name and key not in keys]
+            places += [(name, key) for key in (*keys, *lost_keys)]
 
     if not places:
         raise DataError(
@@ -44,7 +47,7 @@ def verify_root(
 
     checks = []
     for name, key in places:
-        checks.append(check_stored(root, name, key))
+        checks.append(check_stored(root, name, key, lost))
         progress(len(checks), len(places))
 
     return _confirmed(root, checks)
@@ -65,10 +68,27 @@ def _confirmed(root: DataRoot, checks: Sequence[FileCheck]) -> list[FileCheck]:
     return confirmed
 
 
-def check_stored(root: DataRoot, name: str, key: str) -> FileCheck:
-    """Check one thing that is stored. name: of STORES."""
+def check_stored(
+    root: DataRoot,
+    name: str,
+    key: str,
+    lost: Mapping[tuple[str, str], Sequence[str]] | None = None,
+) -> FileCheck:
+    """Check one thing that is stored.
+
+    name: of STORES
+    lost: the result of `lost_files`; None: it is looked up
+    """
+    if lost is None:
+        lost = lost_files(root)
     try:
         STORES[name].check(root, key)
+        for file in lost.get((name, key), ()):
+            remedy = "`hapvr verify --repair` makes it again"
+            if STORES[name].remake is None:
+                remedy = "restore it from a copy"
+            raise DamagedError(root.lost_text(file, remedy=remedy))
+
         source_then, source_now = STORES[name].made_from(root, key)
     except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
         return FileCheck(name, key, "damaged", str(error))

@@ -26,6 +26,10 @@ from hapvr.settings import first_line
 Value = TypeVar("Value")
 
 LOCKS_FOLDER = ".locks"
+MADE_FOLDER = ".made"
+"""Has a note, an empty file, for each file that was made below the root and not removed by us. By
+it a file that is lost is told from one that never was."""
+NOTE_SUFFIX = ".note"
 REMOVE_HINT = "Correct its permissions and run again"
 
 DATA_ERRORS = (
@@ -141,6 +145,8 @@ class DataRoot:
         with self._naming(f"cannot write {name}", hint=hint), write(name, invalidates) as stream:
             yield stream
 
+        self.note_made(name)
+
     @contextmanager
     def _write_file(self, name: str, invalidates: str | None) -> Iterator[IO[bytes]]:
         described = None if invalidates is None else Path(self.path(invalidates))
@@ -162,6 +168,46 @@ class DataRoot:
                 self.delete(invalidates)
             with self.filesystem.open_output_stream(target) as stream:
                 shutil.copyfileobj(file, stream, 1 << 20)
+
+    def note_made(self, name: str) -> None:
+        """Remember that a file, if it is there, was made, so that it is damage if it is missing.
+        `write` does so itself. A note that cannot be written costs no more than this."""
+        note = _note_of(name)
+        with suppress(OSError, DataError):
+            if name.startswith(".") or self.exists(note) or not self.exists(name):
+                return
+            if self.local is not None:
+                Path(self.path(note)).parent.mkdir(parents=True, exist_ok=True)
+            with self.filesystem.open_output_stream(self.path(note)):
+                pass
+
+    def lost_files(self) -> list[str]:
+        """Names of the files that were made and are missing, sorted. A folder or a pipe in its
+        place is no file."""
+        base = self.path(MADE_FOLDER)
+        selector = pafs.FileSelector(base, allow_not_found=True, recursive=True)
+        notes = [info.path for info in self._info(selector) if info.path.endswith(NOTE_SUFFIX)]
+        names = sorted(note.removeprefix(f"{base}/").removesuffix(NOTE_SUFFIX) for note in notes)
+        files = self._info([self.path(name) for name in names])
+        return [
+            name for name, file in zip(names, files, strict=True) if file.type != pafs.FileType.File
+        ]
+
+    def has_record(self, name: str) -> bool:
+        """Whether there is a record that nothing can rebuild. Raises DamagedError for one that was
+        made and is missing: what it says would be taken for never said."""
+        if self.exists(name):
+            return True
+        if self.exists(_note_of(name)) and not self.exists(name):
+            raise DamagedError(self.lost_text(name, remedy="restore it from a copy"))
+        return False
+
+    def lost_text(self, name: str, *, remedy: str) -> str:
+        """In words, that a file is lost. remedy: what brings it back."""
+        return (
+            f"storage: {name} below {self.url} was made and is missing; {remedy}, or remove "
+            f"{_note_of(name)} if it was removed on purpose"
+        )
 
     def is_writable(self) -> bool:
         """Whether files may be made here; an object store cannot tell beforehand, so True there."""
@@ -205,6 +251,7 @@ class DataRoot:
     def delete(self, name: str) -> None:
         """Remove a file if it exists. Raises DataError where it cannot be removed."""
         with self._naming(f"cannot remove {name}", hint=REMOVE_HINT), suppress(FileNotFoundError):
+            self._forget_notes(name)
             if self.exists(name):  # another process may remove it meanwhile
                 self.filesystem.delete_file(self.path(name))
 
@@ -212,8 +259,20 @@ class DataRoot:
         """Remove a folder with everything in it, if it exists. Raises DataError where it cannot be
         removed."""
         with self._naming(f"cannot remove {name}", hint=REMOVE_HINT), suppress(FileNotFoundError):
+            self._forget_notes(name)
             if self._info(self.path(name)).type == pafs.FileType.Directory:
                 self.filesystem.delete_dir(self.path(name))
+
+    def _forget_notes(self, name: str) -> None:
+        """Forget that a file, or everything in a folder, was made: it is about to be removed."""
+        note = self.path(_note_of(name))
+        folder = self.path(f"{MADE_FOLDER}/{name}")
+        if self._info(note).type == pafs.FileType.File:
+            with suppress(FileNotFoundError):
+                self.filesystem.delete_file(note)
+        elif self._info(folder).type == pafs.FileType.Directory:
+            with suppress(FileNotFoundError):
+                self.filesystem.delete_dir(folder)
 
     def sha256(self, name: str) -> str:
         """Hex SHA-256 of a file's bytes."""
@@ -266,6 +325,11 @@ class DataRoot:
                 f"storage: {name} must be on a local disk, and the data root is {self.url}"
             )
         return Path(self.path(name))
+
+
+def _note_of(name: str) -> str:
+    """The note that a file was made."""
+    return f"{MADE_FOLDER}/{name}{NOTE_SUFFIX}"
 
 
 def allow_open_files(count: int) -> None:

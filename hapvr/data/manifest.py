@@ -205,7 +205,7 @@ def write_manifest_shard(root: DataRoot, shard: str, rows: Sequence[ManifestRow]
 def forgotten_digests(root: DataRoot) -> frozenset[str]:
     """`name_digest` of the ids and places of videos that were forgotten. Raises DamagedError where
     it cannot be read."""
-    if not root.exists(FORGOTTEN):
+    if not root.has_record(FORGOTTEN):
         return frozenset()
     hint = (
         "restore it from a copy, or remove it: forgotten files that are still there are then "
@@ -217,7 +217,7 @@ def forgotten_digests(root: DataRoot) -> frozenset[str]:
 def planned_moves(root: DataRoot) -> frozenset[str]:
     """`name_digest` of the paths of files that some plan moves. Raises DamagedError where it cannot
     be read."""
-    if not root.exists(PLANNED):
+    if not root.has_record(PLANNED):
         return frozenset()
     hint = "remove it: `hapvr index add` then names the files that plans have moved"
     return frozenset(root.read_json_as(PLANNED, _Planned, hint=hint).moved)

@@ -130,6 +130,7 @@ def _move(root: DataRoot, name: str, target: str) -> None:
     with suppress(OSError, DataError):
         root.local_path(target).parent.mkdir(parents=True, exist_ok=True)
         root.local_path(name).rename(root.local_path(target))
+        root.note_made(target)
         return
 
     with root.open(name) as source, root.write(target) as stream:

@@ -87,7 +87,7 @@ class Marks(dict[tuple[str, str], Mark]):
 def read_marks(root: DataRoot) -> Marks:
     """The marks of a data root; none where no pair was marked. Raises DamagedError for a file
     that cannot be read."""
-    if not root.exists(PLACE):
+    if not root.has_record(PLACE):
         return Marks()
     stored = root.read_json_as(
         PLACE, _Stored, hint="restore it from a copy: nothing can rebuild it"

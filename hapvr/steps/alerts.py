@@ -65,6 +65,7 @@ class AlertOutbox:
     moment."""
 
     def __init__(self, root: DataRoot) -> None:
+        self._root = root
         self._path = root.local_path(OUTBOX_PLACE)
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -121,7 +122,9 @@ class AlertOutbox:
         return int(delivered), int(total) - int(delivered)
 
     def check(self) -> None:
-        """Read the whole file. Raises DamagedError for one that is damaged."""
+        """Read the whole file, if there is one. Raises DamagedError for one that is damaged."""
+        if not self._path.exists():
+            return
         with self._open() as database:
             (state,) = database.execute("PRAGMA integrity_check(1)").fetchone()
             if state != "ok":
@@ -148,6 +151,8 @@ class AlertOutbox:
                 with database:
                     database.execute(_TABLE)
                     yield database
+
+            self._root.note_made(OUTBOX_PLACE)
         except sqlite3.DatabaseError as error:
             problem = f"watch: {self._path} cannot be used ({error})"
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)

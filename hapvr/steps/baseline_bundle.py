@@ -17,11 +17,13 @@ from hapvr.networks.region_graph import OPSET
 from hapvr.networks.whitening import Whitening, load_whitening
 from hapvr.progress import Progress
 from hapvr.scorer.bundle_writer import BundleParts, complete_bundle, write_bundle
+from hapvr.scorer.description import SCORER_FILE
 from hapvr.scorer.evidence import EvidenceModel
 from hapvr.scorer.onnx_networks import ONNX_FOLDER
 from hapvr.scorer.plain_networks import UNTRAINED
 from hapvr.scorer.shipped import shipped_calibration
 from hapvr.steps.baseline_card import baseline_card
+from hapvr.steps.model_places import MODELS
 from hapvr.steps.project import Project
 from hapvr.steps.search_calibration import fit_on_edits
 
@@ -58,6 +60,9 @@ def write_baseline(
 
     card = baseline_card(encoder, videos, evidence, calibration)
     complete_bundle(bundle, evidence=evidence, calibration=calibration, card=card)
+    place = f"{MODELS}/{folder.name}"
+    project.root.note_made(f"{place}/network/{DESCRIPTION_FILE}")
+    project.root.note_made(f"{place}/bundle/{SCORER_FILE}")
     return bundle
 
 

@@ -25,6 +25,7 @@ from hapvr.networks.torch_runtime import choose_device
 from hapvr.progress import Progress, no_progress
 from hapvr.steps import training
 from hapvr.steps.benchmark_features import open_benchmark, target_mean
+from hapvr.steps.model_places import MODELS
 from hapvr.steps.project import Project
 from hapvr.steps.training import TrainingRun, tracker_of
 from hapvr.train.run_folder import read_history
@@ -84,6 +85,7 @@ def make_benchmark_scores(
     }
     # last: the others are complete where it is there
     write_text(folder / "scores.json", json.dumps(data, indent=1))
+    project.root.note_made(f"{MODELS}/{run.key}/benchmarks/{definition.name}/scores.json")
 
     tracker = tracker_of(project)
     for row, result in results.items():

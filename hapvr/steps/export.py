@@ -15,8 +15,10 @@ from hapvr.model.checkpoint import load_network
 from hapvr.networks.encoder import FrameEncoder, open_reference_encoder
 from hapvr.networks.whitening import load_whitening
 from hapvr.scorer.bundle_writer import BundleParts, write_bundle
+from hapvr.scorer.description import SCORER_FILE
 from hapvr.scorer.torch_networks import write_onnx
 from hapvr.steps.frames import open_frames
+from hapvr.steps.model_places import MODELS
 from hapvr.steps.project import Project
 from hapvr.steps.whitening import squares
 
@@ -91,4 +93,6 @@ def write_run_bundle(
         onnx_folder=folder / "exported" if onnx.get("files") else None,
         **parts,
     )
-    return write_bundle(folder / "bundle", bundle_parts)
+    bundle = write_bundle(folder / "bundle", bundle_parts)
+    project.root.note_made(f"{MODELS}/{folder.name}/bundle/{SCORER_FILE}")
+    return bundle

@@ -148,7 +148,7 @@ def index_bundle(
     Raises: DataError if there is none, and if the index was made with another network.
     """
     named = model or current.model
-    uri, folder = _located(project, named)
+    uri, folder = _located(project, named) if model else _recorded(project, current)
     bundle = OpenBundle.open(folder)
     if bundle.network_digest == current.digest:
         return uri, bundle
@@ -185,12 +185,27 @@ def index_warning(project: Project) -> str:
     also without an index."""
     if not project.root.exists(CURRENT):
         return ""
-    _, folder = _located(project, current_index(project.root).model)
+    _, folder = _recorded(project, current_index(project.root))
     return read_description(folder).warning
 
 
 def _champion(project: Project) -> str:
     return f"{REGISTERED}{project.config.tracking.registered_model}@champion"
+
+
+def _recorded(project: Project, current: CurrentIndex) -> tuple[str, Path]:
+    """As `_located`, of the model that an index names. Raises DamagedError where its folder is
+    gone."""
+    if current.model.startswith(REGISTERED):
+        return _located(project, current.model)
+    place = Path(project.root.local or os.sep) / current.model
+    if not place.exists():
+        raise DamagedError(
+            f"model: {place}, which the index was made with, is missing; restore it from a copy, "
+            "or name where it is with --model. `hapvr index add` makes an untrained model again"
+        )
+
+    return _located(project, str(place))
 
 
 def _located(project: Project, model: str) -> tuple[str, Path]:

@@ -118,10 +118,15 @@ def _named_videos(
     make_demo_corpus(folder, name=source.name, progress=progress)
     splits = {"train": manifest.TRAIN, "validation": "validation", "test": "test"}
     for part, split in splits.items():
-        yield _generated_videos(folder, f"{source.name}-{part}", split)
+        yield _generated_videos(project, f"{source.name}-{part}", split)
 
 
-def _generated_videos(folder: Path, name: str, split: str) -> OfferedVideos:
+def _generated_videos(project: Project, name: str, split: str) -> OfferedVideos:
+    """The videos of a folder of generated ones, or of copies of held-out clips."""
+    folder = project.root.local_path(CORPUS_FOLDER)
+    for file in ("corpus.json", "benchmark.json"):
+        project.root.note_made(f"{CORPUS_FOLDER}/{name}/{file}")
+
     return OfferedVideos(name, split, scan_folder(folder / name / "videos", source=name))
 
 
@@ -160,7 +165,7 @@ def _own_videos(
         yield OfferedVideos(name, split, entries_of_files(files, root=videos, source=name))
 
     for part in ("validation", "test"):
-        yield _generated_videos(folder, f"{source.name}-{part}", manifest.GENERATED)
+        yield _generated_videos(project, f"{source.name}-{part}", manifest.GENERATED)
 
 
 def inspected_videos(root: DataRoot, shards: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -18,6 +18,7 @@ from hapvr.config import Config
 from hapvr.config_file import dump_config, load_config
 from hapvr.errors import DataError
 from hapvr.files import digest_of, read_json_as, read_text, write_text
+from hapvr.model.checkpoint import DESCRIPTION_FILE
 from hapvr.progress import Progress, no_progress
 from hapvr.provenance import environment, git_revision, require_settings
 from hapvr.registry.runs import Tracker, complete_metrics
@@ -26,7 +27,7 @@ from hapvr.search.current import serving_index
 from hapvr.steps.benchmark_features import check_evaluation
 from hapvr.steps.ingested import require_ingested
 from hapvr.steps.model_places import CURRENT_NAME, MODELS, RUN_KEY, current_key
-from hapvr.steps.project import Project
+from hapvr.steps.project import REGISTRY, Project
 from hapvr.steps.training_data import (
     copies_of,
     data_digests,
@@ -60,7 +61,9 @@ class TrainingRun:
 
 def tracker_of(project: Project) -> Tracker:
     """The MLflow experiment of a project."""
-    return Tracker(project.tracking_uri, project.config.tracking.registered_model)
+    tracker = Tracker(project.tracking_uri, project.config.tracking.registered_model)
+    project.root.note_made(REGISTRY)
+    return tracker
 
 
 def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> TrainingRun:
@@ -94,6 +97,7 @@ def prepare_training(project: Project, key: str, *, tags: Mapping[str, str]) -> 
     run_id = _start_run(project, key, folder, record, num_shards=len(shards), tags=tags)
     stored = {"key": key, "mlflow_run_id": run_id, "shards": shards, "copies": copies, **record}
     write_text(folder / run_folder.RUN_NAME, json.dumps(stored, indent=1))
+    project.root.note_made(f"{MODELS}/{key}/{run_folder.RUN_NAME}")
     return TrainingRun(key, folder, run_id)
 
 
@@ -236,6 +240,9 @@ def finish_training(
     """Complete and end the MLflow run, and make this the current model; returns the trainer's
     result. Raises DataError if the training is not complete."""
     result = training_result(run)
+    for file in (run_folder.RESULT_NAME, f"{run_folder.NETWORK}/{DESCRIPTION_FILE}"):
+        project.root.note_made(f"{MODELS}/{run.key}/{file}")
+
     run_id = run.mlflow_run_id
     tracker = tracker_of(project)
     complete_metrics(tracker.client, run_id, run_folder.read_history(run.folder))

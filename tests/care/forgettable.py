@@ -47,6 +47,7 @@ VIDEO = f"in/{MARKER}.mp4"
 RUN = "run-1"
 STAGES = {"manifest", "videos", "frames", "features", "training_views", "pseudo_labels", "search"}
 STAGES |= {
+    ".made",
     "duplicate_pairs",
     "duplicate_groups",
     "watch_matches",
