@@ -157,8 +157,8 @@ def write_clip(
 
 
 def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
-    """A configuration of the whole chain with a ResNet-18 and a ViT-Ti of seeded random weights at
-    128 px."""
+    """A configuration of the whole chain with timm's smallest ResNet and ViT, of seeded random
+    weights, at 128 px."""
     random = {"source": "random", "seed": 1}
     train = {"steps": 8, "batch_videos": 4, "data_workers": 0, "validate_every_steps": 4}
     return {
@@ -176,8 +176,8 @@ def small_settings(videos: Path, data_root: Path) -> dict[str, Any]:
             }
         ],
         "sampling": {"short_side_px": 146, "timeout_s": 60, "workers": 1},
-        "backbone": {"architecture": "resnet18.tv_in1k", "weights": random, "crop_px": 128},
-        "teacher": {"architecture": "vit_tiny_patch16_224", "weights": random},
+        "backbone": {"architecture": "test_resnet.r160_in1k", "weights": random, "crop_px": 128},
+        "teacher": {"architecture": "test_vit.r160_in1k", "weights": random},
         "whitening": {"dims": 32, "max_regions": 400},
         "views": {"num_frames": 4, "num_weak": 1, "num_strong": 2},
         "train": train | {"optimizer": {"learning_rate": 1e-3, "warmup_steps": 2}},

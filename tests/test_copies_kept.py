@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-NUM_SCENES = 6
+NUM_SCENES = 4
 SECONDS = 5.0
 FPS = 12
 GOOD = 10

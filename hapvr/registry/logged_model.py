@@ -1,6 +1,8 @@
-"""A bundle as a pyfunc model of MLflow, with this package's code, its requirements, a signature and
-an example."""
+"""A bundle as a pyfunc model of MLflow, with the code that scores, its requirements, a signature
+and an example."""
 
+import shutil
+import tempfile
 from dataclasses import fields
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -37,6 +39,10 @@ REQUIREMENTS = (
 )
 """Packages that the model needs, in the versions installed here."""
 
+ROOMS = ("data", "model", "networks", "scorer", "video")
+"""Folders of this package that scoring needs. A server takes each file of a model in a request of
+its own, and all folders together have three times as many."""
+
 OUTPUT_TYPES = {
     "query": DataType.string,
     "reference": DataType.string,
@@ -58,12 +64,12 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
     """Log the bundle as a pyfunc model of the run; returns its `models:/` URI."""
     mlflow.set_tracking_uri(tracker.uri)
     mlflow.set_registry_uri(tracker.uri)
-    with mlflow.start_run(run_id=run_id):
+    with tempfile.TemporaryDirectory() as folder, mlflow.start_run(run_id=run_id):
         info = mlflow.pyfunc.log_model(
             name="model",
             python_model=str(Path(__file__).with_name("pyfunc_model.py")),
             artifacts={"bundle": str(bundle)},
-            code_paths=[str(Path(hapvr.__file__).parent)],
+            code_paths=[str(_copy_code(Path(folder)))],
             pip_requirements=[
                 f"{package}=={installed_version(package)}" for package in REQUIREMENTS
             ],
@@ -72,6 +78,19 @@ def log_model(tracker: Tracker, run_id: str, bundle: Path) -> str:
         )
 
     return str(info.model_uri)
+
+
+def _copy_code(folder: Path) -> Path:
+    """Copy the code that scores into a folder; returns the place of the package there."""
+    package = Path(hapvr.__file__).parent
+    copy = folder / package.name
+    copy.mkdir()
+    for module in package.glob("*.py"):
+        shutil.copy(module, copy)
+    for room in ROOMS:
+        shutil.copytree(package / room, copy / room, ignore=shutil.ignore_patterns("__pycache__"))
+
+    return copy
 
 
 def _signature() -> ModelSignature:

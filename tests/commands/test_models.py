@@ -209,7 +209,7 @@ def test_a_version_is_shown_by_any_of_its_names(changed: Changed, name: str) -> 
     """Its parts and its card."""
     described = changed.shown[name]
     assert described == changed.shown["2"]
-    assert described["backbone"]["architecture"] == "resnet18.tv_in1k"
+    assert described["backbone"]["architecture"] == "test_resnet.r160_in1k"
     assert described["card"] == "# The card\n"
 
 

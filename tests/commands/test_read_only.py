@@ -47,7 +47,7 @@ READING: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("evaluate",): (("--benchmark", "svd", "--similarities", "similarities.parquet"), "mAP"),
     ("index", "status"): (CONFIG, "holds    11 videos"),
     ("models", "list"): (REGISTRY, "champion"),
-    ("models", "show"): (("models:/hapvr@champion", *REGISTRY), "resnet18"),
+    ("models", "show"): (("models:/hapvr@champion", *REGISTRY), "test_resnet"),
     ("pairs", "list"): (CONFIG, "not-a-match"),
     ("pdq", "match"): (("hashes.txt", *CONFIG), "0 videos with a picture of hashes.txt"),
     ("score",): (("query.mp4", "query.mp4", *REGISTRY), "match"),

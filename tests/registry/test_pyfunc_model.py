@@ -13,10 +13,12 @@ from mlflow.exceptions import MlflowException
 from mlflow.models.model import ModelInfo
 from mlflow.pyfunc import PyFuncModel
 
+from hapvr.registry.logged_model import ROOMS
 from hapvr.scorer.bundle import load_bundle
 from hapvr.scorer.calibration import Calibration
 from hapvr.scorer.pairs import PairScore
 from tests.registry.conftest import Registered
+from tests.test_imports import library_modules, own_imports, parsed
 
 COLUMNS = [
     "query",
@@ -205,3 +207,16 @@ def test_the_requirements_of_a_model_are_pinned(files: Path) -> None:
 
 def test_a_model_has_its_card(files: Path) -> None:
     assert (files / "artifacts" / "bundle" / "model_card.md").read_text() == "# A card\n"
+
+
+def test_a_registered_model_carries_the_code_that_it_imports() -> None:
+    modules = library_modules()
+    script = "hapvr.registry.pyfunc_model"
+    needed: set[str] = set()
+    new = {script}
+    while new:
+        needed |= new
+        new = set().union(*(own_imports(parsed(modules[name]), modules) for name in new)) - needed
+
+    folders = {name.split(".")[1] for name in needed - {script} if name.count(".") > 1}
+    assert folders == set(ROOMS)

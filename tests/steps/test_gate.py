@@ -174,7 +174,7 @@ def test_the_first_trained_version_has_to_beat_the_untrained_baseline(project: P
     assert baseline_version.tags["hapvr.warning"].startswith("this model is untrained")
     tracked = tracker.client.get_run(baseline_version.run_id)
     assert tracked.info.run_name == "small-untrained"
-    assert tracked.data.params["backbone.architecture"] == "resnet18.tv_in1k"
+    assert tracked.data.params["backbone.architecture"] == "test_resnet.r160_in1k"
     assert tracked.data.metrics["calibration/num_matches"] > 0
     assert 0 <= tracked.data.metrics["calibration/brier"] < 0.25
     assert (

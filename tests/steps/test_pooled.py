@@ -13,11 +13,11 @@ from hapvr.networks.backbone import frame_extras, load_backbone, pooled_maps
 from hapvr.networks.settings import BackboneConfig
 from hapvr.steps.project import Project
 
-CHANNELS = 960
-"""Of the four scales of a ResNet-18."""
+CHANNELS = 368
+"""Of the last four scales of timm's smallest ResNet."""
 
 
-@pytest.mark.parametrize(("extras_dims", "dims"), [(960, 32), (31, 32)])
+@pytest.mark.parametrize(("extras_dims", "dims"), [(CHANNELS, 32), (31, 32)])
 def test_side_comes_back(extras_dims: int, dims: int) -> None:
     """Joined and split again, in half precision, for sizes that fill the last row and that do
     not."""
@@ -35,7 +35,7 @@ def test_the_backbone_gives_both_at_once() -> None:
     """Regions are those without; the pooled vector is their mean of unit length; the magnitude is
     of the raw mean."""
     config = {
-        "architecture": "resnet18.tv_in1k",
+        "architecture": "test_resnet.r160_in1k",
         "weights": {"source": "random", "seed": 1},
         "crop_px": 128,
     }

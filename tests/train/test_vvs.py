@@ -107,7 +107,7 @@ def test_resumed_training_ends_as_the_uninterrupted_one(
     )
     network, _ = load_network(tmp_path / "whole" / "network")
     assert isinstance(network, VvsNetwork)
-    assert network.extras_dims == 960
+    assert network.extras_dims == 368
     assert int(network.state_dict()["saliency.bn1.num_batches_tracked"]) == 8
 
 
