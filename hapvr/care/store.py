@@ -24,7 +24,7 @@ class Store:
     """The keys of all that is stored; "" where there is only one."""
 
     places: Sequence[str]
-    """Files and folders that it consists of; each part that is `*` is a part of the key."""
+    """Files and folders whose loss is damage; each part that is `*` is a part of the key."""
 
     check: Callable[[DataRoot, str], object]
     """Raises DataError for damage."""

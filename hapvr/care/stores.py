@@ -69,7 +69,7 @@ from hapvr.search import marks
 from hapvr.search.current import CURRENT, SEARCH_FOLDER, index_places
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GROUP_SCHEMA, GROUPS_PLACE, PAIR_SCHEMA
-from hapvr.search.kept_answers import FOLDER as ANSWERS, kept_jobs, read_answer
+from hapvr.search.kept_answers import kept_jobs, read_answer
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.copy_measures import PICTURES_PLACE, PICTURES_SCHEMA
 from hapvr.steps.fetching import DOWNLOAD_FOLDER
@@ -231,7 +231,7 @@ STORES: dict[str, Store] = {
     ),
     "answers": Store(
         keys=kept_jobs,
-        places=[f"{ANSWERS}/*"],
+        places=[],  # a search that is lost can be repeated
         check=read_answer,
         forget=forget_in_answers,
         advice="Remove the file; the search can be repeated",

@@ -11,11 +11,13 @@ from hapvr.care.verify import verify_root
 from hapvr.collection import add_folders, update_collection
 from hapvr.data.filesystem import MADE_FOLDER
 from hapvr.data.manifest import PLANNED
+from hapvr.errors import DamagedError
 from hapvr.files import file_sha256
 from hapvr.progress import no_progress
 from hapvr.search.marks import mark
 from hapvr.steps.alerts import OUTBOX_PLACE, AlertOutbox
 from hapvr.steps.project import Project
+from hapvr.steps.searcher import Searcher
 from hapvr.steps.watch_queries import make_watch_list
 from hapvr.steps.watch_runs import run_watch_lists
 from tests.care.damage import damaged
@@ -110,6 +112,18 @@ def test_what_is_lost_and_can_be_made_again_is_repaired(collection: Project, nam
     assert [check for check in after if check.state not in ("ok", "repaired")] == []
     assert path.exists()
     assert damaged(collection) == []
+
+
+def test_a_search_names_the_model_that_its_index_has_lost(
+    collection: Project, tmp_path: Path
+) -> None:
+    models = collection.root.local_path("models")
+    whole = models.rename(tmp_path / "models")
+    with pytest.raises(
+        DamagedError, match=r"models/\S+, which the index was made with, is missing"
+    ):
+        Searcher.open(collection)
+    whole.rename(models)
 
 
 def test_records_that_are_lost_are_not_made_up(collection: Project, tmp_path: Path) -> None:
