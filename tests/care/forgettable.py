@@ -17,7 +17,7 @@ from hapvr.chain import CHAIN
 from hapvr.chain.step import shards_of
 from hapvr.cli import main
 from hapvr.data import manifest
-from hapvr.data.filesystem import DataRoot
+from hapvr.data.filesystem import MADE_FOLDER, NOTE_SUFFIX, DataRoot
 from hapvr.search.current import current_index
 from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.marks import mark
@@ -235,9 +235,12 @@ def forget_late(config: Path, video_id: str) -> None:
     """What `call_planned_before` does, in its process: what a killed call has left is put aside
     while the plan is made."""
     project = Project.open(config)
-    journal = project.root.local_path(manifest.FORGETTING)
-    aside = journal.rename(journal.with_suffix(".aside"))
+    note = f"{MADE_FOLDER}/{manifest.FORGETTING}{NOTE_SUFFIX}"
+    left = [project.root.local_path(name) for name in (manifest.FORGETTING, note)]
+    aside = [path.rename(path.with_suffix(".aside")) for path in left]
     planned = plan_forgetting(project, [video_id])
-    aside.rename(journal)
+    for path, whole in zip(left, aside, strict=True):
+        whole.rename(path)
+
     forget(project, planned)
     end_idle_workers()
