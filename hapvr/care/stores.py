@@ -319,6 +319,6 @@ def _key_in(place: str, name: str) -> str | None:
     if len(parts) < len(wanted):
         return None
     pairs = list(zip(wanted, parts, strict=True))
-    if any(one not in ("*", part) for one, part in pairs):
+    if any(pattern not in ("*", part) for pattern, part in pairs):
         return None
-    return "/".join(part for one, part in pairs if one == "*")
+    return "/".join(part for pattern, part in pairs if pattern == "*")

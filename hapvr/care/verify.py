@@ -83,12 +83,7 @@ def check_stored(
         lost = lost_files(root)
     try:
         STORES[name].check(root, key)
-        for file in lost.get((name, key), ()):
-            remedy = "`hapvr verify --repair` makes it again"
-            if STORES[name].remake is None:
-                remedy = "restore it from a copy"
-            raise DamagedError(root.lost_text(file, remedy=remedy))
-
+        _require_no_loss(root, name, lost.get((name, key), ()))
         source_then, source_now = STORES[name].made_from(root, key)
     except (DataError, OSError) as error:  # the disk itself may refuse to give a file back
         return FileCheck(name, key, "damaged", str(error))
@@ -100,3 +95,13 @@ def check_stored(
         "`index update`, rebuild it"
     )
     return FileCheck(name, key, "outdated", message)
+
+
+def _require_no_loss(root: DataRoot, name: str, files: Sequence[str]) -> None:
+    """Raise DamagedError where files of a store were made and are missing. name: of STORES"""
+    if not files:
+        return
+    remedy = "`hapvr verify --repair` makes it again"
+    if STORES[name].remake is None:
+        remedy = "restore it from a copy"
+    raise DamagedError(root.lost_text(files[0], remedy=remedy))

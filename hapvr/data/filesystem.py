@@ -198,6 +198,7 @@ class DataRoot:
         made and is missing: what it says would be taken for never said."""
         if self.exists(name):
             return True
+        # It may have been written since: a file comes before its note.
         if self.exists(_note_of(name)) and not self.exists(name):
             raise DamagedError(self.lost_text(name, remedy="restore it from a copy"))
         return False

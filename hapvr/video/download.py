@@ -124,7 +124,8 @@ class Downloader(contextlib.ExitStack):
             problem = f"the download process failed ({type(error).__name__}: {error})"
             result = DownloadResult("failed", "crashed", problem)
 
-        _lock_file(target).unlink(missing_ok=True)
+        if result.reason != "timeout":  # a process that is being ended may still hold it
+            _lock_file(target).unlink(missing_ok=True)
         if result.reason == "disk_full":
             raise DataError(
                 f"download: {folder} has no room left ({result.message}); free space, then run "
