@@ -129,9 +129,10 @@ class Year:
 
         moment = datetime(2026, 1, 4, 3, tzinfo=UTC) + timedelta(weeks=week)
         given = {"instance": self.instance, "resources": self.resources()}
-        request = retrain_on_schedule(
-            dg.build_schedule_context(scheduled_execution_time=moment, **given)
-        )
+        # A schedule opens an instance of its own, which ends with its context.
+        with dg.build_schedule_context(scheduled_execution_time=moment, **given) as context:
+            request = retrain_on_schedule(context)
+
         assert isinstance(request, dg.RunRequest)
         return execute(
             self.instance, "retrain", tags=dict(request.tags) | {"dagster/max_retries": "0"}

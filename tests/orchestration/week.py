@@ -83,16 +83,19 @@ class Week:
 
     def tick(self, name: str, *, day: int = 1) -> dg.RunRequest | dg.SkipReason:
         """Evaluate a sensor or the schedule as the daemon would."""
+        resources = self.resources()
         if name == "retrain_on_schedule":
-            context: Any = dg.build_schedule_context(
+            tick: Any = dg.build_schedule_context(
                 instance=self.instance,
                 scheduled_execution_time=datetime(2026, 11, day, 3, tzinfo=UTC),
-                resources=self.resources(),
+                resources=resources,
             )
         else:
-            context = dg.build_sensor_context(instance=self.instance, resources=self.resources())
+            tick = dg.build_sensor_context(instance=self.instance, resources=resources)
 
-        return getattr(self.automation, name)(context)
+        # A schedule opens an instance of its own, which ends with its context.
+        with tick as context:
+            return getattr(self.automation, name)(context)
 
     def run(self, job: str, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         """Execute what a tick asked for."""
