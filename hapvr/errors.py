@@ -46,6 +46,10 @@ class RegistryBusyError(RegistryError):
     """Another process holds the database of a model registry: it answers again when that ends."""
 
 
+class ServiceError(HapvrError):
+    """A search service does not answer, or answers as none of this version does."""
+
+
 class MissingPartError(HapvrError, ImportError):
     """This needs a part of HAP-VR that is not installed; the message names the installation that
     has it."""

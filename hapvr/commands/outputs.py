@@ -38,11 +38,22 @@ def check_out(out: Path | None) -> None:
         )
 
 
+def write_table(out: Path, rows: pa.Table) -> None:
+    """Write rows to a file, in the format that its suffix says."""
+    from hapvr.files import write_atomic
+    from hapvr.tables import export_table
+
+    with write_atomic(out) as part:
+        export_table(rows, part, out.suffix.lower())
+
+
 def write_out(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Searcher) -> None:
     """Write rows as a table, or pairs as tasks of Label Studio, by the suffix."""
+    if not out.name.endswith(TASKS_SUFFIX):
+        return write_table(out, rows)
+
     from hapvr.files import write_atomic
     from hapvr.search.label_studio import label_studio_tasks
-    from hapvr.tables import export_table
 
     def path_of(name: str) -> Path | None:
         path = searcher.collection.metadata.of(name).path
@@ -53,17 +64,13 @@ def write_out(out: Path, rows: pa.Table, pairs: Sequence[Pair], searcher: Search
     def whole(name: str) -> str:  # marks may be imported in another folder
         return name if searcher.collection.metadata.of(name).path else str(Path(name).resolve())
 
+    named = [
+        (whole(first), whole(second), verdict, probability)
+        for first, second, verdict, probability in pairs
+    ]
+    tasks = label_studio_tasks(named, path_of)
+    num_skipped = len(pairs) - len(tasks)
+    if num_skipped:
+        warn(f"{out}: {num_skipped} pairs are skipped, as a video of theirs has no file here")
     with write_atomic(out) as part:
-        if not out.name.endswith(TASKS_SUFFIX):
-            export_table(rows, part, out.suffix.lower())
-            return
-
-        named = [
-            (whole(first), whole(second), verdict, probability)
-            for first, second, verdict, probability in pairs
-        ]
-        tasks = label_studio_tasks(named, path_of)
-        num_skipped = len(pairs) - len(tasks)
-        if num_skipped:
-            warn(f"{out}: {num_skipped} pairs are skipped, as a video of theirs has no file here")
         part.write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from hapvr.commands.answers import answer_lines, watched_line
-from hapvr.commands.outputs import OutOption, check_out, write_out
+from hapvr.commands.outputs import TASKS_SUFFIX, OutOption, check_out, write_out, write_table
 from hapvr.commands.progress_bars import progress_bar
 from hapvr.commands.scoring import expand
 from hapvr.commands.terminal import (
@@ -29,7 +29,8 @@ from hapvr.serving.settings import MAX_AT_ONCE
 if TYPE_CHECKING:
     from hapvr.search.label_studio import Pair
     from hapvr.search.match import Query, SearchAnswer
-    from hapvr.steps.searcher import Searcher, SearchOptions
+    from hapvr.search.options import SearchOptions
+    from hapvr.steps.searcher import Searcher
 
 
 def search(
@@ -78,6 +79,14 @@ def search(
         ),
     ] = None,
     out: OutOption = None,
+    service: Annotated[
+        str | None,
+        Option(
+            metavar="URL",
+            help="Let a running `hapvr serve` answer, from its own collection; files are sent to "
+            "it. HAPVR_TOKEN: a token, where it asks for one.",
+        ),
+    ] = None,
     model: IndexModelOption = None,
     set_: SetOption = None,
 ) -> None:
@@ -87,15 +96,12 @@ def search(
     A search always ranks; the verdicts say what to believe: match, unsure, no match. That nothing
     was found is an answer; a query that cannot be used is a row with an error.
     """
-    from hapvr.scorer.access import ANY_HOST, Access, limits_from_environment
-    from hapvr.search.match import Part, answer_or_error, answer_table, answer_values
-    from hapvr.steps.explanation import explain
-    from hapvr.steps.searcher import Searcher, SearchOptions
+    from hapvr.search.match import Part, answer_table
+    from hapvr.search.options import SearchOptions
 
     _check_search(queries, ids, out, explained)
-    part = Part.named(at, from_, to)
     options = SearchOptions(
-        part=part,
+        part=Part.named(at, from_, to),
         top=top,
         min_probability=min_probability,
         prior=prior,
@@ -103,6 +109,14 @@ def search(
         incidents=incidents,
     )
     names = expand(queries or [])
+    if service is not None:
+        _check_of_service(out, explained, model, set_)
+        return _search_service(service, names, ids or [], options, every=every, out=out)
+
+    from hapvr.scorer.access import ANY_HOST, Access, limits_from_environment
+    from hapvr.steps.explanation import explain
+    from hapvr.steps.searcher import Searcher
+
     project = open_project(config, set_)
     searcher = Searcher.open(project, model=model)
     limits = limits_from_environment(project.config.serving)
@@ -118,26 +132,68 @@ def search(
         text = list(chain.from_iterable(explanations))
         return show({"config": str(config), "explanations": explanations}, text=text)
 
-    answers: list[SearchAnswer] = []
-    with progress_bar("queries") as progress:
-        for name, read_query in asked:
-            progress(len(answers), len(asked))
-            answer = partial(_answer, searcher, read_query, options)
-            answers.append(answer_or_error(name, answer))
-
-    text = list(chain.from_iterable(answer_lines(answer, every=every) for answer in answers))
+    answers = _answers(
+        [(name, partial(_answer, searcher, read_query, options)) for name, read_query in asked]
+    )
     try:
-        result = {"config": str(config), "queries": answer_values(answers)}
-        show(result, text=text, failed=any(answer.error for answer in answers))
+        _show_answers(answers, {"config": str(config)}, every=every)
     finally:  # the answers are shown where they cannot be written
         if out is not None:
             write_out(out, answer_table(answers), _pairs_of(answers), searcher)
 
 
+def _search_service(
+    address: str,
+    names: Sequence[str],
+    ids: Sequence[str],
+    options: SearchOptions,
+    *,
+    every: bool,
+    out: Path | None,
+) -> None:
+    """Show, and write to a table, what a running service answers."""
+    from hapvr.commands.search_service import SearchService
+    from hapvr.search.match import answer_table
+
+    service = SearchService.at(address, options)
+    asked = [(name, partial(service.answer, name)) for name in names]
+    asked += [(video_id, partial(service.answer_id, video_id)) for video_id in ids]
+    answers = _answers(asked)
+    try:
+        _show_answers(answers, {"service": address}, every=every)
+    finally:
+        if out is not None:
+            write_table(out, answer_table(answers))
+
+
 def _answer(
-    searcher: Searcher, read_query: Callable[[], Query], options: SearchOptions, _: str
+    searcher: Searcher, read_query: Callable[[], Query], options: SearchOptions
 ) -> SearchAnswer:
     return searcher.answer(read_query(), options)
+
+
+def _answers(asked: Sequence[tuple[str, Callable[[], SearchAnswer]]]) -> list[SearchAnswer]:
+    """The answer to each query, by its name; an error where it cannot be used."""
+    from hapvr.search.match import answer_or_error
+
+    answers: list[SearchAnswer] = []
+    with progress_bar("queries") as progress:
+        for name, answer in asked:
+            progress(len(answers), len(asked))
+            answers.append(answer_or_error(name, answer))
+
+    return answers
+
+
+def _show_answers(
+    answers: Sequence[SearchAnswer], origin: Mapping[str, str], *, every: bool
+) -> None:
+    """Print answers. origin: of which collection they are. every: also videos that do not match."""
+    from hapvr.search.match import answer_values
+
+    text = list(chain.from_iterable(answer_lines(answer, every=every) for answer in answers))
+    result = {**origin, "queries": answer_values(answers)}
+    show(result, text=text, failed=any(answer.error for answer in answers))
 
 
 def _check_search(
@@ -152,6 +208,24 @@ def _check_search(
     check_out(out)
     if out is not None and explained is not None:
         raise ArgumentError("search: --explain writes no file; expected --explain or --out")
+
+
+def _check_of_service(
+    out: Path | None, explained: str | None, model: str | None, values: list[str] | None
+) -> None:
+    """Raise ArgumentError for options that want the collection itself."""
+    given = {
+        "--explain": explained is not None,
+        "--model": model is not None,
+        "--set": bool(values),
+        f"--out NAME{TASKS_SUFFIX}": out is not None and out.name.endswith(TASKS_SUFFIX),
+    }
+    refused = [option for option, is_given in given.items() if is_given]
+    if refused:
+        raise ArgumentError(
+            f"search: {', '.join(refused)}: a service answers from its own collection and model; "
+            "leave it out, or search without --service"
+        )
 
 
 def _pairs_of(answers: Sequence[SearchAnswer]) -> list[Pair]:

@@ -240,10 +240,10 @@ class SearchAnswer:
         return "probably nothing here"
 
 
-def answer_or_error(query: str, search: Callable[[str], SearchAnswer]) -> SearchAnswer:
+def answer_or_error(query: str, search: Callable[[], SearchAnswer]) -> SearchAnswer:
     """What a search for a query gives; one that cannot be used is an answer with an error."""
     try:
-        return search(query)
+        return search()
     except (VideoError, DataError) as error:
         reason = f"{error.reason}: {error}" if isinstance(error, VideoError) else str(error)
         return SearchAnswer(query=printable(query), error=printable(reason))

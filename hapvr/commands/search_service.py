@@ -1,0 +1,197 @@
+"""Searches that a running `hapvr serve` answers: no index and no network is opened here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from json import dumps
+from pathlib import Path
+from typing import IO, Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from hapvr.errors import ArgumentError, ServiceError, VideoError
+from hapvr.files import file_problem, open_regular
+from hapvr.search.match import SearchAnswer, printable
+from hapvr.search.options import SearchOptions
+
+TOKEN_VARIABLE = "HAPVR_TOKEN"
+"""Names the token of a service that answers only to those who have one."""
+REQUEST_TIMEOUT_S = 60.0
+"""In which a service must go on with a request."""
+WAIT_S = 20
+"""How long a request waits for the end of a search."""
+NAMES = ("top", "min_probability", "prior", "folder", "segments", "incidents")
+"""Of options that requests call by the same names."""
+JSON_HEADERS = {"content-type": "application/json"}
+FILE_HEADERS = {"content-type": "application/octet-stream"}
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class _Search(BaseModel):
+    """A search of the service; what else it tells is not needed here."""
+
+    job: str
+    status: str
+    error: str
+    code: str
+    answer: SearchAnswer | None
+
+
+class _Problem(BaseModel):
+    """A request that was refused."""
+
+    error: str
+    code: str
+
+
+@dataclass(frozen=True)
+class SearchService:
+    """A service, and how it is to search.
+
+    address: its URL
+    token: what it knows the caller by; "" where it asks for none
+    """
+
+    address: str
+    options: SearchOptions
+    token: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ArgumentError for what is not the address of a service or a token."""
+        if not _is_address(self.address):
+            raise ArgumentError(
+                f"--service is {self.address!r:.200}; expected http(s)://HOST:PORT, as `hapvr "
+                "serve` prints it"
+            )
+        if not (self.token.isascii() and self.token.isprintable()):
+            raise ArgumentError(f"{TOKEN_VARIABLE}: expected printable ASCII characters alone")
+
+    @classmethod
+    def at(cls, address: str, options: SearchOptions) -> SearchService:
+        """That service, with the token that the environment has. Raises ArgumentError."""
+        return cls(address, options, os.environ.get(TOKEN_VARIABLE, ""))
+
+    def answer(self, name: str) -> SearchAnswer:
+        """What it finds of a file of this machine, which is sent, or of a URL, which it fetches
+        itself.
+
+        Raises:
+            VideoError: the query cannot be used.
+            ServiceError: the service does not answer.
+            ArgumentError: it refuses these options or this token."""
+        if "://" in name:
+            return self._answer_named(name, {"url": name})
+        try:
+            file = open_regular(Path(name))
+        except OSError as error:
+            raise VideoError("missing_file", f"{name}: {file_problem(error)}") from None
+
+        path = f"/search?{urlencode({'name': Path(name).name, **self._values()})}"
+        with file:
+            return self._ended(name, self._request("POST", path, _Search, FILE_HEADERS, file))
+
+    def answer_id(self, video_id: str) -> SearchAnswer:
+        """What it finds of a video of its collection. Raises as `answer` does."""
+        return self._answer_named(video_id, {"id": video_id})
+
+    def _answer_named(self, name: str, query: Mapping[str, str]) -> SearchAnswer:
+        body = dumps({**self._values(), **query}).encode()
+        return self._ended(name, self._request("POST", "/search", _Search, JSON_HEADERS, body))
+
+    def _values(self) -> dict[str, Any]:
+        """The options, as `POST /search` names them."""
+        part = self.options.part
+        values = {name: getattr(self.options, name) for name in NAMES}
+        if part is not None:
+            values |= {"from": part.start_s, "to": part.end_s}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _ended(self, name: str, search: _Search) -> SearchAnswer:
+        """The answer of a search, once it has ended."""
+        job = f"/jobs/{quote(search.job, safe='')}"
+        try:
+            while search.status in ("waiting", "running"):
+                search = self._request("GET", f"{job}?wait_s={WAIT_S}", _Search)
+        except KeyboardInterrupt:
+            self._request("DELETE", job, _Search)
+            raise
+
+        if search.answer is None:
+            raise VideoError(search.code, search.error)
+        return _named(search.answer, printable(name))
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        kind: type[Body],
+        headers: Mapping[str, str] | None = None,
+        body: bytes | IO[bytes] | None = None,
+    ) -> Body:
+        """What it answers to one request."""
+        sent = dict(headers or {})
+        if self.token:
+            sent["authorization"] = f"Bearer {self.token}"
+        try:
+            status, content = self._exchange(method, path, sent, body)
+        except (OSError, HTTPException) as error:
+            raise ServiceError(
+                f"service: {self.address} does not answer ({error}); start it with `hapvr serve`, "
+                "or search without --service"
+            ) from error
+
+        try:
+            if status < 400:
+                return kind.model_validate_json(content)
+            problem = _Problem.model_validate_json(content)
+        except ValidationError as error:
+            raise ServiceError(
+                f"service: {self.address} answers {method} {path.partition('?')[0]} with HTTP "
+                f"{status}, and not as `hapvr serve` of this version does; check the address"
+            ) from error
+
+        if status in (400, 401):
+            raise ArgumentError(problem.error)
+        raise VideoError(problem.code, problem.error)
+
+    def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | IO[bytes] | None
+    ) -> tuple[int, bytes]:
+        """Status and body of an answer. Raises OSError and HTTPException."""
+        parts = urlsplit(self.address)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=REQUEST_TIMEOUT_S)
+        try:
+            with suppress(BrokenPipeError):  # a file that is refused is not read to its end
+                connection.request(method, parts.path.rstrip("/") + path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+def _is_address(address: str) -> bool:
+    """Whether it is a scheme and a host, perhaps with a port and a path."""
+    try:
+        parts = urlsplit(address)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+
+    is_bare = not (parts.username or parts.password or parts.query or parts.fragment)
+    is_readable = address.isascii() and address.isprintable() and " " not in address
+    is_web = parts.scheme in ("http", "https") and bool(parts.hostname)
+    return is_web and has_port and is_bare and is_readable
+
+
+def _named(answer: SearchAnswer, name: str) -> SearchAnswer:
+    """An answer whose query has the name that it was given here: the service knows the last part
+    of a file's name alone."""
+    matches = tuple(replace(match, query=name) for match in answer.matches)
+    return replace(answer, query=name, matches=matches)
