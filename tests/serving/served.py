@@ -36,7 +36,7 @@ def fill_collection(folder: Path) -> None:
     file was replaced."""
     gone = write_scenes(folder / "videos" / "gone.mp4", [BLACK, *range(700, 705)])
     replaced = write_scenes(folder / "videos" / "replaced.mp4", list(range(710, 715)))
-    project = searchable_project(folder)
+    project = searchable_project(folder, onnx=True)
     searcher = Searcher.open(project)
     for key in searcher.collection.shards():
         make_duplicate_pairs(project, searcher, key)

@@ -165,14 +165,16 @@ def copied_project(small_project: Project, folder: Path, **search: object) -> Pr
     return open_project(folder, small_settings(videos, folder / "data") | {"search": search})
 
 
-def searchable_project(folder: Path) -> Project:
-    """A project in `folder` with an index over the videos of `write_collection`."""
+def searchable_project(folder: Path, *, onnx: bool = False) -> Project:
+    """A project in `folder` with an index over the videos of `write_collection`. onnx: its model
+    has ONNX files, as registered ones do, so that a process which opens it loads no torch."""
     videos = write_collection(folder / "videos")
     settings = folder_settings(videos, folder / "data")
     settings["whitening"] = {"dims": DIMS, "max_regions": 2000}
     project = open_project(folder, settings)
     make_feature_data(project)
-    update_index(project, search_model(project, str(bundle_of(project, folder))))
+    bundle = bundle_of(project, folder, onnx=onnx)
+    update_index(project, search_model(project, str(bundle)))
     return project
 
 
