@@ -65,7 +65,7 @@ def test_training_outlives_its_mlflow_server(small_project: Project, tmp_path: P
     metrics in the end."""
     port = free_port()
     project = tracked_by(
-        small_project, f"http://127.0.0.1:{port}", steps=1200, validate_every_steps=1200
+        small_project, f"http://127.0.0.1:{port}", steps=600, validate_every_steps=600
     )
     with mlflow_server(tmp_path, port):
         training = prepare_training(project, "server-killed", tags={})
