@@ -21,13 +21,15 @@ from hapvr.config_file import VARIABLE, load_config
 from hapvr.data.filesystem import DataRoot
 from hapvr.data.manifest import collection_keys, read_manifest_shard, shard_keys, source_of
 from hapvr.data.shard_build import IndexRow
-from hapvr.data.shards import STATUS_OK
+from hapvr.data.shards import STATUS_FAILED, STATUS_OK
 from hapvr.errors import FULL_HINT, ArgumentError, DataError, MissingPartError, is_installed
 from hapvr.files import write_text
 from hapvr.networks.copies import INSTALL_HINT, PACKAGE, is_package_usable
 from hapvr.progress import FilesOfShards, Progress
 from hapvr.reasons import said_of
 from hapvr.scorer.shipped import FITTED_CROP_PX
+from hapvr.search.current import serving_index
+from hapvr.search.descriptors import descriptor_shard
 from hapvr.search.duplicates import GroupMember
 from hapvr.steps.baseline import ensure_baseline, has_registry, local_baseline
 from hapvr.steps.project import COLLECTION_FILE, Project
@@ -40,6 +42,13 @@ from hapvr.video.sources import scan_folder
 COPY_NETWORK = "sscd_distilled"
 FALLBACK_NETWORK = "tf_efficientnet_lite0"
 """What describes frames where the package of COPY_NETWORK is not installed."""
+CAUSE = ("status", "reason", "message")
+"""Columns of a row that say why a video cannot be used."""
+SHOWS_NOTHING = {
+    "status": STATUS_FAILED,
+    "reason": "no_picture",
+    "message": "each of its frames has one colour",
+}
 FOLDERS_FILE = "folders.yaml"
 """Next to `collection.yaml`, which is the user's to edit and therefore written once."""
 
@@ -256,20 +265,15 @@ def update_collection(
     run("video_manifest")
     run("videos", retry_failed=True, retry_gone=False)
     run("frames", retry_changeable=True)
-    videos = collection_rows(project)
-    if not any(row["status"] == STATUS_OK for row in videos):
-        reasons = "; ".join(
-            f"{row['video_id']}: {said_of(row['reason'] or '', row['message'])}"
-            for row in videos[:5]
-        )
-        raise DataError(f"none of the {len(videos)} videos can be used. {reasons}")
-
+    _require_usable_videos(_rows_as_read(project))
     for name in ("whitening", "features"):
         run(name)
     with bar(WORDS["whitening"]) as progress:
         model = _model(project, progress)
     for name in ("frame_descriptors", "search_index"):
         run(name, model=model)
+    videos = collection_rows(project)
+    _require_usable_videos(videos)
     searcher = Searcher.open(project)
     if searcher.evidence is None:
         return videos, None
@@ -279,10 +283,53 @@ def update_collection(
 
 
 def collection_rows(project: Project) -> list[IndexRow]:
-    """Every video of the collection with its status and, where it cannot be used, the reason.
-    Raises DataError where the files were not read yet."""
+    """Every video of the collection with its status and, where it cannot be used, the reason: as it
+    was read and, once there is an index, as that has it. Raises DataError where the files were not
+    read yet."""
+    rows = _rows_as_read(project)
+    index = serving_index(project.root)
+    if index is None:
+        return rows
+
+    left_out: dict[str, IndexRow] = {}
+    for key in collection_keys(project.root, shard_keys(project.root)):
+        left_out |= _left_out(project.root, index.digest, key)
+
+    return [
+        row | left_out.get(row["video_id"], {}) if row["status"] == STATUS_OK else row
+        for row in rows
+    ]
+
+
+def _rows_as_read(project: Project) -> list[IndexRow]:
+    """Every video with its status after its file was read. Raises as `collection_rows`."""
     keys = collection_keys(project.root, shard_keys(project.root))
     return [row for key in keys for row in project.shard("frames", key).rows()]
+
+
+def _require_usable_videos(videos: Sequence[IndexRow]) -> None:
+    """Raises DataError where no video can be used, with the first reasons."""
+    if any(row["status"] == STATUS_OK for row in videos):
+        return
+    reasons = "; ".join(
+        f"{row['video_id']}: {said_of(row['reason'] or '', row['message'])}" for row in videos[:5]
+    )
+    raise DataError(f"none of the {len(videos)} videos can be used. {reasons}")
+
+
+def _left_out(root: DataRoot, digest: str, key: str) -> dict[str, IndexRow]:
+    """Videos of a shard that the index of this network has not, and why."""
+    described = descriptor_shard(root, digest, key).find()
+    if described is None:
+        return {}
+    left_out = {}
+    for row in described.rows():
+        if row["status"] != STATUS_OK:
+            left_out[row["video_id"]] = {name: row[name] for name in CAUSE}
+        elif row["num_kept"] == 0:
+            left_out[row["video_id"]] = SHOWS_NOTHING
+
+    return left_out
 
 
 def _num_files(project: Project, shards: Sequence[str]) -> dict[str, int]:

@@ -30,8 +30,8 @@ PLAIN = {
         "or convert it to MP4."
     ),
     "no_picture": (
-        "This is black, or of one colour, from beginning to end, so nothing can be found by it. "
-        "Choose a part that shows something."
+        "This is black, or of one colour, from beginning to end, so there is nothing to compare. "
+        "Choose a video or a part that shows something."
     ),
     "crashed": (
         "This file could not be read: the reader gave up. Convert it to MP4, then try once more."

@@ -29,6 +29,7 @@ from tests.commands.conftest import Call, call
 from tests.conftest import write_clip
 from tests.networks.copy_package import needs_copies
 from tests.registry.empty_store import new_store
+from tests.scorer.bundles import BLACK, write_scenes
 
 __all__ = ["call"]
 
@@ -81,6 +82,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Grown:
     for number in range(1, 7):
         write_clip(folder / "more" / f"{number}.mp4", seed=number, seconds=4)
     (folder / "more" / "bad.mp4").write_bytes(b"no video")
+    write_scenes(folder / "more" / "black.mp4", [BLACK] * 3)
     settings = root / COLLECTION_FILE
     settings.write_text(settings.read_text() + "device: cpu  # mine\n")
     project = add_folders(root, [folder / "more", folder / "one"])
@@ -106,8 +108,26 @@ def test_what_a_person_wrote_into_the_settings_stays(grown: Grown) -> None:
 
 
 @slow
-def test_a_bad_file_is_a_row(grown: Grown) -> None:
-    assert [row["video_id"] for row in grown.videos if row["status"] != "ok"] == ["more/bad.mp4"]
+def test_files_that_are_not_searched_are_rows_with_their_reason(grown: Grown) -> None:
+    """One that is no video, and one whose frames are all black: the index has neither."""
+    reasons = {row["video_id"]: row["reason"] for row in grown.videos if row["status"] != "ok"}
+    assert reasons == {"more/bad.mp4": "not_video", "more/black.mp4": "no_picture"}
+
+
+@slow
+def test_a_collection_of_black_videos_is_refused_until_one_shows_something(
+    tmp_path: Path,
+) -> None:
+    """Also where a file that was black is replaced by another."""
+    video = write_scenes(tmp_path / "videos" / "a.mp4", [BLACK] * 3)
+    project = add_folders(tmp_path / "root", [tmp_path / "videos"])
+    for _ in range(2):
+        with pytest.raises(DataError, match="none of the 1 videos can be used"):
+            update_collection(project, no_bar)
+
+    write_clip(video, seed=1)
+    videos, _ = update_collection(project, no_bar)
+    assert [row["status"] for row in videos] == ["ok"]
 
 
 @slow
