@@ -241,8 +241,10 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
     """Compare the queries of `watch.lists` with shards that are new, list all matches, and post
     those that wait.
 
-    The exit code is 1 if a query cannot be read, or if the webhook did not take a match.
+    The exit code is 1 if there is no index, if a query cannot be read, or if the webhook did not
+    take a match.
     """
+    from hapvr.search.current import current_index
     from hapvr.steps.project import COLLECTION_FILE
     from hapvr.steps.search_model import index_warning
     from hapvr.steps.watch_lists import all_matches, clock_notes
@@ -258,6 +260,7 @@ def watch(config: ConfigOption, set_: SetOption = None) -> None:
             f"so does a folder of clips that watch.lists names in {place}"
         )
 
+    current_index(project.root)  # nothing would be compared
     run = run_watch_lists(project, progress_bar)
     delivery = run.delivery
     rows = all_matches(project)

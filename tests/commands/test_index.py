@@ -10,7 +10,7 @@ from hapvr.files import file_sha256
 from hapvr.reasons import PLAIN
 from hapvr.steps.project import Project
 from tests.commands.conftest import Call, Outcome, called
-from tests.conftest import write_clip
+from tests.conftest import small_settings, write_clip, write_settings
 from tests.steps.search_projects import copied_project, network_folder
 
 
@@ -114,6 +114,17 @@ def test_adding_videos_runs_the_watch_lists(call: Call, tmp_path: Path) -> None:
     watching = call("watch", "--data", data, "--json").json
     assert watching["shards"] == []  # all were compared by then
     assert "clips/new.mp4" in [match["video_id"] for match in watching["matches"]]
+
+
+def test_watch_lists_are_not_compared_where_there_is_no_index(call: Call, tmp_path: Path) -> None:
+    """It is no success: what will be there was never looked for."""
+    (tmp_path / "leaked").mkdir()
+    lists = {"lists": [{"name": "leaked", "path": str(tmp_path / "leaked")}]}
+    settings = small_settings(tmp_path, tmp_path / "data") | {"watch": lists}
+    config = write_settings(tmp_path / "config.yaml", settings)
+    outcome = call("watch", "--config", config)
+    assert outcome.code == 1
+    assert "there is no index below" in outcome.error
 
 
 @pytest.mark.slow
