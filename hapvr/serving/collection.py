@@ -220,7 +220,7 @@ class Collection:
             self.project = present_project(self.project)
         current, state = self._state()
         if self.opened is not None and self.opened.state == state:
-            self.opened.searcher.look_at_registry()
+            self.opened.searcher.look_again()
             return
 
         changed_s = self.project.root.modified_ns(_state_file(current))[0] / 1e9

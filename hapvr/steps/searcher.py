@@ -17,7 +17,7 @@ from hapvr.scorer.scorer import NEVER
 from hapvr.scorer.segments import Segment
 from hapvr.search.blank_file import read_blank
 from hapvr.search.collection import SearchableCollection, VideoMetadata
-from hapvr.search.confidence import Confidence, usual_prior
+from hapvr.search.confidence import ASKED_SHARE, Confidence, usual_prior
 from hapvr.search.current import CurrentIndex, current_index
 from hapvr.search.engine import SearchEngine
 from hapvr.search.frame_matrix import frame_matrix
@@ -58,7 +58,7 @@ class Searcher(SearchEngine):
     """shard -> digest of what the index holds of it"""
     follows_registry: bool
     """whether the model is the version that the index names"""
-    prior: float
+    prior: float = ASKED_SHARE
     """the share of matches among candidates that answers assume, see `usual_prior`"""
     model: str = ""
     """`models:/NAME/VERSION` or a bundle"""
@@ -114,12 +114,11 @@ class Searcher(SearchEngine):
             project=project,
             current=current,
             indexed=index.shard_digests(),
-            prior=usual_prior(root, bundle.evidence, min(candidates, len(shard_of))),
             follows_registry=model is None and current.model.startswith(REGISTERED),
             model=uri,
             untrained=scorer.untrained,
         )
-        searcher.look_at_registry()
+        searcher.look_again()
         return searcher
 
     @property
@@ -131,9 +130,11 @@ class Searcher(SearchEngine):
             usual_prior=self.prior,
         )
 
-    def look_at_registry(self) -> None:
-        """Bring `warnings` up to date with the registry, whose versions may change while a searcher
-        is open."""
+    def look_again(self) -> None:
+        """Bring `warnings` up to date with the registry and `prior` with the groups of copies: both
+        may change while a searcher is open."""
+        num_candidates = min(self.candidates, self.num_videos)
+        self.prior = usual_prior(self.project.root, self.evidence, num_candidates)
         warnings = [self.scorer.warning] if self.scorer.warning else []
         if self.follows_registry:
             warnings += registry_warnings(self.project, self.current)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hapvr.commands.search_service import TOKEN_VARIABLE
+from hapvr.steps.duplicate_groups import make_duplicate_groups
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
 from tests.commands.conftest import called
@@ -66,6 +67,21 @@ def test_values_for_programs_are_those_of_a_search_without_a_service(
     queries = json.loads(without_folders(alone.out, project))["queries"]
     assert by_service.json["queries"] == queries
     assert by_service.json["service"] == client.address
+
+
+def test_a_service_assumes_as_many_copies_as_the_groups_have_by_now(
+    collection: Path, tmp_path: Path
+) -> None:
+    """Somebody else looks for duplicates while it runs."""
+    project = copied(collection, tmp_path)
+    with serving(project) as client:
+        before = called("search", "--id", SHORT, "--json", "--service", client.address)
+        make_duplicate_groups(project, Searcher.open(project))
+        after = called("search", "--id", SHORT, "--json", "--service", client.address)
+
+    alone = called("search", "--id", SHORT, "--json", "--config", project.folder / "config.yaml")
+    priors = [outcome.json["queries"][0]["prior"] for outcome in (before, after, alone)]
+    assert priors[0] < priors[1] == priors[2]
 
 
 def test_a_table_names_the_file_as_it_was_called(

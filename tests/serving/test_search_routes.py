@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from hapvr.steps.searcher import Searcher
 from hapvr.steps.watch_queries import watch_queries
 from tests.scorer.bundles import scene, write_scenes
 from tests.serving.served import COPY, GONE, PART, SHORT, Answer, Client, references, serving
@@ -23,7 +24,7 @@ def test_a_video_of_the_collection_finds_its_copy(client: Client) -> None:
     assert references(job_state)[0] == COPY
     assert len(references(job_state)) == 2
     assert "random weights" in job_state["answer"]["warnings"][0]
-    assert job_state["answer"]["prior"] == pytest.approx(0.5 / job_state["answer"]["videos"])
+    assert job_state["answer"]["prior"] == Searcher.open(client.service.project).prior
     best = job_state["answer"]["matches"][0]
     assert best["segments"][0]["query_start_s"] == 0
     assert best["probability"] > 0.9

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -115,7 +116,8 @@ def unusable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_query_that_cannot_be_used_says_why(
     searcher: Searcher, unusable: Path, name: str, reason: str
 ) -> None:
-    answer = answer_or_error(str(unusable / name), searcher.search)
+    query = str(unusable / name)
+    answer = answer_or_error(query, partial(searcher.search, query))
     assert answer.error.startswith(f"{reason}: ")
     assert answer.matches == ()
 
@@ -158,7 +160,8 @@ def test_a_name_that_is_no_utf_8_is_a_query_like_any_other(
     clip = tmp_path / os.fsdecode(b"b\xff.mp4")
     write_scenes(tmp_path / "a.mp4", list(LONG[10:18])).rename(clip)
     absent = str(tmp_path / os.fsdecode(b"c\xff.mp4"))
-    answers = [answer_or_error(name, searcher.search) for name in (str(clip), absent)]
+    names = (str(clip), absent)
+    answers = [answer_or_error(name, partial(searcher.search, name)) for name in names]
     assert [bool(answer.matches) for answer in answers] == [True, False]
     assert answers[0].query.endswith(r"b\xff.mp4")
     assert len(answer_table(answers)) > 1
