@@ -17,7 +17,7 @@ from hapvr.train.pair_labels import NAME_COLUMNS, TIME_COLUMNS
 from tests.conftest import write_settings
 from tests.made_data import make_feature_data
 
-NUM_INCIDENTS = 12
+NUM_INCIDENTS = 8
 SPLITS = {"train": "train", "test": "train", "validation": "validation"}
 """Of the corpus, and what each is here: copies are labelled in the last two alone."""
 PACKAGED = {"architecture": "tf_efficientnet_lite0", "weights": {"source": "packaged"}}
