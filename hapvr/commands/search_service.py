@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from json import dumps
 from pathlib import Path
@@ -41,6 +42,12 @@ class _Search(BaseModel):
     error: str
     code: str
     answer: SearchAnswer | None
+
+
+class _Service(BaseModel):
+    """What a service takes."""
+
+    max_bytes: int
 
 
 class _Problem(BaseModel):
@@ -94,7 +101,20 @@ class SearchService:
 
         path = f"/search?{urlencode({'name': Path(name).name, **self._values()})}"
         with file:
+            num_bytes = os.fstat(file.fileno()).st_size
+            if num_bytes > self._max_bytes:
+                raise VideoError(
+                    "too_large",
+                    f"{name} has {num_bytes} bytes; {self.address} takes {self._max_bytes} at most",
+                )
+
             return self._ended(name, self._request("POST", path, _Search, FILE_HEADERS, file))
+
+    @cached_property
+    def _max_bytes(self) -> int:
+        """Of a file. It is asked before one is sent: who is refused while sending may lose the
+        reason with the connection."""
+        return self._request("GET", "/index", _Service).max_bytes
 
     def answer_id(self, video_id: str) -> SearchAnswer:
         """What it finds of a video of its collection. Raises as `answer` does."""
@@ -141,9 +161,11 @@ class SearchService:
         try:
             status, content = self._exchange(method, path, sent, body)
         except (OSError, HTTPException) as error:
+            hint = "start it with `hapvr serve`, or search without --service"
+            if isinstance(error, ConnectionResetError):
+                hint = "it broke off; try once more, and see its log"
             raise ServiceError(
-                f"service: {self.address} does not answer ({error}); start it with `hapvr serve`, "
-                "or search without --service"
+                f"service: {self.address} does not answer ({error}); {hint}"
             ) from error
 
         try:

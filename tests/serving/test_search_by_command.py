@@ -116,13 +116,28 @@ def test_queries_that_cannot_be_used_are_rows(client: Client, clip: Path, tmp_pa
 
 
 def test_a_file_that_is_too_large_for_the_service_is_a_row(
-    collection: Path, clip: Path, tmp_path: Path
+    client: Client, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project = copied(collection, tmp_path, **{"serving.max_bytes": 1000})
-    with serving(project) as client:
-        outcome = called("search", clip, "--service", client.address)
+    """It is not sent, since who is refused while sending may not learn why."""
+    limits = client.service.limits.model_copy(update={"max_bytes": 1000})
+    monkeypatch.setattr(client.service, "limits", limits)
+    outcome = called("search", clip, "--service", client.address)
     assert outcome.code == 1
     assert outcome.out.startswith(f"failed   {clip}: This file, or its picture, is larger")
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that no buffer of a connection holds."""
+    file = tmp_path_factory.mktemp("large") / "large.mp4"
+    file.write_bytes(bytes(20_000_000))
+    return file
+
+
+def test_who_has_no_token_learns_so_before_a_large_file_is_sent(readable: str, large: Path) -> None:
+    outcome = called("search", large, "--service", readable)
+    assert outcome.code == 2
+    assert "answers to those with a token" in outcome.error
 
 
 @pytest.mark.parametrize(
@@ -162,6 +177,9 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 
 class NoService(BaseHTTPRequestHandler):
     """A server of something else."""
+
+    def do_GET(self) -> None:
+        self.do_POST()
 
     def do_POST(self) -> None:
         self.send_response(int(self.path.split("/")[1]))
