@@ -22,7 +22,7 @@ from hapvr.commands.terminal import (
     open_project,
     show,
 )
-from hapvr.errors import ArgumentError, ConfigError
+from hapvr.errors import ArgumentError, ConfigError, ServiceError
 from hapvr.search import DEFAULT_TOP
 from hapvr.serving.settings import MAX_AT_ONCE
 
@@ -173,14 +173,22 @@ def _answer(
 
 
 def _answers(asked: Sequence[tuple[str, Callable[[], SearchAnswer]]]) -> list[SearchAnswer]:
-    """The answer to each query, by its name; an error where it cannot be used."""
-    from hapvr.search.match import answer_or_error
+    """The answer to each query, by its name; an error where it cannot be used, and for the rest
+    where a service goes away, so that what it has answered is shown. Raises ServiceError where it
+    has answered nothing."""
+    from hapvr.search.match import answer_or_error, without_answer
 
     answers: list[SearchAnswer] = []
     with progress_bar("queries") as progress:
         for name, answer in asked:
             progress(len(answers), len(asked))
-            answers.append(answer_or_error(name, answer))
+            try:
+                answers.append(answer_or_error(name, answer))
+            except ServiceError as error:
+                if not answers:
+                    raise
+                rest = asked[len(answers) :]
+                return answers + [without_answer(left, str(error)) for left, _ in rest]
 
     return answers
 

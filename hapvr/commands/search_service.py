@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from json import dumps
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from threading import Timer
+from typing import IO, Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, model_validator
 
-from hapvr.errors import ArgumentError, ServiceError, VideoError
+from hapvr.errors import ArgumentError, HapvrError, ServiceError, VideoError
 from hapvr.files import file_problem, open_regular
 from hapvr.search.match import SearchAnswer, printable
 from hapvr.search.options import SearchOptions
@@ -23,9 +26,13 @@ from hapvr.search.options import SearchOptions
 TOKEN_VARIABLE = "HAPVR_TOKEN"
 """Names the token of a service that answers only to those who have one."""
 REQUEST_TIMEOUT_S = 60.0
-"""In which a service must go on with a request."""
+"""In which a service must go on with a request, and in which its answer must be there."""
 WAIT_S = 20
 """How long a request waits for the end of a search."""
+PAUSE_S = 0.1
+"""Before the next such request, so that a service that does not wait is not asked all the time."""
+MAX_ANSWER_BYTES = 256 * 2**20
+"""Of one answer; a match takes about 1 KB."""
 NAMES = ("top", "min_probability", "prior", "folder", "segments", "incidents")
 """Of options that requests call by the same names."""
 JSON_HEADERS = {"content-type": "application/json"}
@@ -38,10 +45,19 @@ class _Search(BaseModel):
     """A search of the service; what else it tells is not needed here."""
 
     job: str
-    status: str
+    status: Literal["waiting", "running", "done", "failed"]
     error: str
     code: str
     answer: SearchAnswer | None
+
+    @model_validator(mode="after")
+    def _check_end(self) -> _Search:
+        """A search that has ended says what it found, or why it did not."""
+        if self.status == "done" and self.answer is None:
+            raise ValueError("a search is done and has no answer")
+        if self.status == "failed" and not self.error:
+            raise ValueError("a search failed and has no error")
+        return self
 
 
 class _Service(BaseModel):
@@ -99,7 +115,7 @@ class SearchService:
         except OSError as error:
             raise VideoError("missing_file", f"{name}: {file_problem(error)}") from None
 
-        path = f"/search?{urlencode({'name': Path(name).name, **self._values()})}"
+        path = f"/search?{urlencode(self._values(name=Path(name).name))}"
         with file:
             num_bytes = os.fstat(file.fileno()).st_size
             if num_bytes > self._max_bytes:
@@ -121,15 +137,17 @@ class SearchService:
         return self._answer_named(video_id, {"id": video_id})
 
     def _answer_named(self, name: str, query: Mapping[str, str]) -> SearchAnswer:
-        body = dumps({**self._values(), **query}).encode()
+        body = dumps(self._values(**query)).encode()
         return self._ended(name, self._request("POST", "/search", _Search, JSON_HEADERS, body))
 
-    def _values(self) -> dict[str, Any]:
-        """The options, as `POST /search` names them."""
+    def _values(self, **query: str) -> dict[str, Any]:
+        """The options and what is searched for, as `POST /search` names them."""
         part = self.options.part
         values = {name: getattr(self.options, name) for name in NAMES}
         if part is not None:
             values |= {"from": part.start_s, "to": part.end_s}
+        values |= {name: printable(text) for name, text in query.items()}
+        values["folder"] = printable(self.options.folder)
         return {name: value for name, value in values.items() if value is not None}
 
     def _ended(self, name: str, search: _Search) -> SearchAnswer:
@@ -137,9 +155,11 @@ class SearchService:
         job = f"/jobs/{quote(search.job, safe='')}"
         try:
             while search.status in ("waiting", "running"):
+                time.sleep(PAUSE_S)
                 search = self._request("GET", f"{job}?wait_s={WAIT_S}", _Search)
         except KeyboardInterrupt:
-            self._request("DELETE", job, _Search)
+            with suppress(HapvrError):  # the caller's wish to end counts, whatever it answers
+                self._request("DELETE", job, _Search)
             raise
 
         if search.answer is None:
@@ -160,7 +180,7 @@ class SearchService:
             sent["authorization"] = f"Bearer {self.token}"
         try:
             status, content = self._exchange(method, path, sent, body)
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, UnicodeError) as error:  # the last: no name of a host
             hint = "start it with `hapvr serve`, or search without --service"
             if isinstance(error, ConnectionResetError):
                 hint = "it broke off; try once more, and see its log"
@@ -190,12 +210,43 @@ class SearchService:
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=REQUEST_TIMEOUT_S)
         try:
-            with suppress(BrokenPipeError):  # a file that is refused is not read to its end
+            connection.connect()
+            opened = connection.sock
+            # a file that is refused is not read to its end
+            with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, parts.path.rstrip("/") + path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            with _limited(opened, REQUEST_TIMEOUT_S):
+                answer = connection.getresponse()
+                content = answer.read(MAX_ANSWER_BYTES + 1)
         finally:
             connection.close()
+
+        if len(content) > MAX_ANSWER_BYTES:
+            raise HTTPException(f"its answer has more than {MAX_ANSWER_BYTES} bytes")
+        if answer.length:
+            raise IncompleteRead(content, answer.length)
+        return answer.status, content
+
+
+@contextmanager
+def _limited(opened: socket.socket, limit_s: float) -> Iterator[None]:
+    """Holds the reading of an answer, which a socket's own timeout does not end while a byte comes
+    now and then. Raises TimeoutError where it takes longer."""
+
+    def end() -> None:
+        with suppress(OSError):  # it was closed just now
+            opened.shutdown(socket.SHUT_RDWR)
+
+    timer = Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        is_late = timer.finished.is_set()
+        timer.cancel()
+        if is_late:
+            raise TimeoutError(f"its answer takes more than {limit_s:g} s")
 
 
 def _is_address(address: str) -> bool:

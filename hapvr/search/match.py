@@ -246,7 +246,12 @@ def answer_or_error(query: str, search: Callable[[], SearchAnswer]) -> SearchAns
         return search()
     except (VideoError, DataError) as error:
         reason = f"{error.reason}: {error}" if isinstance(error, VideoError) else str(error)
-        return SearchAnswer(query=printable(query), error=printable(reason))
+        return without_answer(query, reason)
+
+
+def without_answer(query: str, reason: str) -> SearchAnswer:
+    """What stands for the answer to a query that has none. reason: why."""
+    return SearchAnswer(query=printable(query), error=printable(reason))
 
 
 def verdict_of(

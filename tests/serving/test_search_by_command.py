@@ -2,14 +2,18 @@
 
 import csv
 import json
+import os
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hapvr.commands.search_service import TOKEN_VARIABLE
+from hapvr.commands.search_service import TOKEN_VARIABLE, SearchService
+from hapvr.search.options import SearchOptions
 from hapvr.steps.duplicate_groups import make_duplicate_groups
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
@@ -140,6 +144,34 @@ def test_who_has_no_token_learns_so_before_a_large_file_is_sent(readable: str, l
     assert "answers to those with a token" in outcome.error
 
 
+def test_a_file_that_is_refused_while_it_is_sent_costs_no_other_answer(
+    collection: Path, clip: Path, tmp_path: Path
+) -> None:
+    """The service answers and closes long before the end of the file."""
+    large = tmp_path / "large.mp4"
+    with large.open("wb") as file:
+        file.truncate(100 * 2**20)
+    project = copied(collection, tmp_path, **{"serving.max_bytes": 10 * 2**20})
+    with serving(project) as client:
+        outcome = called("search", clip, large, clip, "--json", "--service", client.address)
+    errors = [query["error"].partition(":")[0] for query in outcome.json["queries"]]
+    assert errors == ["", "too_large", ""]
+
+
+def test_names_that_are_not_utf_8_are_searched_for(
+    client: Client, clip: Path, tmp_path: Path
+) -> None:
+    """As those of a file, of a video of the collection and of a folder."""
+    odd = tmp_path / os.fsdecode(b"a\xff.mp4")
+    odd.write_bytes(clip.read_bytes())
+    words = ["search", odd, "--id", os.fsdecode(b"in/\xff"), "--json"]
+    outcome = called(*words, "--service", client.address)
+    errors = [query["error"].partition(":")[0] for query in outcome.json["queries"]]
+    assert errors == ["", "unknown_id"]
+    in_odd = called("search", clip, "--in", os.fsdecode(b"\xff"), "--service", client.address)
+    assert "nothing found" in in_odd.out
+
+
 @pytest.mark.parametrize(
     "options",
     [["--explain", SHORT], ["--model", "x"], ["--set", "a=1"], ["--out", "x.label-studio.json"]],
@@ -205,11 +237,146 @@ def test_another_server_is_told_from_a_service(other_server: str, status: int) -
     assert f"with HTTP {status}, and not as `hapvr serve`" in outcome.error
 
 
-def test_a_service_that_does_not_answer_is_named() -> None:
-    outcome = called("search", "--id", SHORT, "--service", "http://127.0.0.1:9")
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://a..b", f"http://{'a' * 70}"])
+def test_a_service_that_does_not_answer_is_named(address: str) -> None:
+    outcome = called("search", "--id", SHORT, "--service", address)
     assert outcome.code == 1
-    assert "http://127.0.0.1:9 does not answer" in outcome.error
+    assert f"{address} does not answer" in outcome.error
     assert "start it with `hapvr serve`" in outcome.error
+
+
+STATE = {"job": "j", "status": "running", "error": "", "code": "", "answer": None}
+FOUND = {"query": "a", "matches": []}
+PAUSE = threading.Event()
+"""Never set: waiting for it is sleeping."""
+
+
+def state(**values: Any) -> bytes:
+    """The state of a search, as a service sends it."""
+    return json.dumps(STATE | values).encode()
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """A server that says what its test wants."""
+
+    def say(self) -> None:
+        self.server.requests += 1
+        self.server.script(self)
+
+    do_POST = do_GET = do_DELETE = say
+
+    def send(self, body: bytes, *, length: int | None = None) -> None:
+        """A whole answer, unless another length is claimed."""
+        self.send_response(200)
+        self.send_header("content-length", str(len(body) if length is None else length))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class ScriptedServer(ThreadingHTTPServer):
+    """How many requests came, and what answers them."""
+
+    daemon_threads = True
+    block_on_close = False
+    requests = 0
+    script: Callable[[Scripted], None]
+
+
+@contextmanager
+def scripted(script: Callable[[Scripted], None]) -> Iterator[tuple[ScriptedServer, str]]:
+    """A server with this script, and its address."""
+    with ScriptedServer(("127.0.0.1", 0), Scripted) as server:
+        server.script = script
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server, f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(60)
+
+
+def drip(server: Scripted) -> None:
+    """A byte now and then, without an end."""
+    with suppress(OSError):
+        server.send(b"", length=10**6)
+        while True:
+            server.wfile.write(b" ")
+            PAUSE.wait(0.05)
+
+
+def continue_without_end(server: Scripted) -> None:
+    """Says that it goes on, and does not."""
+    with suppress(OSError):
+        while True:
+            server.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            PAUSE.wait(0.05)
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        (drip, "takes more than 0.5 s"),
+        (continue_without_end, "does not answer"),
+        (lambda server: server.send(b" " * 5000), "has more than 1000 bytes"),
+        (lambda server: server.send(b" ", length=10**17), "IncompleteRead"),
+        (lambda server: server.send(state(status="done")), "not as `hapvr serve`"),
+        (lambda server: server.send(state(status="failed")), "not as `hapvr serve`"),
+        (lambda server: server.send(state(status="odd")), "not as `hapvr serve`"),
+    ],
+    ids=["a byte now and then", "continue", "large", "cut off", "no answer", "no error", "status"],
+)
+def test_a_server_that_does_not_come_to_an_end_is_left(
+    script: Callable[[Scripted], None], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one sentence, in bounded time and memory."""
+    monkeypatch.setattr("hapvr.commands.search_service.REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("hapvr.commands.search_service.MAX_ANSWER_BYTES", 1000)
+    with scripted(script) as (_, address):
+        outcome = called("search", "--id", SHORT, "--service", address)
+    assert outcome.code == 1
+    assert error in outcome.error
+
+
+def test_answers_that_came_before_a_service_went_away_are_shown() -> None:
+    """The other queries are rows that say so, and are not asked any more."""
+
+    def go_away(server: Scripted) -> None:
+        if server.server.requests == 1:
+            server.send(state(status="done", answer=FOUND))
+
+    with scripted(go_away) as (server, address):
+        words = ["search", "--id", "a", "--id", "b", "--id", "c", "--json"]
+        outcome = called(*words, "--service", address)
+        assert server.requests == 2
+    assert outcome.code == 1
+    answered, *others = [query["error"] for query in outcome.json["queries"]]
+    assert answered == ""
+    assert len(others) == 2
+    assert all("does not answer" in error for error in others)
+
+
+def test_an_interrupt_ends_the_command_whatever_the_service_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has forgotten the search, for example."""
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    def forget(server: Scripted) -> None:
+        if server.command == "DELETE":
+            server.send_response(404)
+            server.end_headers()
+            server.wfile.write(b'{"error": "gone", "code": "gone"}')
+        else:
+            server.send(state())
+
+    monkeypatch.setattr("hapvr.commands.search_service.time.sleep", interrupt)
+    with scripted(forget) as (_, address):
+        service = SearchService.at(address, SearchOptions())
+        with pytest.raises(KeyboardInterrupt):
+            service.answer_id("a")
 
 
 @pytest.mark.parametrize(
