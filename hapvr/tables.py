@@ -133,6 +133,8 @@ def _read_user_table(path: Path, categories: Sequence[str]) -> pl.DataFrame:
     ]
     if len(set(names)) < len(names):
         raise ValueError("it names a column twice")
+    if any("\r" in name for name in names):
+        raise ValueError("its lines end in carriage returns alone; save it with line feeds")
     return pl.read_csv(data, infer_schema=False)
 
 

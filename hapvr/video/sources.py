@@ -31,7 +31,7 @@ _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 _LIKE_AN_ESCAPE = re.compile(rb"\\(?=x[0-9a-f]{2})")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _CONTROLS_OR_SURROGATES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-_URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
+_URL = re.compile(r"https?://[^\s\x00-\x1f\x7f]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -222,6 +222,11 @@ def read_list(path: Path, *, source: str) -> tuple[ManifestEntry, ...]:
             f"source {source}: {path}: expected columns `url`, `video_id` or both, got "
             f"{', '.join(table.columns)!r:.120}; name them in the first line"
         )
+    if table.is_empty():
+        raise DataError(
+            f"source {source}: {path} has no row below its first line; expected a row for each "
+            "video"
+        )
 
     entries: dict[str, ManifestEntry] = {}
     for number, row in enumerate(table.iter_rows(named=True), start=1):
@@ -310,8 +315,11 @@ def _shortened(video_id: str, name: str) -> str:
     return f"{video_id[: MAX_ID_LENGTH - len(digest) - 1]}~{digest}"
 
 
-def list_entry(video_id: str | None, url: str | None, *, source: str) -> ManifestEntry:
-    """The entry of a row of a list. Raises DataError where neither value names a video."""
+def list_entry(video_id: str | int | None, url: str | int | None, *, source: str) -> ManifestEntry:
+    """The entry of a row of a list. Raises DataError where neither value names a video, and for
+    fractions: programs write whole numbers so where one is missing, and `nan` there."""
+    if isinstance(video_id, float):
+        raise DataError(f"expected ids that are texts or whole numbers, got {video_id}")
     name = unicodedata.normalize("NFC", str(video_id).strip()) if video_id is not None else ""
     link = str(url).strip() if url is not None else ""
     shown = without_logins(link) or name

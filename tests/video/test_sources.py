@@ -364,15 +364,27 @@ def test_read_list_reads_ids_and_urls(tmp_path, suffix):
             "video_id,url\nsame,http://me:pw@h/a\nsame,http://h/b\n",
             "row 2: id 's/same' already stands for http://h/a",
         ),
+        ("url,video_id\n", "list.csv has no row"),
+        ("url\rhttp://host/a\rhttp://host/b\r", "its lines end in carriage returns alone"),
+        ("url\nhttp://host/a\0b\n", "row 1: expected columns `url`, `video_id` or both"),
     ],
 )
 def test_read_list_names_the_wrong_row(tmp_path, text, message):
     """What cannot be fetched, or should not be, is refused before anything starts."""
     path = tmp_path / "list.csv"
-    path.write_text(text)
+    path.write_bytes(text.encode())
     with pytest.raises(DataError) as caught:
         read_list(path, source="s")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [1.0, float("nan")])
+def test_ids_that_became_fractions_are_refused(tmp_path, number):
+    """As where a program had whole numbers, one of which is missing."""
+    path = tmp_path / "list.parquet"
+    pl.DataFrame({"video_id": [number], "url": ["http://host/a"]}).write_parquet(path)
+    with pytest.raises(DataError, match="row 1: expected ids that are texts or whole numbers"):
+        read_list(path, source="s")
 
 
 @pytest.mark.parametrize(
