@@ -65,11 +65,7 @@ def notes_of(
     if by_videos:
         notes.append(BY_WHOLE_VIDEOS)
     if lost:
-        name, reason = min(lost.items())
-        notes.append(
-            f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}; "
-            "`hapvr index update` forgets videos that are gone"
-        )
+        notes.append(note_of_lost(lost))
 
     folder = asked.options.folder
     has_folder = any(is_inside(video_id, folder) for video_id in collection.shard_of)
@@ -79,3 +75,12 @@ def notes_of(
         )
 
     return notes
+
+
+def note_of_lost(lost: Lost) -> str:
+    """A sentence about videos that could not be compared."""
+    name, reason = min(lost.items())
+    return (
+        f"{len(lost)} videos of the index could not be compared, e.g. {name}: {reason}; "
+        "`hapvr index update` forgets videos that are gone"
+    )

@@ -31,7 +31,7 @@ from hapvr.search.match import (
     verdict_of,
 )
 from hapvr.search.options import SearchOptions
-from hapvr.search.question import Question, notes_of, seconds_of
+from hapvr.search.question import Question, note_of_lost, notes_of, seconds_of
 from hapvr.search.scored import ScoredCandidate
 from hapvr.settings import ServingConfig
 from hapvr.steps.project import Project
@@ -188,8 +188,9 @@ class Searcher(SearchEngine):
         deadline: Deadline = NEVER,
         timed: Callable[[str], AbstractContextManager[object]] = lambda _: nullcontext(),
     ) -> SearchAnswer:
-        """The matches of a query. Raises as `search` does, and VideoError `timeout` where the
-        deadline passes. timed: measures a block, by its name: `embed`, `find` and `segments`."""
+        """The matches of a query. Raises as `search` does, DamagedError where no candidate could be
+        compared, and VideoError `timeout` where the deadline passes. timed: measures a block, by
+        its name: `embed`, `find` and `segments`."""
         if self.damage:
             raise DamagedError(self.damage[0])
         confidence = self.confidence
@@ -202,6 +203,8 @@ class Searcher(SearchEngine):
                 views, allowed=self.allowed(query, options), deadline=deadline
             )
 
+        if lost and not candidates:  # that nothing was found would be false
+            raise DamagedError(f"search: {note_of_lost(lost)}")
         if options.incidents:
             candidates = sorted(candidates, key=lambda candidate: -candidate.similarity)
 

@@ -22,7 +22,7 @@ from hapvr.steps.duplicate_pairs import PAIRS_STAGE, make_duplicate_pairs
 from hapvr.steps.project import Project
 from hapvr.steps.search_index import update_index
 from hapvr.steps.search_model import search_model
-from hapvr.steps.searcher import Searcher
+from hapvr.steps.searcher import Searcher, SearchOptions
 from hapvr.steps.watch_lists import STAGE as WATCH_STAGE, make_watch_matches
 from tests.commands.conftest import Call, call
 from tests.steps.search_projects import copied
@@ -157,6 +157,15 @@ def test_without_vectors_of_blank_pictures_nothing_is_searched(
     project.root.local_path(f"search/{digest}/{BLANK_FILE}").unlink()
     with pytest.raises(DamagedError, match=f"{BLANK_FILE} is missing"):
         Searcher.open(project)
+
+
+def test_where_no_candidate_can_be_compared_nothing_is_answered(project: Project) -> None:
+    """An answer that nothing was found would be false."""
+    searcher = Searcher.open(project)
+    query = searcher.read_id("in/short.mp4")
+    shutil.rmtree(project.root.local_path("features"))
+    with pytest.raises(DamagedError, match="videos of the index could not be compared"):
+        Searcher.open(project).answer(query, SearchOptions())
 
 
 @pytest.mark.slow
