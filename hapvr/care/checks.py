@@ -35,6 +35,13 @@ from hapvr.steps.videos import content_digest
 from hapvr.tables import read_frame
 from hapvr.train.run_names import CHECKPOINTS, NETWORK, RESULT_NAME, RUN_NAME
 
+_LOCATIONS = """
+SELECT COALESCE(NULLIF(storage_location, ''), source)
+FROM model_versions
+WHERE current_stage != 'Deleted_Internal'
+"""
+"""Where the files of each version are; MLflow keeps the rows of versions that were deleted."""
+
 
 def check_registry(root: DataRoot, _: str) -> None:
     """The database, and the bundles of versions whose files are beside it."""
@@ -63,7 +70,7 @@ def _recorded_locations(root: DataRoot) -> list[str]:
         require_regular(database)
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
             (problem,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            rows = connection.execute("SELECT storage_location FROM model_versions").fetchall()
+            rows = connection.execute(_LOCATIONS).fetchall()
     except sqlite3.DatabaseError as error:
         if "locked" in str(error):
             return []
@@ -75,7 +82,7 @@ def _recorded_locations(root: DataRoot) -> list[str]:
             f"tracking: {REGISTRY} is damaged ({problem}); restore mlflow/ from one back-up"
         )
 
-    locations = [location for (location,) in rows if location]
+    locations = [location for (location,) in rows]
     for location in locations:
         if not is_place(location):
             raise DamagedError(

@@ -14,6 +14,7 @@ from mlflow.tracking.context.registry import resolve_tags
 from mlflow.utils.mlflow_tags import MLFLOW_USER
 
 from hapvr.errors import DataError, RegistryBusyError, RegistryError
+from hapvr.files import FULL_DISK
 from hapvr.registry.client import is_absent, without_login
 from hapvr.registry.logged_model import log_model
 from hapvr.registry.records import count_of, created_text, measure_of
@@ -138,6 +139,11 @@ def unanswered(client: MlflowClient, error: MlflowException) -> RegistryError:
         return RegistryBusyError(
             f"model: the registry at {shown} is in use by another process; wait for it to end, "
             "then repeat this call"
+        )
+    if any(said in str(error) for said in FULL_DISK):
+        return RegistryError(
+            f"model: the registry at {shown} could not be written, as its disk is full; free "
+            "space, then repeat this call"
         )
 
     return RegistryError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.exceptions import MlflowException
 
 from hapvr.care.checks import check_registry
 from hapvr.care.health import health
@@ -17,7 +18,7 @@ from hapvr.registry.champions import NUMBER_TAG, champion_of, promote, rollback
 from hapvr.registry.client import located_bundle, mlflow_client
 from hapvr.registry.records import count_of, created_text, is_place, measure_of, moment_of
 from hapvr.registry.runs import Tracker
-from hapvr.registry.versions import TARGET_TAG, list_versions, register
+from hapvr.registry.versions import TARGET_TAG, list_versions, register, registry_change
 from hapvr.steps.project import REGISTRY
 from tests.registry.empty_store import new_store
 from tests.steps.data_projects import folder_settings, open_project
@@ -112,9 +113,29 @@ def test_a_version_without_a_place_is_refused_by_name(place: object, tmp_path: P
     change(tmp_path / "mlflow", statement, place, place)
     with pytest.raises(RegistryError, match=r"version 2 .* names no place of its files"):
         located_bundle(f"models:/{NAME}/2", tracker.uri)
-    if place is not None:
-        with pytest.raises(DamagedError, match="names no place of a version's files"):
-            check_registry(DataRoot(tmp_path), "")
+    with pytest.raises(DamagedError, match="names no place of a version's files"):
+        check_registry(DataRoot(tmp_path), "")
+
+
+def test_files_of_versions_that_were_deleted_are_not_missed(tmp_path: Path) -> None:
+    """MLflow keeps the rows of such versions."""
+    client = versions_of(tmp_path / "mlflow").client
+    with pytest.raises(DamagedError, match="which a registered version names, is missing"):
+        check_registry(DataRoot(tmp_path), "")
+    for number in ("1", "2", "3"):
+        client.delete_model_version(NAME, number)
+    check_registry(DataRoot(tmp_path), "")
+
+
+def test_a_change_for_which_the_disk_has_no_room_says_so(tmp_path: Path) -> None:
+    """SQLite's own words; MLflow would have the caller try again later."""
+    client = versions_of(tmp_path).client
+    problem = MlflowException("(sqlite3.OperationalError) database or disk is full")
+    with (
+        pytest.raises(RegistryError, match="its disk is full; free space"),
+        registry_change(client),
+    ):
+        raise problem
 
 
 @pytest.mark.slow
