@@ -54,9 +54,11 @@ def write_atomic(path: Path, *, invalidates: Path | None = None) -> Iterator[Pat
         if invalidates is not None:
             invalidates.unlink(missing_ok=True)
         part.replace(path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             part.unlink()
+        if isinstance(error, OSError) and error.filename is None:  # as of a full disk
+            error.filename = str(path)
         raise
 
     _flush(path.parent)

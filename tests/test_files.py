@@ -1,6 +1,7 @@
 """Files that appear whole, or not at all."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -24,6 +25,7 @@ from hapvr.files import (
     read_json_as,
     read_json_lines,
     write_atomic,
+    write_text,
 )
 from hapvr.model.archive import read_archive
 from hapvr.search.marks_table import read_marks_table
@@ -202,6 +204,12 @@ def test_a_full_disk_is_named(tmp_path: Path, write: Callable[[Path], object]) -
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileNotFoundError), naming_full_disk(tmp_path, hint="run again"):
         (tmp_path / "gone").read_bytes()
+
+
+def test_a_file_that_does_not_fit_on_the_disk_is_named(tmp_path: Path) -> None:
+    """The system's own error names none when a file that is open cannot be written."""
+    with small_disk(2000), pytest.raises(OSError, match=re.escape(f"{tmp_path}/a")):
+        write_text(tmp_path / "a", "x" * 5000)
 
 
 def test_json_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
