@@ -42,6 +42,17 @@ WHERE current_stage != 'Deleted_Internal'
 """
 """Where the files of each version are; MLflow keeps the rows of versions that were deleted."""
 
+_LOST_ALIASES = """
+SELECT name, alias, version
+FROM registered_model_aliases AS aliases
+WHERE NOT EXISTS (
+    SELECT 1 FROM model_versions AS versions
+    WHERE versions.name = aliases.name AND versions.version = aliases.version
+    AND versions.current_stage != 'Deleted_Internal'
+)
+"""
+"""Aliases of versions that are gone; MLflow deletes those of a version with it."""
+
 
 def check_registry(root: DataRoot, _: str) -> None:
     """The database, and the bundles of versions whose files are beside it."""
@@ -71,15 +82,23 @@ def _recorded_locations(root: DataRoot) -> list[str]:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
             (problem,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             rows = connection.execute(_LOCATIONS).fetchall()
+            lost_alias = connection.execute(_LOST_ALIASES).fetchone()
     except sqlite3.DatabaseError as error:
         if "locked" in str(error):
             return []
         problem = str(error)
         rows = []
+        lost_alias = None
 
     if problem != "ok":
         raise DamagedError(
             f"tracking: {REGISTRY} is damaged ({problem}); restore mlflow/ from one back-up"
+        )
+    if lost_alias is not None:
+        name, alias, version = lost_alias
+        raise DamagedError(
+            f"tracking: in {REGISTRY} the alias {alias} of {name} names version {version!r:.80}, "
+            "which is gone; restore mlflow/ from one back-up, or promote another version"
         )
 
     locations = [location for (location,) in rows]

@@ -117,6 +117,21 @@ def test_a_version_without_a_place_is_refused_by_name(place: object, tmp_path: P
         check_registry(DataRoot(tmp_path), "")
 
 
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("DELETE FROM model_versions WHERE version = 2", "alias champion of .* names version 2"),
+        ("UPDATE registered_model_aliases SET version = 'x'", "names version 'x', which is gone"),
+        ("DROP TABLE registered_model_aliases", "no such table: registered_model_aliases"),
+    ],
+)
+def test_aliases_that_were_lost_are_damage(statement: str, message: str, tmp_path: Path) -> None:
+    versions_of(tmp_path / "mlflow")
+    change(tmp_path / "mlflow", statement)
+    with pytest.raises(DamagedError, match=message):
+        check_registry(DataRoot(tmp_path), "")
+
+
 def test_files_of_versions_that_were_deleted_are_not_missed(tmp_path: Path) -> None:
     """MLflow keeps the rows of such versions."""
     client = versions_of(tmp_path / "mlflow").client
