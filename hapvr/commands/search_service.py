@@ -210,12 +210,10 @@ class SearchService:
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=REQUEST_TIMEOUT_S)
         try:
-            connection.connect()
-            opened = connection.sock
             # a file that is refused is not read to its end
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, parts.path.rstrip("/") + path, body, headers)
-            with _limited(opened, REQUEST_TIMEOUT_S):
+            with _limited(connection.sock, REQUEST_TIMEOUT_S):
                 answer = connection.getresponse()
                 content = answer.read(MAX_ANSWER_BYTES + 1)
         finally:
