@@ -12,7 +12,7 @@ from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from json import dumps
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import IO, Any, Literal, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -231,7 +231,10 @@ def _limited(opened: socket.socket, limit_s: float) -> Iterator[None]:
     """Holds the reading of an answer, which a socket's own timeout does not end while a byte comes
     now and then. Raises TimeoutError where it takes longer."""
 
+    is_late = Event()
+
     def end() -> None:
+        is_late.set()
         with suppress(OSError):  # it was closed just now
             opened.shutdown(socket.SHUT_RDWR)
 
@@ -241,9 +244,8 @@ def _limited(opened: socket.socket, limit_s: float) -> Iterator[None]:
     try:
         yield
     finally:
-        is_late = timer.finished.is_set()
         timer.cancel()
-        if is_late:
+        if is_late.is_set():
             raise TimeoutError(f"its answer takes more than {limit_s:g} s")
 
 
