@@ -230,7 +230,6 @@ class SearchService:
 def _limited(opened: socket.socket, limit_s: float) -> Iterator[None]:
     """Holds the reading of an answer, which a socket's own timeout does not end while a byte comes
     now and then. Raises TimeoutError where it takes longer."""
-
     is_late = Event()
 
     def end() -> None:
