@@ -3,18 +3,12 @@
 import csv
 import json
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from hapvr.commands.search_service import TOKEN_VARIABLE, SearchService
-from hapvr.search.options import SearchOptions
+from hapvr.commands.search_service import TOKEN_VARIABLE
 from hapvr.steps.duplicate_groups import make_duplicate_groups
 from hapvr.steps.project import Project
 from hapvr.steps.searcher import Searcher
@@ -120,17 +114,6 @@ def test_queries_that_cannot_be_used_are_rows(client: Client, clip: Path, tmp_pa
     assert errors == ["", "not_video", "not_allowed", "unknown_id"]
 
 
-def test_a_file_that_is_too_large_for_the_service_is_a_row(
-    client: Client, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is not sent, since who is refused while sending may not learn why."""
-    limits = client.service.limits.model_copy(update={"max_bytes": 1000})
-    monkeypatch.setattr(client.service, "limits", limits)
-    outcome = called("search", clip, "--service", client.address)
-    assert outcome.code == 1
-    assert outcome.out.startswith(f"failed   {clip}: This file, or its picture, is larger")
-
-
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file that no buffer of a connection holds."""
@@ -145,13 +128,10 @@ def test_who_has_no_token_learns_so_before_a_large_file_is_sent(readable: str, l
     assert "answers to those with a token" in outcome.error
 
 
-def test_a_file_that_is_refused_while_it_is_sent_costs_no_other_answer(
-    collection: Path, clip: Path, tmp_path: Path
+def test_a_file_that_is_too_large_for_the_service_costs_no_other_answer(
+    collection: Path, clip: Path, large: Path, tmp_path: Path
 ) -> None:
-    """The service answers and closes long before the end of the file."""
-    large = tmp_path / "large.mp4"
-    with large.open("wb") as file:
-        file.truncate(100 * 2**20)
+    """It is not sent, since who is refused while sending may not learn why."""
     project = copied(collection, tmp_path, **{"serving.max_bytes": 10 * 2**20})
     with serving(project) as client:
         outcome = called("search", clip, large, clip, "--json", "--service", client.address)
@@ -206,178 +186,6 @@ def test_what_is_no_address_is_refused(address: str) -> None:
     assert outcome.code == 2
     assert "expected http(s)://HOST:PORT" in outcome.error
     assert "secret" not in outcome.error
-
-
-class NoService(BaseHTTPRequestHandler):
-    """A server of something else."""
-
-    def do_GET(self) -> None:
-        self.do_POST()
-
-    def do_POST(self) -> None:
-        self.send_response(int(self.path.split("/")[1]))
-        self.end_headers()
-        self.wfile.write(b"<html>a page</html>")
-
-
-@pytest.fixture(scope="module")
-def other_server() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), NoService) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join(60)
-
-
-@pytest.mark.parametrize("status", [200, 302, 404, 500])
-def test_another_server_is_told_from_a_service(other_server: str, status: int) -> None:
-    """No redirect is followed, which could carry a file and a token elsewhere."""
-    outcome = called("search", "--id", SHORT, "--service", f"{other_server}/{status}")
-    assert outcome.code == 1
-    assert f"with HTTP {status}, and not as `hapvr serve`" in outcome.error
-
-
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://a..b", f"http://{'a' * 70}"])
-def test_a_service_that_does_not_answer_is_named(address: str) -> None:
-    outcome = called("search", "--id", SHORT, "--service", address)
-    assert outcome.code == 1
-    assert f"{address} does not answer" in outcome.error
-    assert "start it with `hapvr serve`" in outcome.error
-
-
-STATE = {"job": "j", "status": "running", "error": "", "code": "", "answer": None}
-FOUND = {"query": "a", "matches": []}
-PAUSE = threading.Event()
-"""Never set: waiting for it is sleeping."""
-
-
-def state(**values: Any) -> bytes:
-    """The state of a search, as a service sends it."""
-    return json.dumps(STATE | values).encode()
-
-
-class Scripted(BaseHTTPRequestHandler):
-    """A server that says what its test wants."""
-
-    def say(self) -> None:
-        self.server.requests += 1
-        self.server.script(self)
-
-    do_POST = do_GET = do_DELETE = say
-
-    def send(self, body: bytes, *, length: int | None = None) -> None:
-        """A whole answer, unless another length is claimed."""
-        self.send_response(200)
-        self.send_header("content-length", str(len(body) if length is None else length))
-        self.end_headers()
-        self.wfile.write(body)
-
-
-class ScriptedServer(ThreadingHTTPServer):
-    """How many requests came, and what answers them."""
-
-    daemon_threads = True
-    block_on_close = False
-    requests = 0
-    script: Callable[[Scripted], None]
-
-
-@contextmanager
-def scripted(script: Callable[[Scripted], None]) -> Iterator[tuple[ScriptedServer, str]]:
-    """A server with this script, and its address."""
-    with ScriptedServer(("127.0.0.1", 0), Scripted) as server:
-        server.script = script
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server, f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join(60)
-
-
-def drip(server: Scripted) -> None:
-    """A byte now and then, without an end."""
-    with suppress(OSError):
-        server.send(b"", length=10**6)
-        while True:
-            server.wfile.write(b" ")
-            PAUSE.wait(0.05)
-
-
-def continue_without_end(server: Scripted) -> None:
-    """Says that it goes on, and does not."""
-    with suppress(OSError):
-        while True:
-            server.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            PAUSE.wait(0.05)
-
-
-@pytest.mark.parametrize(
-    ("script", "error"),
-    [
-        (drip, "takes more than 0.5 s"),
-        (continue_without_end, "does not answer"),
-        (lambda server: server.send(b" " * 5000), "has more than 1000 bytes"),
-        (lambda server: server.send(b" ", length=10**17), "IncompleteRead"),
-        (lambda server: server.send(state(status="done")), "not as `hapvr serve`"),
-        (lambda server: server.send(state(status="failed")), "not as `hapvr serve`"),
-        (lambda server: server.send(state(status="odd")), "not as `hapvr serve`"),
-    ],
-    ids=["a byte now and then", "continue", "large", "cut off", "no answer", "no error", "status"],
-)
-def test_a_server_that_does_not_come_to_an_end_is_left(
-    script: Callable[[Scripted], None], error: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one sentence, in bounded time and memory."""
-    monkeypatch.setattr("hapvr.commands.search_service.REQUEST_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("hapvr.commands.search_service.MAX_ANSWER_BYTES", 1000)
-    with scripted(script) as (_, address):
-        outcome = called("search", "--id", SHORT, "--service", address)
-    assert outcome.code == 1
-    assert error in outcome.error
-
-
-def test_answers_that_came_before_a_service_went_away_are_shown() -> None:
-    """The other queries are rows that say so, and are not asked any more."""
-
-    def go_away(server: Scripted) -> None:
-        if server.server.requests == 1:
-            server.send(state(status="done", answer=FOUND))
-
-    with scripted(go_away) as (server, address):
-        words = ["search", "--id", "a", "--id", "b", "--id", "c", "--json"]
-        outcome = called(*words, "--service", address)
-        assert server.requests == 2
-    assert outcome.code == 1
-    errors = [query["error"] for query in outcome.json["queries"]]
-    assert errors[0] == ""
-    assert ["does not answer" in error for error in errors] == [False, True, True]
-
-
-def test_an_interrupt_ends_the_command_whatever_the_service_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It has forgotten the search, for example."""
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    def forget(server: Scripted) -> None:
-        if server.command == "DELETE":
-            server.send_response(404)
-            server.end_headers()
-            server.wfile.write(b'{"error": "gone", "code": "gone"}')
-        else:
-            server.send(state())
-
-    interrupted = SimpleNamespace(sleep=interrupt)  # for this module alone
-    monkeypatch.setattr("hapvr.commands.search_service.time", interrupted)
-    with scripted(forget) as (_, address):
-        service = SearchService.at(address, SearchOptions())
-        with pytest.raises(KeyboardInterrupt):
-            service.answer_id("a")
 
 
 @pytest.mark.parametrize(
