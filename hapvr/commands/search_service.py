@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from http.client import HTTPConnection, HTTPException, HTTPSConnection, IncompleteRead
 from json import dumps
@@ -33,8 +33,6 @@ PAUSE_S = 0.1
 """Before the next such request, so that a service that does not wait is not asked all the time."""
 MAX_ANSWER_BYTES = 256 * 2**20
 """Of one answer; a match takes about 1 KB."""
-NAMES = ("top", "min_probability", "prior", "folder", "segments", "incidents")
-"""Of options that requests call by the same names."""
 JSON_HEADERS = {"content-type": "application/json"}
 FILE_HEADERS = {"content-type": "application/octet-stream"}
 
@@ -142,13 +140,18 @@ class SearchService:
 
     def _values(self, **query: str) -> dict[str, Any]:
         """The options and what is searched for, as `POST /search` names them."""
-        part = self.options.part
-        values = {name: getattr(self.options, name) for name in NAMES}
+        values: dict[str, Any] = {
+            field.name: getattr(self.options, field.name) for field in fields(self.options)
+        }
+        part = values.pop("part")
         if part is not None:
             values |= {"from": part.start_s, "to": part.end_s}
-        values |= {name: printable(text) for name, text in query.items()}
-        values["folder"] = printable(self.options.folder)
-        return {name: value for name, value in values.items() if value is not None}
+        values |= query
+        return {
+            name: printable(value) if isinstance(value, str) else value
+            for name, value in values.items()
+            if value is not None
+        }
 
     def _ended(self, name: str, search: _Search) -> SearchAnswer:
         """The answer of a search, once it has ended."""
@@ -242,10 +245,14 @@ def _limited(opened: socket.socket, limit_s: float) -> Iterator[None]:
     timer.start()
     try:
         yield
+    except (OSError, HTTPException):
+        if not is_late.is_set():
+            raise
     finally:
         timer.cancel()
-        if is_late.is_set():
-            raise TimeoutError(f"its answer takes more than {limit_s:g} s")
+
+    if is_late.is_set():
+        raise TimeoutError(f"its answer takes more than {limit_s:g} s")
 
 
 def _is_address(address: str) -> bool:

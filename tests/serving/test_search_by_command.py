@@ -218,7 +218,7 @@ def readable(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def test_a_command_that_asks_a_service_loads_nothing_that_searches(client: Client) -> None:
-    """It takes a third of the processor time of one that loads it."""
+    """Imports alone would take longer than the service does."""
     heavy = {"hapvr.steps.searcher", "lance", "openvino", "pandas", "polars", "torch", "mlflow"}
     code = (
         "import atexit, sys; from hapvr.cli import main\n"
